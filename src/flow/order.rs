@@ -12,7 +12,6 @@ mod unit;
 use heads::{Head, Heads};
 use in_use::{Busy, InUse};
 pub use keyed::KeyId;
-use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{Each, Thin};
@@ -39,17 +38,9 @@ pub struct Order<T> {
     /// How far a grant may lie in the past when its unit leaves.
     allowance: Nanos,
     jobs: Option<u32>,
-    max_wait: Option<Nanos>,
     /// Clock readings before this one arrived out of order.
     now: Nanos,
     heads: Heads,
-    /// Units that arrive later, by that time and by age.
-    later: BTreeMap<(Nanos, u64), (KeyId, Unit<T>)>,
-    /// When units are dropped, and their ages.
-    deadlines: BTreeSet<(Nanos, u64, KeyId)>,
-    len: usize,
-    waiting: usize,
-    memory: usize,
     /// How many units have left that had waited.
     gone: u64,
 }
@@ -67,19 +58,13 @@ impl<T> Order<T> {
         let (each, all) = (Each::new(rules.each, now), Each::new(rules.all, now));
         let allowance = [&each, &all].iter().filter_map(|limits| limits.allowance()).min();
         Order {
-            keys: InUse::new(each, most),
+            keys: InUse::new(each, most, rules.max_wait),
             thin: all.fresh(),
             all,
             allowance: allowance.unwrap_or(0),
             jobs: rules.jobs.map(NonZeroU32::get),
-            max_wait: rules.max_wait,
             now,
             heads: Heads::default(),
-            later: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
-            len: 0,
-            waiting: 0,
-            memory: 0,
             gone: 0,
         }
     }
@@ -99,31 +84,6 @@ impl<T> Order<T> {
         Ok(key)
     }
 
-    fn insert(&mut self, key: KeyId, unit: Unit<T>) {
-        (self.len, self.memory) = (self.len + 1, self.memory.saturating_add(unit.size));
-        if unit.arrived > self.now {
-            self.keys.busy(key).later += 1;
-            self.later.insert((unit.arrived, unit.age), (key, unit));
-        } else {
-            self.arrive(key, unit);
-        }
-    }
-
-    /// A unit waits from now on, behind the older ones of its key.
-    fn arrive(&mut self, key: KeyId, unit: Unit<T>) {
-        if let Some(longest) = self.max_wait {
-            self.deadlines.insert((unit.arrived.saturating_add(longest), unit.age, key));
-        }
-        let units = &mut self.keys.busy(key).units;
-        let (place, is_only) = (units.partition_point(|other| other.age < unit.age), units.is_empty());
-        self.waiting += usize::from(is_only);
-        if place > 0 {
-            self.keys.busy(key).units.insert(place, unit);
-        } else {
-            self.change(key, |order| order.keys.busy(key).units.push_front(unit));
-        }
-    }
-
     /// Takes a unit that has just arrived, and is younger than all that wait, if it may leave now and no other should leave
     /// before. It is charged at `now`. `None` if it has to be [added](Self::add).
     pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
@@ -136,7 +96,6 @@ impl<T> Order<T> {
         }
         each.charge(thin, [now; 4], costs);
         self.all.charge(&mut self.thin, [now; 4], costs);
-        self.heads.rest();
         self.heads.close(now);
         if self.jobs.is_some() {
             self.keys.busy(key).running += 1;
@@ -171,7 +130,7 @@ impl<T> Order<T> {
     pub fn next(&mut self, now: Nanos) -> Next<T> {
         let now = self.advance(now);
         let mut earliest = self.earliest();
-        if let Some(&(deadline, age, key)) = self.deadlines.first()
+        if let Some((deadline, age, key)) = self.keys.deadline()
             && deadline <= now
             && earliest.is_none_or(|time| time > deadline)
             && let Some(unit) = self.take_out(key, age, |_, _| ())
@@ -213,6 +172,7 @@ impl<T> Order<T> {
                 busy.running += u32::from(counts_jobs);
                 busy.finish = order.heads.go(start, order.all.time_for(&unit.costs).max(1), busy.units.is_empty());
             });
+            self.heads.rest();
             self.gone += 1;
             Some(Next::Go(key, unit?, Charged { at, counted, number: self.gone }))
         });
@@ -220,11 +180,9 @@ impl<T> Order<T> {
     }
 
     fn wait(&self, earliest: Option<Nanos>) -> Next<T> {
-        let deadline = self.deadlines.first().map(|(deadline, ..)| *deadline);
-        let later = self.later.first_key_value().map(|((arrives, _), _)| *arrives);
-        match [earliest, deadline, self.keys.room_at(), later].into_iter().flatten().min() {
+        match earliest.into_iter().chain(self.keys.changes_at()).min() {
             Some(time) => Next::At(time),
-            None if self.len > 0 => Next::Blocked,
+            None if self.len() > 0 => Next::Blocked,
             None => Next::Empty,
         }
     }
@@ -244,12 +202,9 @@ impl<T> Order<T> {
     /// Nothing of this key leaves before `until`, and its buckets are empty then.
     pub fn hold_until(&mut self, now: Nanos, key: KeyId, until: Nanos) {
         if until > self.advance(now) {
-            self.change(key, |order| {
-                let (each, thin) = order.keys.table.state_mut(key);
-                each.empty(thin, until);
-                let busy = order.keys.busy(key);
-                busy.since = busy.since.max(until);
-            });
+            let (each, thin) = self.keys.table.state_mut(key);
+            each.empty(thin, until);
+            self.not_before(now, key, until);
         }
     }
 
@@ -301,31 +256,31 @@ impl<T> Order<T> {
     /// How many units wait, those that arrive later included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.keys.len
     }
 
     /// How many units wait that have arrived.
     pub fn arrived(&mut self, now: Nanos) -> usize {
         self.advance(now);
-        self.len - self.later.len()
+        self.keys.len - self.keys.len_later()
     }
 
     /// Whether no unit waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// The bytes that all waiting units take.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.memory
+        self.keys.memory
     }
 
     /// How many keys have units that wait.
     #[must_use]
     pub fn keys_waiting(&self) -> usize {
-        self.waiting
+        self.keys.waiting
     }
 
     /// How many keys are stored: those in use, and those whose state differs from that of a new key.
@@ -343,10 +298,7 @@ impl<T> Order<T> {
     /// The units that wait.
     #[must_use]
     pub fn crowd(&self) -> Crowd {
-        let most = self.keys.busy.iter().max_by_key(|(key, busy)| (busy.waiting(), **key));
-        let most = most.map(|(key, _)| self.keys.table.name(*key).into()).unwrap_or_default();
-        let keys = self.keys.busy.values().filter(|busy| busy.waiting() > 0).count();
-        Crowd { units: self.len(), keys: keys as u64, most }
+        self.keys.crowd()
     }
 
     /// The name of a key; `(none)` for units without one.
@@ -357,25 +309,20 @@ impl<T> Order<T> {
 
     /// The units of one key that wait.
     pub fn waiting_of(&self, key: KeyId) -> impl Iterator<Item = &T> {
-        let later = self.later.values().filter(move |(of, _)| *of == key).map(|(_, unit)| unit);
-        let arrived = self.keys.get(key).into_iter().flat_map(|busy| &busy.units);
-        arrived.chain(later).map(|unit| &unit.content)
+        self.keys.units_of(key).map(|unit| &unit.content)
     }
 
     /// Takes out all waiting units of one key, the oldest first.
     pub fn drain_key(&mut self, key: KeyId) -> Vec<Unit<T>> {
         self.arrive_by(Nanos::MAX, |of| of == key);
-        let ages: Vec<u64> = self.keys.get(key).into_iter().flat_map(|busy| &busy.units).map(|unit| unit.age).collect();
+        let ages: Vec<u64> = self.keys.units_of(key).map(|unit| unit.age).collect();
         ages.into_iter().filter_map(|age| self.take_out(key, age, |_, _| ())).collect()
     }
 
     /// Has the waiting units of one key, of which something runs, arrive no earlier than at these times.
     pub fn put_off(&mut self, now: Nanos, key: KeyId, not_before: impl Fn(&T) -> Nanos) {
         self.advance(now);
-        let is_early = |unit: &Unit<T>| not_before(&unit.content) > unit.arrived;
-        let of_key = |(of, unit): &(KeyId, Unit<T>)| *of == key && is_early(unit);
-        let has_early = self.keys.get(key).is_some_and(|busy| busy.units.iter().any(is_early));
-        if !has_early && !self.later.values().any(of_key) {
+        if !self.keys.units_of(key).any(|unit| not_before(&unit.content) > unit.arrived) {
             return;
         }
         for unit in self.drain_key(key) {
@@ -388,12 +335,8 @@ impl<T> Order<T> {
     pub fn drain(&mut self) -> Vec<(KeyId, Unit<T>)> {
         self.arrive_by(Nanos::MAX, |_| true);
         let keys: Vec<KeyId> = self.keys.busy.keys().copied().collect();
-        let mut units = Vec::with_capacity(self.len);
-        for key in keys {
-            self.change(key, |order| units.extend(order.keys.busy(key).units.drain(..).map(|unit| (key, unit))));
-        }
-        self.deadlines.clear();
-        (self.len, self.waiting, self.memory) = (0, 0, 0);
+        let mut units: Vec<_> =
+            keys.into_iter().flat_map(|key| self.drain_key(key).into_iter().map(move |unit| (key, unit))).collect();
         units.sort_unstable_by_key(|(_, unit)| unit.age);
         units
     }
@@ -410,11 +353,26 @@ impl<T> Order<T> {
 
     /// The units of these keys arrive whose time is not after this one.
     fn arrive_by(&mut self, time: Nanos, is_one: impl Fn(KeyId) -> bool) {
-        let due = self.later.range(..=(time, u64::MAX)).filter(|(_, (key, _))| is_one(*key));
-        for at in due.map(|(at, _)| *at).collect::<Vec<_>>() {
-            let Some((key, unit)) = self.later.remove(&at) else { continue };
-            self.keys.busy(key).later -= 1;
+        for (key, unit) in self.keys.take_due(time, is_one) {
             self.arrive(key, unit);
+        }
+    }
+
+    fn insert(&mut self, key: KeyId, unit: Unit<T>) {
+        (self.keys.len, self.keys.memory) = (self.keys.len + 1, self.keys.memory.saturating_add(unit.size));
+        if unit.arrived > self.now {
+            self.keys.push_later(key, unit);
+        } else {
+            self.arrive(key, unit);
+        }
+    }
+
+    /// A unit waits from now on, behind the older ones of its key.
+    fn arrive(&mut self, key: KeyId, unit: Unit<T>) {
+        if self.keys.busy(key).units.front().is_some_and(|first| first.age < unit.age) {
+            self.keys.push(key, unit);
+        } else {
+            self.change(key, |order| order.keys.push(key, unit));
         }
     }
 
@@ -452,7 +410,7 @@ impl<T> Order<T> {
         }
         if let Some(key) = self.keys.table.find(name) {
             let is_free = |busy: &Busy<T>| busy.is_free(now, self.jobs);
-            return (self.keys.table.is_idle(key) || self.keys.get(key).is_none_or(is_free)).then_some(key);
+            return self.keys.get(key).is_none_or(is_free).then_some(key);
         }
         self.release_idle();
         self.keys.has_room(now).then(|| self.keys.table.add(name, now))
@@ -461,14 +419,7 @@ impl<T> Order<T> {
     /// Takes a unit out of its queue, and applies `act` to it before the next unit of its key is looked at.
     fn take_out(&mut self, key: KeyId, age: u64, act: impl FnOnce(&mut Self, &Unit<T>)) -> Option<Unit<T>> {
         self.change(key, |order| {
-            let units = &mut order.keys.busy(key).units;
-            let unit = units.remove(units.partition_point(|unit| unit.age < age))?;
-            let is_last = units.is_empty();
-            order.waiting -= usize::from(is_last);
-            (order.len, order.memory) = (order.len - 1, order.memory.saturating_sub(unit.size));
-            if let Some(longest) = order.max_wait {
-                order.deadlines.remove(&(unit.arrived.saturating_add(longest), unit.age, key));
-            }
+            let unit = order.keys.take(key, age)?;
             act(order, &unit);
             Some(unit)
         })

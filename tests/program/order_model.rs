@@ -40,7 +40,8 @@ impl Spec {
 
     fn time_for(&self, cost: u64) -> Nanos {
         match *self {
-            Spec::Bucket { count, period, .. } | Spec::Window { count, period, .. } => (cost * period).div_ceil(count),
+            Spec::Bucket { count, period, burst, .. } => (cost * (burst * period).div_ceil(count)).div_ceil(burst),
+            Spec::Window { count, period, .. } => (cost * period).div_ceil(count),
         }
     }
 
@@ -202,6 +203,7 @@ impl Model {
         self.time = self.time.max(self.key(name).finish);
         self.last = self.last.max(self.time + length);
         self.key(name).finish = self.time + length;
+        self.rest();
     }
 
     fn heads(&self) -> Vec<Head> {
@@ -418,7 +420,6 @@ impl Run {
         if let Some(id) = id {
             let charged = Charged { at: now, counted: now, number: 0 };
             self.names.insert(age, name);
-            self.model.rest();
             self.model.charge(name, now, charged, &costs);
             self.note(name, charged, &costs);
             self.running.push((name, id, unit));

@@ -93,12 +93,7 @@ impl Terms {
 
     /// Time in which an empty bucket fills, in nanoseconds, rounded up.
     pub(crate) fn fill_time(&self) -> Nanos {
-        self.time_for(self.burst)
-    }
-
-    /// Time in which `units` come in, in nanoseconds, rounded up.
-    pub(super) fn time_for(&self, units: u64) -> Nanos {
-        let intervals = self.price(units).unsigned_abs().div_ceil(self.gain.into());
+        let intervals = self.full().unsigned_abs().div_ceil(self.gain.into());
         u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(self.interval)
     }
 

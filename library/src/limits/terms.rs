@@ -70,14 +70,6 @@ impl Terms {
         }
     }
 
-    /// The time in which `units` come in, or that they take of a window.
-    pub(super) fn time_for(&self, units: u64) -> Nanos {
-        match self {
-            Bucket(bucket) => bucket.time_for(units),
-            Window(window) => window.time_for(units),
-        }
-    }
-
     /// `None` for a window, which does not fill.
     pub(super) fn fill_time(&self) -> Option<Nanos> {
         if let Bucket(bucket) = self { Some(bucket.fill_time()) } else { None }

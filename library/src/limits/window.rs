@@ -45,12 +45,6 @@ impl Terms {
         self.period
     }
 
-    /// The part of a period that `units` take, in nanoseconds, rounded up.
-    pub(super) fn time_for(&self, units: u64) -> Nanos {
-        let time = (u128::from(units) * u128::from(self.period)).div_ceil(self.count.into());
-        u64::try_from(time).unwrap_or(u64::MAX)
-    }
-
     /// The earliest time, not before `start`, at which there is room for `cost` units. That may be before the last
     /// grant, if units were handed over later than they could have been.
     ///

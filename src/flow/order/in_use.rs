@@ -1,9 +1,9 @@
-//! The keys in use: units of them wait or run, or they are held. And new keys that there is no room for.
+//! The keys in use, and their units that wait: also those that arrive later, and those of new keys that there is no room for.
 
 use super::heads::{Head, Tag};
 use super::keyed::{KeyId, Keyed};
-use super::unit::Unit;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use super::unit::{Crowd, Unit};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::Each;
@@ -24,6 +24,16 @@ pub(super) struct InUse<T> {
     idle_at: BTreeSet<(Nanos, KeyId)>,
     /// Busy keys that are idle once the virtual time has passed their finish tags.
     ahead: BTreeSet<(Tag, KeyId)>,
+    /// Units that arrive later, by that time and by age.
+    later: BTreeMap<(Nanos, u64), (KeyId, Unit<T>)>,
+    max_wait: Option<Nanos>,
+    /// When units are dropped, and their ages.
+    deadlines: BTreeSet<(Nanos, u64, KeyId)>,
+    /// How many units wait, those that arrive later included, and the bytes that they take.
+    pub(super) len: usize,
+    pub(super) memory: usize,
+    /// How many keys have units that have arrived.
+    pub(super) waiting: usize,
 }
 
 #[derive(Debug)]
@@ -49,7 +59,9 @@ pub(super) struct Number(u64);
 
 impl Hasher for Number {
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | u64::from(*byte));
+        for byte in bytes {
+            self.0 = self.0 << 8 | u64::from(*byte);
+        }
     }
 
     fn write_u32(&mut self, number: u32) {
@@ -82,7 +94,7 @@ impl<T> Busy<T> {
 
 impl<T> InUse<T> {
     /// None; at most `most` are stored.
-    pub(super) fn new(each: Each, most: usize) -> Self {
+    pub(super) fn new(each: Each, most: usize, max_wait: Option<Nanos>) -> Self {
         InUse {
             table: Keyed::new(each, most),
             busy: HashMap::default(),
@@ -90,6 +102,12 @@ impl<T> InUse<T> {
             outsiders: 0,
             idle_at: BTreeSet::new(),
             ahead: BTreeSet::new(),
+            later: BTreeMap::new(),
+            max_wait,
+            deadlines: BTreeSet::new(),
+            len: 0,
+            memory: 0,
+            waiting: 0,
         }
     }
 
@@ -103,6 +121,74 @@ impl<T> InUse<T> {
             self.table.set_busy(key);
             Busy { units: VecDeque::new(), running: 0, later: 0, since: 0, finish: 0, is_outside: false, head: None }
         })
+    }
+
+    /// A unit that is counted has arrived and waits, behind the older ones of its key.
+    pub(super) fn push(&mut self, key: KeyId, unit: Unit<T>) {
+        if let Some(longest) = self.max_wait {
+            self.deadlines.insert((unit.arrived.saturating_add(longest), unit.age, key));
+        }
+        let units = &mut self.busy(key).units;
+        let (place, is_only) = (units.partition_point(|other| other.age < unit.age), units.is_empty());
+        units.insert(place, unit);
+        self.waiting += usize::from(is_only);
+    }
+
+    /// A unit that is counted arrives later.
+    pub(super) fn push_later(&mut self, key: KeyId, unit: Unit<T>) {
+        self.busy(key).later += 1;
+        self.later.insert((unit.arrived, unit.age), (key, unit));
+    }
+
+    /// Takes out a unit that has arrived.
+    pub(super) fn take(&mut self, key: KeyId, age: u64) -> Option<Unit<T>> {
+        let units = &mut self.busy(key).units;
+        let unit = units.remove(units.partition_point(|unit| unit.age < age))?;
+        self.waiting -= usize::from(units.is_empty());
+        (self.len, self.memory) = (self.len - 1, self.memory.saturating_sub(unit.size));
+        if let Some(longest) = self.max_wait {
+            self.deadlines.remove(&(unit.arrived.saturating_add(longest), unit.age, key));
+        }
+        Some(unit)
+    }
+
+    /// Takes out those units of these keys that arrive by `time`.
+    pub(super) fn take_due(&mut self, time: Nanos, is_one: impl Fn(KeyId) -> bool) -> Vec<(KeyId, Unit<T>)> {
+        let due = self.later.range(..=(time, u64::MAX)).filter(|(_, (key, _))| is_one(*key)).map(|(at, _)| *at);
+        let units: Vec<_> = due.collect::<Vec<_>>().iter().filter_map(|at| self.later.remove(at)).collect();
+        units.iter().for_each(|(key, _)| self.busy(*key).later -= 1);
+        units
+    }
+
+    /// How many units arrive later.
+    pub(super) fn len_later(&self) -> usize {
+        self.later.len()
+    }
+
+    /// The units of one key, those that arrive later last.
+    pub(super) fn units_of(&self, key: KeyId) -> impl Iterator<Item = &Unit<T>> {
+        let later = self.later.values().filter(move |(of, _)| *of == key).map(|(_, unit)| unit);
+        self.get(key).into_iter().flat_map(|busy| &busy.units).chain(later)
+    }
+
+    /// The unit that is dropped first, and when.
+    pub(super) fn deadline(&self) -> Option<(Nanos, u64, KeyId)> {
+        self.deadlines.first().copied()
+    }
+
+    /// When a unit is dropped, or arrives, or there may be room for a key.
+    pub(super) fn changes_at(&self) -> Option<Nanos> {
+        let deadline = self.deadline().map(|(deadline, ..)| deadline);
+        let later = self.later.first_key_value().map(|((arrives, _), _)| *arrives);
+        let room = (!self.outside.is_empty()).then(|| self.table.room_at()).filter(|time| *time < Nanos::MAX);
+        [deadline, later, room].into_iter().flatten().min()
+    }
+
+    pub(super) fn crowd(&self) -> Crowd {
+        let most = self.busy.iter().max_by_key(|(key, busy)| (busy.waiting(), **key));
+        let most = most.map(|(key, _)| self.table.name(*key).into()).unwrap_or_default();
+        let keys = self.busy.values().filter(|busy| busy.waiting() > 0).count();
+        Crowd { units: self.len, keys: keys as u64, most }
     }
 
     /// A key that is not stored yet is outside if there is no room for it.
@@ -129,11 +215,6 @@ impl<T> InUse<T> {
         let &(_, key) = self.outside.first().filter(|_| self.table.has_room(self.outsiders, now))?;
         self.outsiders -= 1;
         Some(key)
-    }
-
-    /// When there may be room for a key that waits for it.
-    pub(super) fn room_at(&self) -> Option<Nanos> {
-        (!self.outside.is_empty()).then(|| self.table.room_at()).filter(|time| *time < Nanos::MAX)
     }
 
     /// If nothing of a key waits or runs, it is idle, now or later.
