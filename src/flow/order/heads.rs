@@ -85,8 +85,8 @@ impl Heads {
         let mut next = self.ready.first().copied();
         let mut time = next.map_or(Nanos::MAX, |(.., key)| time_of(key, self.frontier));
         // Units whose own limits conform before that may have a lesser tag.
-        for head in self.later.iter().take_while(|head| head.at < Nanos::MAX) {
-            if head.at > time {
+        for head in &self.later {
+            if next.is_some() && head.at > time {
                 break;
             }
             let other = (head.tag.max(self.time), head.age, head.key);
@@ -94,7 +94,7 @@ impl Heads {
                 (next, time) = (Some(other), time_of(head.key, head.at));
             }
         }
-        (time < Nanos::MAX).then_some(time)
+        next.map(|_| time)
     }
 
     /// Nothing is granted before `time` any more.
