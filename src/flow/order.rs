@@ -387,20 +387,26 @@ impl<T> Order<T> {
                 (busy.is_outside, busy.since) = (false, now);
             });
         }
-        let earliest = self.heads.earliest(|key| {
-            let unit = self.keys.get(key)?.units.front()?;
-            Some(self.all.conforms_at(&self.thin, unit.arrived, &unit.costs)?.0)
-        });
-        self.close(earliest.map_or(self.now, |time| time.min(self.now)));
-        earliest
+        loop {
+            let earliest = self.heads.earliest(|key| {
+                let unit = self.keys.get(key)?.units.front()?;
+                Some(self.all.conforms_at(&self.thin, unit.arrived, &unit.costs)?.0)
+            });
+            if !self.close(earliest.map_or(self.now, |time| time.min(self.now))) {
+                return earliest;
+            }
+        }
     }
 
-    /// Nothing is granted before this time any more.
-    fn close(&mut self, time: Nanos) {
+    /// Nothing is granted before this time any more. Returns whether that makes units ready.
+    fn close(&mut self, time: Nanos) -> bool {
         self.heads.close(time);
+        let mut is_any = false;
         while let Some(head) = self.heads.pop_due() {
             self.keys.busy(head.key).head = Some(head);
+            is_any = true;
         }
+        is_any
     }
 
     /// The key, if a unit that arrives now would be its first, and no unit that waits should leave before.

@@ -388,7 +388,10 @@ impl Run {
             Next::Blocked => (Answer::Blocked, false),
             Next::Empty => (Answer::Empty, false),
         };
-        assert_eq!(found, expected, "at {}", self.model.now);
+        // It may ask again when a unit's own limits conform.
+        let again = matches!(found, Answer::At(time) if self.model.heads().iter().any(|(own, ..)| *own == time));
+        let is_before = matches!((&found, &expected), (Answer::At(time), Answer::At(other)) if time < other);
+        assert!(found == expected || again && is_before, "{found:?}, not {expected:?} at {}", self.model.now);
         left
     }
 

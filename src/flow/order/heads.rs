@@ -78,15 +78,15 @@ impl Heads {
         !self.ready.is_empty() || self.later.first().is_some_and(|head| head.at <= time)
     }
 
-    /// The earliest time at which the unit with the least start tag conforms to the limits of all keys together.
-    /// `conforms_at` says from when on the first unit of a key does.
+    /// The earliest time at which the unit with the least start tag conforms to the limits of all keys together; it may be
+    /// later if another unit becomes ready just then. `conforms_at` says from when on the first unit of a key does.
     pub(super) fn earliest(&self, conforms_at: impl Fn(KeyId) -> Option<Nanos>) -> Option<Nanos> {
         let time_of = |key, own: Nanos| conforms_at(key).map_or(Nanos::MAX, |time| time.max(own));
         let mut next = self.ready.first().copied();
         let mut time = next.map_or(Nanos::MAX, |(.., key)| time_of(key, self.frontier));
         // Units whose own limits conform before that may have a lesser tag.
         for head in &self.later {
-            if next.is_some() && head.at > time {
+            if next.is_some() && head.at >= time {
                 break;
             }
             let other = (head.tag.max(self.time), head.age, head.key);
