@@ -182,7 +182,7 @@ impl<T> Order<T> {
     fn wait(&self, earliest: Option<Nanos>) -> Next<T> {
         match earliest.into_iter().chain(self.keys.changes_at()).min() {
             Some(time) => Next::At(time),
-            None if self.len() > 0 => Next::Blocked,
+            None if !self.is_empty() => Next::Blocked,
             None => Next::Empty,
         }
     }
@@ -347,7 +347,9 @@ impl<T> Order<T> {
     /// Clamps clock readings that arrive out of order.
     fn advance(&mut self, now: Nanos) -> Nanos {
         self.now = self.now.max(now);
-        self.arrive_by(self.now, |_| true);
+        if self.keys.len_later() > 0 {
+            self.arrive_by(self.now, |_| true);
+        }
         self.now
     }
 
@@ -387,6 +389,7 @@ impl<T> Order<T> {
                 (busy.is_outside, busy.since) = (false, now);
             });
         }
+        self.close(self.heads.ready_at().min(self.now));
         loop {
             let earliest = self.heads.earliest(|key| {
                 let unit = self.keys.get(key)?.units.front()?;

@@ -78,6 +78,11 @@ impl Heads {
         !self.ready.is_empty() || self.later.first().is_some_and(|head| head.at <= time)
     }
 
+    /// When a unit is ready, if none is yet: nothing is granted before. Otherwise 0.
+    pub(super) fn ready_at(&self) -> Nanos {
+        self.later.first().filter(|_| self.ready.is_empty()).map_or(0, |head| head.at)
+    }
+
     /// The earliest time at which the unit with the least start tag conforms to the limits of all keys together; it may be
     /// later if another unit becomes ready just then. `conforms_at` says from when on the first unit of a key does.
     pub(super) fn earliest(&self, conforms_at: impl Fn(KeyId) -> Option<Nanos>) -> Option<Nanos> {

@@ -156,7 +156,9 @@ impl<T> InUse<T> {
     pub(super) fn take_due(&mut self, time: Nanos, is_one: impl Fn(KeyId) -> bool) -> Vec<(KeyId, Unit<T>)> {
         let due = self.later.range(..=(time, u64::MAX)).filter(|(_, (key, _))| is_one(*key)).map(|(at, _)| *at);
         let units: Vec<_> = due.collect::<Vec<_>>().iter().filter_map(|at| self.later.remove(at)).collect();
-        units.iter().for_each(|(key, _)| self.busy(*key).later -= 1);
+        for (key, _) in &units {
+            self.busy(*key).later -= 1;
+        }
         units
     }
 
