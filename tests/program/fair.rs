@@ -254,7 +254,7 @@ fn lines_of_quiet_keys_leave_at_their_turn_beside_a_flood() {
         let mut stdin = child.stdin.take().unwrap();
         let writer = thread::spawn(move || {
             for tick in 0..300 {
-                let flood: String = (0..10).map(|unit| format!("flood {tick} {unit}\n")).collect();
+                let flood = (0..10).map(|unit| format!("flood {tick} {unit}\n")).collect::<Vec<_>>().concat();
                 let quiet = if tick % 10 == 5 { format!("quiet{} {tick}\n", tick % 7) } else { String::new() };
                 stdin.write_all((flood + &quiet).as_bytes()).unwrap();
                 sleep(Duration::from_millis(10));
