@@ -39,15 +39,14 @@ fn pass(name: &str, limit: &str, keys: u64) {
     row(name, units, start);
 }
 
-/// As many units of each of so many keys wait, and leave one by one.
-fn wait(keys: u64) {
+/// As many units of each of so many keys wait, and leave one by one. Unit `age` costs all keys together what `cost` says.
+fn wait(name: &str, [units, keys]: [u64; 2], cost: impl Fn(u64) -> u64) {
     let (each, all) = (policy("1/s"), policy("1M/s,burst=10000"));
-    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], ..Rules::default() };
+    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 1)], ..Rules::default() };
     let mut order = Order::new(&rules, 0);
-    let units = 200_000;
     let start = Instant::now();
     for age in 0..units {
-        let unit = Unit { age, costs: [1].into(), size: 100, arrived: 0, content: () };
+        let unit = Unit { age, costs: [1, cost(age)].into(), size: 100, arrived: 0, content: () };
         drop(order.add(0, Some(&(age % keys).to_be_bytes()), unit));
     }
     let mut now = 0;
@@ -58,7 +57,7 @@ fn wait(keys: u64) {
             _ => break,
         }
     }
-    row(&format!("add and next, {keys} keys wait"), units, start);
+    row(&format!("add and next, {keys} keys wait, {name}"), units, start);
 }
 
 /// Far more keys than can be stored, each once a day.
@@ -110,6 +109,8 @@ fn main() {
     pass("pass, 1 000 keys", "1G/s", 1000);
     pass("pass, 1 000 000 keys, forgotten at once", "1G/s", 1_000_000);
     pass("pass, 1 000 000 keys, all remembered", "1/h,burst=9", 1_000_000);
-    wait(100);
-    wait(10_000);
+    wait("one cost", [200_000, 100], |_| 1);
+    wait("one cost", [200_000, 10_000], |_| 1);
+    wait("one cost", [40_000, 10_000], |_| 5000);
+    wait("all costs different", [40_000, 10_000], |age| 1 + age * 7919 % 10_000);
 }

@@ -1,17 +1,17 @@
-//! The order in which units of many keys leave: strict within a key; across keys the oldest whose limits all conform.
+//! The order in which units of many keys leave: strict within a key, and start-time fair queueing between keys. Of the keys
+//! whose next unit conforms to their own limits, one goes next, and no other unit leaves before it.
 //!
 //! This is pure: time is a parameter, and the caller waits, reads and writes. Clock readings that arrive out of order are
 //! clamped.
 
 mod heads;
+mod in_use;
 mod keyed;
 mod unit;
 
 use heads::{Head, Heads};
+use in_use::{Busy, InUse};
 pub use keyed::KeyId;
-use keyed::Keyed;
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{Each, Thin};
@@ -32,52 +32,17 @@ const MOST_KEYS: usize = 1_000_000;
 /// [`add`](Self::add), [`pass`](Self::pass) or [`next`](Self::next).
 #[derive(Debug)]
 pub struct Order<T> {
-    keys: Keyed,
+    keys: InUse<T>,
     all: Each,
     thin: Thin,
     /// How far a grant may lie in the past when its unit leaves.
     allowance: Nanos,
     jobs: Option<u32>,
-    max_wait: Option<Nanos>,
     /// Clock readings before this one arrived out of order.
     now: Nanos,
-    /// Nothing is granted before this time: the caller had no room.
-    ready_since: Nanos,
-    /// The keys that are busy: units wait or run, or the key is held.
-    busy: HashMap<KeyId, Busy<T>>,
     heads: Heads,
-    /// Nothing that waits conforms before this time, as far as is known.
-    quiet_until: Nanos,
-    /// New keys that there is no room for, by the age of the first unit.
-    outside: BTreeSet<(u64, KeyId)>,
-    /// How many busy keys are outside.
-    outsiders: usize,
-    /// Busy keys for which nothing waits or runs, and when they are idle.
-    idle_at: BTreeSet<(Nanos, KeyId)>,
-    /// Units that arrive later, by that time and by age, and behind how many others.
-    later: BTreeMap<(Nanos, u64), (KeyId, Unit<T>, usize)>,
-    /// When units are dropped, and their ages.
-    deadlines: BTreeSet<(Nanos, u64, KeyId)>,
-    len: usize,
-    waiting: usize,
-    memory: usize,
     /// How many units have left that had waited.
     gone: u64,
-}
-
-#[derive(Debug)]
-struct Busy<T> {
-    /// The oldest first.
-    units: VecDeque<Unit<T>>,
-    running: u32,
-    /// Units that arrive later.
-    later: u32,
-    /// Nothing is granted before this time: the key is held, all its jobs were running, or there was no room for it.
-    since: Nanos,
-    /// There was no room for the key yet.
-    is_outside: bool,
-    /// Its first unit is in `heads` or, if the key is outside, in `outside`.
-    head: Option<Head>,
 }
 
 impl<T> Order<T> {
@@ -93,25 +58,13 @@ impl<T> Order<T> {
         let (each, all) = (Each::new(rules.each, now), Each::new(rules.all, now));
         let allowance = [&each, &all].iter().filter_map(|limits| limits.allowance()).min();
         Order {
-            keys: Keyed::new(each, most),
+            keys: InUse::new(each, most, rules.max_wait),
             thin: all.fresh(),
             all,
             allowance: allowance.unwrap_or(0),
             jobs: rules.jobs.map(NonZeroU32::get),
-            max_wait: rules.max_wait,
             now,
-            ready_since: 0,
-            busy: HashMap::new(),
             heads: Heads::default(),
-            quiet_until: 0,
-            outside: BTreeSet::new(),
-            outsiders: 0,
-            idle_at: BTreeSet::new(),
-            later: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
-            len: 0,
-            waiting: 0,
-            memory: 0,
             gone: 0,
         }
     }
@@ -136,36 +89,18 @@ impl<T> Order<T> {
         others: usize,
     ) -> Result<KeyId, Unit<T>> {
         let now = self.advance(now);
-        if self.keys.each.never_grants(&unit.costs) || self.all.never_grants(&unit.costs) {
+        if self.keys.table.each.never_grants(&unit.costs) || self.all.never_grants(&unit.costs) {
             return Err(unit);
         }
-        let key = self.find_or_add(key.unwrap_or(NO_KEY), now);
-        (self.len, self.memory) = (self.len + 1, self.memory.saturating_add(unit.size));
+        self.release_idle();
+        let key = self.keys.find_or_add(key.unwrap_or(NO_KEY), now);
+        (self.keys.len, self.keys.memory) = (self.keys.len + 1, self.keys.memory.saturating_add(unit.size));
         if unit.arrived > self.now {
-            self.busy(key).later += 1;
-            self.later.insert((unit.arrived, unit.age), (key, unit, others));
+            self.keys.push_later(key, unit, others);
         } else {
             self.arrive(key, unit, others);
         }
         Ok(key)
-    }
-
-    /// A unit waits from now on, behind the older ones of its key, or behind so many others.
-    fn arrive(&mut self, key: KeyId, mut unit: Unit<T>, others: usize) {
-        if let Some(longest) = self.max_wait {
-            self.deadlines.insert((unit.arrived.saturating_add(longest), unit.age, key));
-        }
-        let units = &mut self.busy(key).units;
-        // From then on it is as old as the one before it.
-        let before = others.min(units.len()).checked_sub(1).and_then(|last| units.get(last));
-        unit.age = before.map_or(0, |before| before.age).max(unit.age);
-        let (place, is_only) = (units.partition_point(|other| other.age <= unit.age), units.is_empty());
-        self.waiting += usize::from(is_only);
-        if place > 0 {
-            self.busy(key).units.insert(place, unit);
-        } else {
-            self.change(key, |order| order.busy(key).units.push_front(unit));
-        }
     }
 
     /// Takes a unit that has just arrived, and is younger than all that wait, if it may leave now and no other should leave
@@ -173,16 +108,16 @@ impl<T> Order<T> {
     pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
         let now = self.advance(now);
         let key = self.find_free(key.unwrap_or(NO_KEY), now)?;
-        let (each, thin) = self.keys.state_mut(key);
+        let (each, thin) = self.keys.table.state_mut(key);
         let own = each.conforms_at(thin, now, costs)?.0;
         if own > now || self.all.conforms_at(&self.thin, now, costs)?.0 > now {
             return None;
         }
         each.charge(thin, [now; 4], costs);
         self.all.charge(&mut self.thin, [now; 4], costs);
-        self.heads.passed(now);
+        self.heads.close(now);
         if self.jobs.is_some() {
-            self.busy(key).running += 1;
+            self.keys.busy(key).running += 1;
         }
         Some(key)
     }
@@ -194,7 +129,7 @@ impl<T> Order<T> {
         if self.jobs.is_some() || self.has_windows() {
             return 0;
         }
-        let (each, thin) = self.keys.state(key);
+        let (each, thin) = self.keys.table.state(key);
         each.available(thin, self.now, costs).min(self.all.available(&self.thin, self.now, costs))
     }
 
@@ -202,30 +137,33 @@ impl<T> Order<T> {
     pub fn pass_more(&mut self, key: KeyId, costs: &[u64], units: u64) {
         let costs: Box<[u64]> = costs.iter().map(|cost| cost.saturating_mul(units)).collect();
         let times = [self.now; 4];
-        let (each, thin) = self.keys.state_mut(key);
+        let (each, thin) = self.keys.table.state_mut(key);
         each.charge(thin, times, &costs);
         self.all.charge(&mut self.thin, times, &costs);
     }
 
-    /// The oldest unit whose limits all conform and whose key has a job free, already charged; or when to ask again.
+    /// The unit that goes next, already charged, if it conforms to the limits of all keys together; or when to ask again.
     ///
     /// If the caller asks late, the grants are those that it would have had in time, but not earlier than the lag
     /// allowance: the time in which the quickest bucket fills.
     pub fn next(&mut self, now: Nanos) -> Next<T> {
         let now = self.advance(now);
-        self.release_idle();
-        self.admit();
-        let earliest = self.earliest();
-        if let Some(&(deadline, age, key)) = self.deadlines.first()
+        let mut earliest = self.earliest();
+        if let Some((deadline, age, key)) = self.keys.deadline()
             && deadline <= now
             && earliest.is_none_or(|time| time > deadline)
             && let Some(unit) = self.take_out(key, age, |_, _| ())
         {
             return Next::Drop(key, unit);
         }
+        // Longer ago than the lag allowance, the rate is lost.
+        let oldest = now.saturating_sub(self.allowance);
+        if earliest.is_some_and(|time| time < oldest) {
+            self.close(oldest);
+            earliest = self.earliest();
+        }
         match earliest {
-            // Longer ago than the lag allowance, the rate is lost.
-            Some(time) if time <= now => self.go(time.max(now.saturating_sub(self.allowance)).max(self.ready_since)),
+            Some(time) if time <= now => self.go(time),
             _ => self.wait(earliest),
         }
     }
@@ -234,8 +172,6 @@ impl<T> Order<T> {
     /// `None` if no such time is known. A time that has come is not later than `now`.
     pub fn ready_at(&mut self, now: Nanos) -> Option<Nanos> {
         self.advance(now);
-        self.release_idle();
-        self.admit();
         let earliest = self.earliest();
         match self.wait(earliest) {
             Next::At(time) => Some(time),
@@ -245,29 +181,27 @@ impl<T> Order<T> {
 
     fn go(&mut self, at: Nanos) -> Next<T> {
         let (counted, counts_jobs) = (self.now, self.jobs.is_some());
-        let gone = self.heads.oldest(at, (&self.all, &self.thin)).and_then(|(head, since)| {
-            let unit = self.take_out(head.key, head.age, |order, unit| {
-                let (each, thin) = order.keys.state_mut(head.key);
-                each.charge(thin, [at, unit.arrived, at, counted], &unit.costs);
-                // If its own wait is enough, it gains nothing from the wait of others that cost the same.
-                let alone = order.all.conforms_at(&order.thin, unit.arrived, &unit.costs);
-                let since = if alone.is_some_and(|(time, _)| time <= at) { unit.arrived } else { since };
-                order.all.charge(&mut order.thin, [at, since, at, counted], &unit.costs);
-                order.busy(head.key).running += u32::from(counts_jobs);
+        let gone = self.heads.first().and_then(|(start, age, key)| {
+            let unit = self.take_out(key, age, |order, unit| {
+                let times = [at, unit.arrived, at, counted];
+                let (each, thin) = order.keys.table.state_mut(key);
+                each.charge(thin, times, &unit.costs);
+                order.all.charge(&mut order.thin, times, &unit.costs);
+                let busy = order.keys.busy(key);
+                busy.running += u32::from(counts_jobs);
+                busy.finish = order.heads.go(start, order.all.time_for(&unit.costs).max(1), busy.units.is_empty());
             });
+            self.heads.rest();
             self.gone += 1;
-            Some(Next::Go(head.key, unit?, Charged { at, counted, number: self.gone }))
+            Some(Next::Go(key, unit?, Charged { at, counted, number: self.gone }))
         });
         gone.unwrap_or_else(|| self.wait(None))
     }
 
     fn wait(&self, earliest: Option<Nanos>) -> Next<T> {
-        let deadline = self.deadlines.first().map(|(deadline, ..)| *deadline);
-        let room = (!self.outside.is_empty()).then(|| self.keys.room_at()).filter(|time| *time < Nanos::MAX);
-        let later = self.later.first_key_value().map(|((arrives, _), _)| *arrives);
-        match [earliest, deadline, room, later].into_iter().flatten().min() {
+        match earliest.into_iter().chain(self.keys.changes_at()).min() {
             Some(time) => Next::At(time),
-            None if self.len > 0 => Next::Blocked,
+            None if !self.is_empty() => Next::Blocked,
             None => Next::Empty,
         }
     }
@@ -276,7 +210,7 @@ impl<T> Order<T> {
     pub fn ended(&mut self, now: Nanos, key: KeyId) {
         let (now, jobs) = (self.advance(now), self.jobs);
         self.change(key, |order| {
-            let busy = order.busy(key);
+            let busy = order.keys.busy(key);
             if Some(busy.running) == jobs {
                 busy.since = busy.since.max(now);
             }
@@ -287,12 +221,9 @@ impl<T> Order<T> {
     /// Nothing of this key leaves before `until`, and its buckets are empty then.
     pub fn hold_until(&mut self, now: Nanos, key: KeyId, until: Nanos) {
         if until > self.advance(now) {
-            self.change(key, |order| {
-                let (each, thin) = order.keys.state_mut(key);
-                each.empty(thin, until);
-                let busy = order.busy(key);
-                busy.since = busy.since.max(until);
-            });
+            let (each, thin) = self.keys.table.state_mut(key);
+            each.empty(thin, until);
+            self.not_before(now, key, until);
         }
     }
 
@@ -300,7 +231,7 @@ impl<T> Order<T> {
     pub fn not_before(&mut self, now: Nanos, key: KeyId, time: Nanos) {
         if time > self.advance(now) {
             self.change(key, |order| {
-                let busy = order.busy(key);
+                let busy = order.keys.busy(key);
                 busy.since = busy.since.max(time);
             });
         }
@@ -308,7 +239,7 @@ impl<T> Order<T> {
 
     /// Nothing is granted as of a time before `time`: until then the caller had no room for it.
     pub fn ready_since(&mut self, time: Nanos) {
-        self.ready_since = self.ready_since.max(time).min(self.now);
+        self.close(time.min(self.now));
     }
 
     /// A unit that left was handed over just now: windows count it from `now` on.
@@ -321,7 +252,7 @@ impl<T> Order<T> {
 
     /// The unit that has just left, as the latest one, is [settled](Self::settle) before it has [ended](Self::ended).
     pub fn open(&mut self, key: KeyId, charged: Charged, costs: &[u64]) {
-        let (each, thin) = self.keys.state_mut(key);
+        let (each, thin) = self.keys.table.state_mut(key);
         each.open(thin, charged, costs);
         self.all.open(&mut self.thin, charged, costs);
     }
@@ -331,52 +262,50 @@ impl<T> Order<T> {
     /// [open](Self::open).
     pub fn settle(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: [&[u64]; 2]) {
         let now = self.advance(now);
-        if self.earliest().is_none_or(|time| time > now) {
-            self.ready_since(now); // What waits may leave now, not as of an earlier time.
-        }
+        self.earliest(); // What waits may leave now, not as of an earlier time.
         self.revise(key, |limits, thin| limits.settle(thin, now, charged, costs));
     }
 
     /// Whether units have to be reported as [handed over](Self::handed_over).
     #[must_use]
     pub fn has_windows(&self) -> bool {
-        self.keys.each.has_windows() || self.all.has_windows()
+        self.keys.table.each.has_windows() || self.all.has_windows()
     }
 
     /// How many units wait, those that arrive later included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.keys.len
     }
 
     /// How many units wait that have arrived.
     pub fn arrived(&mut self, now: Nanos) -> usize {
         self.advance(now);
-        self.len - self.later.len()
+        self.keys.len - self.keys.len_later()
     }
 
     /// Whether no unit waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// The bytes that all waiting units take.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.memory
+        self.keys.memory
     }
 
     /// How many keys have units that wait.
     #[must_use]
     pub fn keys_waiting(&self) -> usize {
-        self.waiting
+        self.keys.waiting
     }
 
     /// How many keys are stored: those in use, and those whose state differs from that of a new key.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.keys.len()
+        self.keys.table.len()
     }
 
     /// Whether so many units wait that no more should be added, if at most `ahead` may.
@@ -388,57 +317,35 @@ impl<T> Order<T> {
     /// The units that wait.
     #[must_use]
     pub fn crowd(&self) -> Crowd {
-        let most = self.busy.iter().max_by_key(|(key, busy)| (busy.waiting(), **key));
-        let most = most.map(|(key, _)| self.keys.name(*key).into()).unwrap_or_default();
-        let keys = self.busy.values().filter(|busy| busy.waiting() > 0).count();
-        Crowd { units: self.len(), keys: keys as u64, most }
+        self.keys.crowd()
     }
 
     /// The name of a key; `(none)` for units without one.
     #[must_use]
     pub fn name(&self, key: KeyId) -> &[u8] {
-        self.keys.name(key)
+        self.keys.table.name(key)
     }
 
     /// The units of one key that wait.
     pub fn waiting_of(&self, key: KeyId) -> impl Iterator<Item = &T> {
-        let later = self.later.values().filter(move |(of, ..)| *of == key).map(|(_, unit, _)| unit);
-        let arrived = self.busy.get(&key).into_iter().flat_map(|busy| &busy.units);
-        arrived.chain(later).map(|unit| &unit.content)
+        self.keys.units_of(key).map(|unit| &unit.content)
     }
 
     /// Takes out all waiting units of one key, the oldest first.
     pub fn drain_key(&mut self, key: KeyId) -> Vec<Unit<T>> {
         self.arrive_by(Nanos::MAX, |of| of == key);
-        let ages: Vec<u64> =
-            self.busy.get(&key).into_iter().flat_map(|busy| &busy.units).map(|unit| unit.age).collect();
+        let ages: Vec<u64> = self.keys.units_of(key).map(|unit| unit.age).collect();
         ages.into_iter().filter_map(|age| self.take_out(key, age, |_, _| ())).collect()
     }
 
     /// Takes out all waiting units, the oldest first, with their keys.
     pub fn drain(&mut self) -> Vec<(KeyId, Unit<T>)> {
         self.arrive_by(Nanos::MAX, |_| true);
-        let keys: Vec<KeyId> = self.busy.keys().copied().collect();
-        let mut units = Vec::with_capacity(self.len);
-        for key in keys {
-            self.change(key, |order| units.extend(order.busy(key).units.drain(..).map(|unit| (key, unit))));
-        }
-        self.deadlines.clear();
-        (self.len, self.waiting, self.memory) = (0, 0, 0);
+        let keys: Vec<KeyId> = self.keys.busy.keys().copied().collect();
+        let mut units: Vec<_> =
+            keys.into_iter().flat_map(|key| self.drain_key(key).into_iter().map(move |unit| (key, unit))).collect();
         units.sort_unstable_by_key(|(_, unit)| unit.age);
         units
-    }
-}
-
-impl<T> Busy<T> {
-    /// How many units it has, those that arrive later included.
-    fn waiting(&self) -> usize {
-        self.units.len() + self.later as usize
-    }
-
-    /// Nothing of it waits or runs.
-    fn is_idle(&self) -> bool {
-        self.waiting() == 0 && self.running == 0
     }
 }
 
@@ -447,85 +354,83 @@ impl<T> Order<T> {
     /// Clamps clock readings that arrive out of order.
     fn advance(&mut self, now: Nanos) -> Nanos {
         self.now = self.now.max(now);
-        self.arrive_by(self.now, |_| true);
+        if self.keys.len_later() > 0 {
+            self.arrive_by(self.now, |_| true);
+        }
         self.now
     }
 
     /// The units of these keys arrive whose time is not after this one.
     fn arrive_by(&mut self, time: Nanos, is_one: impl Fn(KeyId) -> bool) {
-        let due = self.later.range(..=(time, u64::MAX)).filter(|(_, (key, ..))| is_one(*key));
-        for at in due.map(|(at, _)| *at).collect::<Vec<_>>() {
-            let Some((key, unit, others)) = self.later.remove(&at) else { continue };
-            self.busy(key).later -= 1;
+        for (key, unit, others) in self.keys.take_due(time, is_one) {
             self.arrive(key, unit, others);
         }
     }
 
-    /// The earliest time at which a unit conforms.
-    fn earliest(&self) -> Option<Nanos> {
-        self.heads.earliest((&self.all, &self.thin))
+    /// A unit waits from now on, behind the older ones of its key, or behind so many others. Then it is as old as the one
+    /// before it.
+    fn arrive(&mut self, key: KeyId, mut unit: Unit<T>, others: usize) {
+        let units = &self.keys.busy(key).units;
+        let before = others.min(units.len()).checked_sub(1).and_then(|last| units.get(last));
+        unit.age = before.map_or(0, |before| before.age).max(unit.age);
+        if units.front().is_some_and(|first| first.age <= unit.age) {
+            self.keys.push(key, unit);
+        } else {
+            self.change(key, |order| order.keys.push(key, unit));
+        }
+    }
+
+    /// The earliest time at which a unit may leave. Nothing is granted before that any more, nor before now.
+    fn earliest(&mut self) -> Option<Nanos> {
+        self.heads.rest();
+        self.release_idle();
+        while let Some(key) = self.keys.admit(self.now) {
+            let now = self.now;
+            self.change(key, |order| {
+                let busy = order.keys.busy(key);
+                (busy.is_outside, busy.since) = (false, now);
+            });
+        }
+        self.close(self.heads.ready_at().min(self.now));
+        loop {
+            let earliest = self.heads.earliest(|key| {
+                let unit = self.keys.get(key)?.units.front()?;
+                Some(self.all.conforms_at(&self.thin, unit.arrived, &unit.costs)?.0)
+            });
+            if !self.close(earliest.map_or(self.now, |time| time.min(self.now))) {
+                return earliest;
+            }
+        }
+    }
+
+    /// Nothing is granted before this time any more. Returns whether that makes units ready.
+    fn close(&mut self, time: Nanos) -> bool {
+        self.heads.close(time);
+        let mut is_any = false;
+        while let Some(head) = self.heads.pop_due() {
+            self.keys.busy(head.key).head = Some(head);
+            is_any = true;
+        }
+        is_any
     }
 
     /// The key, if a unit that arrives now would be its first, and no unit that waits should leave before.
     fn find_free(&mut self, name: &[u8], now: Nanos) -> Option<KeyId> {
-        if !self.heads.is_empty() && now >= self.quiet_until {
-            self.quiet_until = self.earliest().unwrap_or(Nanos::MAX);
-        }
-        if !self.heads.is_empty() && now >= self.quiet_until {
+        if self.heads.waits_at(now) {
             return None;
         }
-        let Some(key) = self.keys.find(name) else { return self.has_room().then(|| self.keys.add(name, now)) };
-        let is_free = |busy: &Busy<T>| {
-            let has_job = self.jobs.is_none_or(|jobs| busy.running < jobs);
-            busy.units.is_empty() && busy.since <= now && has_job && !busy.is_outside
-        };
-        (self.keys.is_idle(key) || self.busy.get(&key).is_none_or(is_free)).then_some(key)
-    }
-
-    fn find_or_add(&mut self, name: &[u8], now: Nanos) -> KeyId {
-        if let Some(key) = self.keys.find(name) {
-            return key;
+        if let Some(key) = self.keys.table.find(name) {
+            let is_free = |busy: &Busy<T>| busy.is_free(now, self.jobs);
+            return self.keys.get(key).is_none_or(is_free).then_some(key);
         }
-        let is_outside = !self.has_room();
-        let key = self.keys.add(name, now);
-        if is_outside {
-            self.busy(key).is_outside = true;
-            self.outsiders += 1;
-        }
-        key
-    }
-
-    /// Whether there is room for a new key that comes now.
-    fn has_room(&mut self) -> bool {
         self.release_idle();
-        self.outside.is_empty() && self.keys.has_room(self.outsiders, self.now)
-    }
-
-    /// Lets in new keys that there is room for now, the oldest first.
-    fn admit(&mut self) {
-        while let Some(&(_, key)) = self.outside.first()
-            && self.keys.has_room(self.outsiders, self.now)
-        {
-            let now = self.now;
-            self.outsiders -= 1;
-            self.change(key, |order| {
-                let busy = order.busy(key);
-                (busy.is_outside, busy.since) = (false, now);
-            });
-        }
+        self.keys.has_room(now).then(|| self.keys.table.add(name, now))
     }
 
     /// Takes a unit out of its queue, and applies `act` to it before the next unit of its key is looked at.
     fn take_out(&mut self, key: KeyId, age: u64, act: impl FnOnce(&mut Self, &Unit<T>)) -> Option<Unit<T>> {
         self.change(key, |order| {
-            let units = &mut order.busy(key).units;
-            let unit = units.remove(units.partition_point(|unit| unit.age < age))?;
-            let is_last = units.is_empty();
-            order.waiting -= usize::from(is_last);
-            (order.len, order.memory) = (order.len - 1, order.memory.saturating_sub(unit.size));
-            if let Some(longest) = order.max_wait {
-                order.deadlines.remove(&(unit.arrived.saturating_add(longest), unit.age, key));
-            }
+            let unit = order.keys.take(key, age)?;
             act(order, &unit);
             Some(unit)
         })
@@ -534,11 +439,10 @@ impl<T> Order<T> {
     /// Corrects the limits of a key, and those of all, for a unit that has left.
     fn revise(&mut self, key: KeyId, act: impl Fn(&Each, &mut Thin)) {
         act(&self.all, &mut self.thin);
-        self.quiet_until = 0;
-        let (each, thin) = self.keys.state_mut(key);
+        let (each, thin) = self.keys.table.state_mut(key);
         act(each, thin);
         self.change(key, |_| ());
-        self.keys.note(key);
+        self.keys.table.note(key);
     }
 
     /// Applies `act` to a key, which may change what its first unit is and when it conforms.
@@ -546,82 +450,38 @@ impl<T> Order<T> {
         self.leave(key);
         let result = act(self);
         self.enter(key);
-        self.release(key);
+        self.keys.release(key, self.now, self.heads.time());
         result
     }
 
     /// Takes the first unit of a key out of those that wait for a time.
     fn leave(&mut self, key: KeyId) {
-        let Some(busy) = self.busy.get_mut(&key) else { return };
-        let (Some(head), Some(unit)) = (busy.head.take(), busy.units.front()) else { return };
-        if busy.is_outside {
-            self.outside.remove(&(head.age, key));
-        } else {
-            self.heads.remove(&counted(&self.all, &unit.costs), head);
+        let Some(head) = self.keys.busy.get_mut(&key).and_then(|busy| busy.head.take()) else { return };
+        if !self.keys.outside.remove(&(head.age, key)) {
+            self.heads.remove(head);
         }
     }
 
     /// The first unit of a key waits for its limits, or for room.
     fn enter(&mut self, key: KeyId) {
-        let Some(busy) = self.busy.get_mut(&key) else { return };
+        let Some(busy) = self.keys.busy.get_mut(&key) else { return };
         let Some(unit) = busy.units.front() else { return };
         if self.jobs.is_some_and(|jobs| busy.running >= jobs) {
             return;
         }
-        let (each, thin) = self.keys.state(key);
+        let (each, thin) = self.keys.table.state(key);
         let own = each.conforms_at(thin, unit.arrived, &unit.costs).map_or(Nanos::MAX, |(time, _)| time);
-        let head = Head { at: own.max(busy.since), age: unit.age, key };
-        busy.head = Some(head);
+        let head = Head { at: own.max(busy.since), tag: busy.finish, age: unit.age, key };
         if busy.is_outside {
-            self.outside.insert((head.age, key));
+            self.keys.outside.insert((head.age, key));
+            busy.head = Some(head);
         } else {
-            self.heads.add(&counted(&self.all, &unit.costs), unit.arrived, head);
-            self.quiet_until = self.quiet_until.min(head.at);
-        }
-    }
-
-    fn busy(&mut self, key: KeyId) -> &mut Busy<T> {
-        self.busy.entry(key).or_insert_with(|| {
-            self.keys.set_busy(key);
-            Busy { units: VecDeque::new(), running: 0, later: 0, since: 0, is_outside: false, head: None }
-        })
-    }
-
-    /// If nothing of a key waits or runs, it is idle, now or later.
-    fn release(&mut self, key: KeyId) {
-        let Some(busy) = self.busy.get(&key).filter(|busy| busy.is_idle()) else { return };
-        // The name of a key that is outside is still needed.
-        if busy.since > self.now || busy.is_outside {
-            self.idle_at.insert((busy.since, key));
-        } else {
-            self.busy.remove(&key);
-            self.keys.set_idle(key);
+            busy.head = Some(self.heads.add(head));
         }
     }
 
     fn release_idle(&mut self) {
-        while let Some(&(time, key)) = self.idle_at.first()
-            && time <= self.now
-        {
-            self.idle_at.pop_first();
-            let Some(busy) = self.busy.get_mut(&key).filter(|busy| busy.is_idle()) else { continue };
-            if std::mem::take(&mut busy.is_outside) {
-                self.outsiders -= 1;
-                self.busy.remove(&key);
-                self.keys.forget(key);
-            } else {
-                self.release(key);
-            }
-        }
-    }
-}
-
-/// The part of a unit's costs that the limits of all keys count.
-fn counted<'a>(all: &Each, costs: &'a [u64]) -> Cow<'a, [u64]> {
-    let counts = |kind| all.kinds().contains(&kind);
-    match (0..costs.len()).all(counts) {
-        true => Cow::Borrowed(costs),
-        false if all.is_empty() => Cow::Borrowed(&[]),
-        false => costs.iter().enumerate().map(|(kind, cost)| if counts(kind) { *cost } else { 0 }).collect(),
+        self.heads.pass_time(self.keys.least_time());
+        self.keys.release_idle(self.now, self.heads.time());
     }
 }

@@ -1,4 +1,4 @@
-//! A flow whose units pass when the limits of their keys allow: strictly in order within a key, the oldest that may first.
+//! A flow whose units pass when the limits of their keys allow: strictly in order within a key, by turns between keys.
 //! Or, with a longest wait, units that would wait longer are dropped.
 //!
 //! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.
@@ -161,12 +161,12 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         !self.is_full() && ends()
     }
 
-    /// When the oldest unit that waits may go.
+    /// When a unit that waits may go.
     fn ready_at(&self, now: Nanos) -> Option<Nanos> {
         self.order.borrow_mut().ready_at(now)
     }
 
-    /// Fills the output with the units that may go now: those that waited, the oldest first, then those that were just read.
+    /// Fills the output with the units that may go now: those that waited, then those that were just read.
     fn sort(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
         let now = self.clock.now();
         self.take_waiting(now, passed);
@@ -269,7 +269,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
     }
 
-    /// Waits until there is input, or the oldest unit may go; fails if its reader leaves before that.
+    /// Waits until there is input, or a unit may go; fails if its reader leaves before that.
     fn wait(&mut self, reads: bool) -> Result<(), FlowError> {
         let now = self.clock.now();
         let at = self.ready_at(now);

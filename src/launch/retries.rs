@@ -7,7 +7,7 @@ use super::job::{Key, Outcome};
 use super::reply::Reply;
 use crate::flow::Answers;
 use pause::{ENOUGH, Pause, Serves};
-pub(in crate::launch) use pause::{History, Judged};
+pub(crate) use pause::{History, Judged};
 use policy::Meaning;
 pub use policy::{Backoff, Failure, Later, RetryPolicy, Verdict};
 use std::collections::BTreeMap;

@@ -11,6 +11,7 @@ mod common;
 mod completion;
 mod costs;
 mod done_list;
+mod fair;
 mod faults;
 mod judges;
 mod keys;

@@ -38,6 +38,13 @@ impl Spec {
         }
     }
 
+    fn time_for(&self, cost: u64) -> Nanos {
+        match *self {
+            Spec::Bucket { count, period, burst, .. } => (cost * (burst * period).div_ceil(count)).div_ceil(burst),
+            Spec::Window { count, period, .. } => (cost * period).div_ceil(count),
+        }
+    }
+
     fn policy(&self) -> (Policy, usize) {
         (Policy::new(&[self.text().parse().unwrap()], None).unwrap(), self.kind())
     }
@@ -129,7 +136,13 @@ struct Key {
     units: BTreeMap<u64, Unit<()>>,
     running: u32,
     since: Nanos,
+    /// The finish tag of the unit that left last.
+    finish: Nanos,
 }
+
+/// The first unit of a key that has a job free: when its own limits conform, its start tag if they do, its age, and when
+/// those of all keys together conform.
+type Head = (Nanos, (Nanos, u64), Nanos);
 
 /// The rules, as slow as can be.
 struct Model {
@@ -139,8 +152,11 @@ struct Model {
     max_wait: Option<Nanos>,
     allowance: Nanos,
     now: Nanos,
-    /// The latest grant.
+    /// Nothing is granted before this time: the latest grant, or nothing could leave until then.
     at: Nanos,
+    /// The virtual time, and the greatest finish tag.
+    time: Nanos,
+    last: Nanos,
     start: Nanos,
     keys: BTreeMap<u8, Key>,
 }
@@ -153,14 +169,20 @@ impl Model {
             units: BTreeMap::new(),
             running: 0,
             since: 0,
+            finish: 0,
         })
     }
 
-    /// The time at which a unit of a key that asked then would go if it were the only one.
-    fn conforms_at(&self, key: &Key, asked: Nanos, costs: &[u64]) -> Nanos {
+    /// The times at which a unit of a key that asked then conforms to its own limits, and to those of all.
+    fn conforms_at(&self, key: &Key, asked: Nanos, costs: &[u64]) -> [Nanos; 2] {
         let own = self.each.iter().zip(&key.states).map(|(spec, state)| state.conforms_at(asked, costs[spec.kind()]));
         let all = self.all.iter().map(|(spec, state)| state.conforms_at(asked, costs[spec.kind()]));
-        own.chain(all).max().unwrap_or(asked).max(asked).max(key.since)
+        [own.max().unwrap_or(asked).max(asked).max(key.since), all.max().unwrap_or(asked)]
+    }
+
+    /// The length of a unit: the longest time that a limit of all needs for its cost; 1 if there is none.
+    fn length(&self, costs: &[u64]) -> Nanos {
+        self.all.iter().map(|(spec, _)| spec.time_for(costs[spec.kind()])).max().unwrap_or(0).max(1)
     }
 
     fn charge(&mut self, name: u8, asked: Nanos, charged: Charged, costs: &[u64]) {
@@ -175,34 +197,65 @@ impl Model {
         self.key(name).running += u32::from(self.jobs < u32::MAX);
     }
 
-    /// The first unit of each key that has a job free: when it conforms, and its age.
-    fn heads(&self) -> Vec<(Nanos, u64)> {
+    /// A unit that waited has left: its start tag is the virtual time.
+    fn went(&mut self, name: u8, costs: &[u64]) {
+        let length = self.length(costs);
+        self.time = self.time.max(self.key(name).finish);
+        self.last = self.last.max(self.time + length);
+        self.key(name).finish = self.time + length;
+        self.rest();
+    }
+
+    fn heads(&self) -> Vec<Head> {
         let heads = self.keys.values().filter(|key| key.running < self.jobs).filter_map(|key| {
             let unit = key.units.values().find(|unit| unit.arrived <= self.now)?;
-            Some((self.conforms_at(key, unit.arrived, &unit.costs).max(self.at), unit.age))
+            let [own, all] = self.conforms_at(key, unit.arrived, &unit.costs);
+            Some((own, (key.finish.max(self.time), unit.age), all))
         });
         heads.collect()
     }
 
-    fn next(&self) -> Answer {
+    /// If no unit's own limits conform, no key is ahead of another.
+    fn rest(&mut self) {
+        if self.heads().iter().all(|(own, ..)| *own > self.at) {
+            self.time = self.last;
+        }
+    }
+
+    /// The unit that goes next, and when. It has the least tag of those whose own limits conform at that time.
+    fn earliest(&mut self) -> Option<(Nanos, u64)> {
+        self.rest();
         let heads = self.heads();
-        let earliest = heads.iter().map(|(time, _)| *time).min();
+        let mut times: Vec<Nanos> = heads.iter().map(|(own, ..)| (*own).max(self.at)).chain([Nanos::MAX]).collect();
+        times.sort_unstable();
+        let found = times.windows(2).find_map(|period| {
+            let (.., (_, age), all) =
+                heads.iter().filter(|(own, ..)| *own <= period[0]).min_by_key(|(_, tag, _)| tag)?;
+            let time = period[0].max(*all);
+            (time < period[1]).then_some((time, *age))
+        });
+        self.at = self.at.max(self.now.min(found.map_or(Nanos::MAX, |(time, _)| time)));
+        found
+    }
+
+    fn next(&mut self) -> Answer {
+        let mut earliest = self.earliest();
         let units = self.keys.values().flat_map(|key| key.units.values());
         let max_wait = self.max_wait.unwrap_or(Nanos::MAX);
         let deadline = units.clone().map(|unit| (unit.arrived.saturating_add(max_wait), unit.age)).min();
         let later = units.map(|unit| unit.arrived).filter(|arrived| *arrived > self.now).min().unwrap_or(Nanos::MAX);
-        match (earliest, deadline) {
-            (_, None) => Answer::Empty,
-            (earliest, Some((deadline, age)))
-                if deadline <= self.now && earliest.is_none_or(|time| time > deadline) =>
-            {
-                Answer::Drop(age)
-            }
-            (Some(time), _) if time <= self.now => {
-                let time = time.max(self.now.saturating_sub(self.allowance));
-                Answer::Go(heads.iter().filter(|(at, _)| *at <= time).map(|(_, age)| *age).min().unwrap(), time)
-            }
-            (earliest, Some((deadline, _))) => match earliest.unwrap_or(Nanos::MAX).min(deadline).min(later) {
+        let Some((deadline, age)) = deadline else { return Answer::Empty };
+        if deadline <= self.now && earliest.is_none_or(|(time, _)| time > deadline) {
+            return Answer::Drop(age);
+        }
+        let oldest = self.now.saturating_sub(self.allowance);
+        if earliest.is_some_and(|(time, _)| time < oldest) {
+            self.at = oldest;
+            earliest = self.earliest();
+        }
+        match earliest {
+            Some((time, age)) if time <= self.now => Answer::Go(age, time),
+            _ => match earliest.map_or(Nanos::MAX, |(time, _)| time).min(deadline).min(later) {
                 Nanos::MAX => Answer::Blocked,
                 time => Answer::At(time),
             },
@@ -297,6 +350,8 @@ impl Run {
             max_wait,
             now: start,
             at: 0,
+            time: 0,
+            last: 0,
             start,
             keys: BTreeMap::new(),
         };
@@ -315,6 +370,7 @@ impl Run {
                 let found = Answer::Go(unit.age, charged.at);
                 self.model.key(name).units.remove(&unit.age);
                 self.model.charge(name, unit.arrived, charged, &unit.costs);
+                self.model.went(name, &unit.costs);
                 self.note(name, charged, &unit.costs);
                 self.order.handed_over(self.time, id, charged, &unit.costs);
                 self.running.push((name, id, unit));
@@ -330,7 +386,10 @@ impl Run {
             Next::Blocked => (Answer::Blocked, false),
             Next::Empty => (Answer::Empty, false),
         };
-        assert_eq!(found, expected, "at {}", self.model.now);
+        // It may ask again when a unit's own limits conform.
+        let again = matches!(found, Answer::At(time) if self.model.heads().iter().any(|(own, ..)| *own == time));
+        let is_before = matches!((&found, &expected), (Answer::At(time), Answer::At(other)) if time < other);
+        assert!(found == expected || again && is_before, "{found:?}, not {expected:?} at {}", self.model.now);
         left
     }
 
@@ -352,9 +411,9 @@ impl Run {
         self.model.now = self.model.now.max(self.time);
         let (now, age) = (self.model.now, self.age);
         let unit = Unit { age, costs: costs.into(), size: 1, arrived: now, content: () };
-        let no_other = self.model.heads().iter().all(|(time, _)| *time > now);
+        let no_other = self.model.heads().iter().all(|(own, ..)| *own > now);
         let key = self.model.key(name).clone();
-        let conforms = self.model.conforms_at(&key, now, &costs) <= now;
+        let conforms = self.model.conforms_at(&key, now, &costs).iter().all(|time| *time <= now);
         let is_first = key.units.values().all(|unit| unit.arrived > now);
         let passes = is_first && key.running < self.model.jobs && no_other && conforms;
         let id = self.order.pass(self.time, Some(&[name]), &costs);
@@ -465,7 +524,7 @@ proptest! {
     #[test]
     fn the_order_is_that_of_a_slow_model_that_never_forgets(
         each in prop::collection::vec(any_spec(), 0..3),
-        all in prop::collection::vec(any_spec(), 0..2),
+        all in prop::collection::vec(any_spec(), 0..3),
         jobs in prop::option::of(1..4_u32),
         max_wait in prop::option::of(0..2000 * MS),
         steps in prop::collection::vec(any_step(), 1..150),

@@ -126,6 +126,16 @@ impl Each {
         self.fixed.terms.iter().filter_map(Terms::fill_time).min()
     }
 
+    /// The longest time that a limit needs for these costs at its rate, in nanoseconds. 0 without limits.
+    #[must_use]
+    pub fn time_for(&self, costs: &[u64]) -> Nanos {
+        let time = |(place, terms): (usize, &Terms)| {
+            let product = u128::from(self.fixed.cost(place, costs)) * u128::from(terms.rest_time());
+            u64::try_from(product.div_ceil(terms.most().into())).unwrap_or(u64::MAX)
+        };
+        self.fixed.terms.iter().enumerate().map(time).max().unwrap_or(0)
+    }
+
     /// Whether no wait is long enough for these costs: one is above a window's count.
     #[must_use]
     pub fn never_grants(&self, costs: &[u64]) -> bool {

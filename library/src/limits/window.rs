@@ -94,6 +94,10 @@ impl Terms {
             }
         }
         if rest > 0 {
+            if log.len() == log.capacity() {
+                // Many keys may have a window: little more than 16 bytes an entry, not up to twice as much.
+                log.reserve_exact(log.len() / 8 + 1);
+            }
             log.insert(place, Entry { at: grant, units: rest });
         }
         state.level.amount += i128::from(cost);
@@ -211,5 +215,22 @@ impl Terms {
     /// Whether `entry` no longer counts at `time`.
     fn has_left(&self, entry: &Entry, time: Nanos) -> bool {
         time.checked_sub(entry.at).is_some_and(|age| age >= self.period)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_takes_little_more_than_16_bytes_an_entry() {
+        let window = Terms::new(1000.try_into().unwrap(), 1_000_000.try_into().unwrap());
+        let mut state = State::new(0, 0);
+        for time in 0..1000 {
+            window.charge(&mut state, time, time, 1);
+            let (entries, room) = (state.log().len(), state.log().capacity());
+            assert!(room <= entries + entries / 8 + 1, "room for {room} of {entries}");
+        }
+        assert_eq!((state.log().len(), size_of::<Entry>()), (1000, 16));
     }
 }

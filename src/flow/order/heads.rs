@@ -1,20 +1,28 @@
-//! The first waiting unit of each key, ordered by when its own limits conform, and then by age.
+//! Start-time fair queueing between keys (Goyal, Vin and Cheng, 1996), for the first waiting unit of each key.
 //!
-//! Units with the same costs conform to the limits of all keys together at the same time. So they form a group, and of
-//! each group only one unit needs to be looked at. Usually there is one group.
+//! A unit whose own limits conform has a start tag: the finish tag of the unit of its key that left before it, but at least
+//! the virtual time. The unit with the least start tag goes next. The virtual time is then its start tag, and its finish tag
+//! is that plus its length. So each key gets an equal share, and keys that were idle have saved up nothing.
 
 use super::keyed::KeyId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::{Each, Thin};
+
+/// A virtual time, in nanoseconds.
+pub(super) type Tag = Nanos;
 
 /// The first units of all keys that wait for a time and for nothing else.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
-    /// By the costs that the limits of all keys together count; the others are 0.
-    groups: BTreeMap<Box<[u64]>, Group>,
-    /// The latest grant. Nothing is granted before; units whose own limits conform then are in `ready`.
+    /// Nothing is granted before this time: it is that of the latest grant, or nothing could leave until then.
     frontier: Nanos,
+    /// Units whose own limits conform at the frontier: the start tag, the age, the key. All others are `later`, by time.
+    ready: BTreeSet<(Tag, u64, KeyId)>,
+    later: BTreeSet<Head>,
+    /// The virtual time.
+    time: Tag,
+    /// The greatest finish tag.
+    last: Tag,
 }
 
 /// Where the first unit of a key is found.
@@ -22,83 +30,103 @@ pub(super) struct Heads {
 pub(super) struct Head {
     /// When the limits of its key conform.
     pub(super) at: Nanos,
+    /// Its start tag; until it is ready, the finish tag of the unit before it.
+    pub(super) tag: Tag,
     pub(super) age: u64,
     pub(super) key: KeyId,
 }
 
-#[derive(Debug)]
-struct Group {
-    /// Since when units of this group wait. Costs above the burst are saved up for from then on.
-    since: Nanos,
-    /// By time.
-    later: BTreeSet<Head>,
-    /// By age.
-    ready: BTreeMap<(u64, KeyId), Nanos>,
-}
-
 impl Heads {
-    /// Something was granted at `time`.
-    pub(super) fn passed(&mut self, time: Nanos) {
+    /// The virtual time. Finish tags that are not later need not be kept.
+    pub(super) fn time(&self) -> Tag {
+        self.time
+    }
+
+    /// The virtual time is not before this one any more.
+    pub(super) fn pass_time(&mut self, time: Tag) {
+        self.time = self.time.max(time);
+    }
+
+    /// Adds a unit. Returns where it is found.
+    pub(super) fn add(&mut self, mut head: Head) -> Head {
+        if head.at > self.frontier {
+            self.later.insert(head);
+        } else {
+            head.tag = head.tag.max(self.time);
+            self.ready.insert((head.tag, head.age, head.key));
+        }
+        head
+    }
+
+    pub(super) fn remove(&mut self, head: Head) {
+        if head.at > self.frontier {
+            self.later.remove(&head);
+        } else {
+            self.ready.remove(&(head.tag, head.age, head.key));
+        }
+    }
+
+    /// If no unit is ready, nothing that left before matters any more: no key is ahead of another.
+    pub(super) fn rest(&mut self) {
+        if self.ready.is_empty() {
+            self.time = self.last;
+        }
+    }
+
+    /// Whether the own limits of a unit conform at `time`.
+    pub(super) fn waits_at(&self, time: Nanos) -> bool {
+        !self.ready.is_empty() || self.later.first().is_some_and(|head| head.at <= time)
+    }
+
+    /// When a unit is ready, if none is yet: nothing is granted before. Otherwise 0.
+    pub(super) fn ready_at(&self) -> Nanos {
+        self.later.first().filter(|_| self.ready.is_empty()).map_or(0, |head| head.at)
+    }
+
+    /// The earliest time at which the unit with the least start tag conforms to the limits of all keys together; it may be
+    /// later if another unit becomes ready just then. `conforms_at` says from when on the first unit of a key does.
+    pub(super) fn earliest(&self, conforms_at: impl Fn(KeyId) -> Option<Nanos>) -> Option<Nanos> {
+        let time_of = |key, own: Nanos| conforms_at(key).map_or(Nanos::MAX, |time| time.max(own));
+        let mut next = self.ready.first().copied();
+        let mut time = next.map_or(Nanos::MAX, |(.., key)| time_of(key, self.frontier));
+        // Units whose own limits conform before that may have a lesser tag.
+        for head in &self.later {
+            if next.is_some() && head.at >= time {
+                break;
+            }
+            let other = (head.tag.max(self.time), head.age, head.key);
+            if next.is_none_or(|next| other < next) {
+                (next, time) = (Some(other), time_of(head.key, head.at));
+            }
+        }
+        next.map(|_| time)
+    }
+
+    /// Nothing is granted before `time` any more.
+    pub(super) fn close(&mut self, time: Nanos) {
         self.frontier = self.frontier.max(time);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
+    /// A unit that has become ready, and where it is found from now on.
+    pub(super) fn pop_due(&mut self) -> Option<Head> {
+        let head = *self.later.first().filter(|head| head.at <= self.frontier)?;
+        self.later.pop_first();
+        Some(self.add(head))
     }
 
-    /// Adds a unit with these costs that waits since `since`.
-    pub(super) fn add(&mut self, costs: &[u64], since: Nanos, head: Head) {
-        let group = match self.groups.get_mut(costs) {
-            Some(group) => group,
-            None => self.groups.entry(costs.into()).or_insert(Group {
-                since,
-                later: BTreeSet::new(),
-                ready: BTreeMap::new(),
-            }),
-        };
-        group.since = group.since.min(since);
-        group.later.insert(head);
+    /// The start tag, the age and the key of the unit that goes next.
+    pub(super) fn first(&self) -> Option<(Tag, u64, KeyId)> {
+        self.ready.first().copied()
     }
 
-    pub(super) fn remove(&mut self, costs: &[u64], head: Head) {
-        let Some(group) = self.groups.get_mut(costs) else { return };
-        if group.ready.remove(&(head.age, head.key)).is_none() {
-            group.later.remove(&head);
+    /// A unit with this start tag and this length goes, perhaps the last of its key. Returns its finish tag.
+    pub(super) fn go(&mut self, start: Tag, length: Tag, is_last: bool) -> Tag {
+        let finish = start.saturating_add(length);
+        self.pass_time(start);
+        self.last = self.last.max(finish);
+        if is_last {
+            self.rest();
         }
-        if group.ready.is_empty() && group.later.is_empty() {
-            self.groups.remove(costs);
-        }
-    }
-
-    /// The earliest time, not before the last grant, at which the limits of a unit's key and those of `all` conform.
-    pub(super) fn earliest(&self, all: (&Each, &Thin)) -> Option<Nanos> {
-        let times = self.groups.iter().filter_map(|(costs, group)| {
-            let own = if group.ready.is_empty() { group.later.first()?.at } else { 0 };
-            group.conforms_at(costs, own.max(self.frontier), all)
-        });
-        times.min()
-    }
-
-    /// The oldest unit that conforms at `time`, not before [the earliest](Self::earliest) time, and since when its group
-    /// waits.
-    pub(super) fn oldest(&mut self, time: Nanos, all: (&Each, &Thin)) -> Option<(Head, Nanos)> {
-        self.passed(time);
-        for group in self.groups.values_mut() {
-            while let Some(head) = group.later.first().filter(|head| head.at <= time) {
-                group.ready.insert((head.age, head.key), head.at);
-                group.later.pop_first();
-            }
-        }
-        let conform = self.groups.iter().filter_map(|(costs, group)| {
-            let (&(age, key), &at) = group.ready.first_key_value()?;
-            (group.conforms_at(costs, time, all)? <= time).then_some((Head { at, age, key }, group.since))
-        });
-        conform.min_by_key(|(head, _)| head.age)
-    }
-}
-
-impl Group {
-    fn conforms_at(&self, costs: &[u64], from: Nanos, (all, thin): (&Each, &Thin)) -> Option<Nanos> {
-        Some(from.max(all.conforms_at(thin, self.since, costs)?.0))
+        finish
     }
 }

@@ -7,11 +7,11 @@ use throttle_limits::limits::{Pace, Start};
 
 /// An attempt that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::launch) struct Judged {
+pub(crate) struct Judged {
     /// When it started.
-    pub(in crate::launch) started: Nanos,
+    pub(crate) started: Nanos,
     /// When it ended.
-    pub(in crate::launch) at: Nanos,
+    pub(crate) at: Nanos,
 }
 
 /// If the server serves so many for each unit that it asks to wait, it asks only that unit.
@@ -30,7 +30,7 @@ pub(super) enum Serves {
 
 /// What the attempts for a unit have come to so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::launch) struct History {
+pub(crate) struct History {
     /// Attempts that are used up: those after which the server asked to wait do not count.
     pub(super) used: u32,
     /// After how many attempts the server had all wait, and when it refused the latest one.
@@ -49,7 +49,7 @@ pub(in crate::launch) struct History {
 
 impl History {
     /// Whether it was told to wait.
-    pub(in crate::launch) fn was_told(self) -> bool {
+    pub(crate) fn was_told(self) -> bool {
         self.told > 0
     }
 }

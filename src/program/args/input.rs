@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use throttle::flow::framing::Framing;
 use throttle_limits::limits::Policy;
+use throttle_limits::rate::Amount;
 
 /// Units read ahead by default.
 const AHEAD: usize = 10_000;
@@ -40,9 +41,9 @@ pub(crate) struct InputFlags {
     pub(crate) repeat: Option<Repeat>,
 
     /// With limits for each key (per=), units are read while others wait, and with --attempts, some wait for another
-    /// attempt: read no more while N of them, or 64 MiB, wait.
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    #[arg(value_parser = |text: &str| parsed::<NonZeroUsize>(text, "write a number of units, like --ahead 10000"))]
+    /// attempt: read no more while N of them, or 64 MiB, wait. N may end with k, M or G, for thousands, millions or
+    /// billions.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ahead)]
     #[arg(help = "Most units read while others wait [default: 10000]", long_help)]
     pub(crate) ahead: Option<NonZeroUsize>,
 }
@@ -98,6 +99,13 @@ fn repeat(text: &str) -> Result<Repeat, String> {
     }
 }
 
+/// A number of units, or a short form of it.
+fn ahead(text: &str) -> Result<NonZeroUsize, String> {
+    let units = text.parse::<Amount>().ok().filter(|amount| !amount.is_bytes());
+    let units = units.and_then(|amount| NonZeroUsize::new(usize::try_from(amount.value()).ok()?));
+    units.ok_or_else(|| "write a number of units, like --ahead 10000 or --ahead 10M".to_owned())
+}
+
 fn delimiter() -> impl TypedValueParser<Value = u8> {
     OsStringValueParser::new().try_map(|text| parse_delimiter(&text))
 }
@@ -140,6 +148,16 @@ fn number(digits: &[u8], radix: u32) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_most_units_read_ahead_may_be_written_short() {
+        for (text, units) in [("1", 1), ("10000", 10_000), ("10M", 10_000_000), ("2.5k", 2500)] {
+            assert_eq!(ahead(text).map(NonZeroUsize::get), Ok(units), "{text}");
+        }
+        for text in ["0", "", "-1", "x", "10MB", "1.5", "10 M"] {
+            assert!(ahead(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn delimiters_are_one_byte_or_an_xargs_escape() {

@@ -45,7 +45,8 @@ pub(crate) struct LimitFlags {
     ///
     /// per=SEL: the limit holds for each value of SEL by itself. -r 1/s,per=host -r 50/s is at most one a second for
     /// each host, and 50 a second for all together. A run has one SEL. Units without it share one limit. Units of one
-    /// value keep their order.
+    /// value keep their order. Values that wait for the limits of all take turns, so that each gets an equal share: of
+    /// tokens, if a limit of all counts those with cost=.
     ///
     /// SEL host is that of the first URL in the unit, in lower case, without user and port; without a URL it is b.org
     /// of a@b.org.
