@@ -84,7 +84,7 @@ complete -c throttle -n 'not __throttle_command' -l remove -d 'Remove the bucket
 complete -c throttle -n 'not __throttle_command' -s 0 -l null -d 'Units end with NUL instead of a newline'
 complete -c throttle -n 'not __throttle_command' -l bytes -d 'Every byte is a unit (implied by a rate in bytes)'
 complete -c throttle -n 'not __throttle_command' -l stdin -d 'The unit goes to the command\'s standard input'
-complete -c throttle -n 'not __throttle_command' -s k -l keep-order -d 'Print output in input order'
+complete -c throttle -n 'not __throttle_command' -s k -l keep-order -d 'Print output, or pass units on, in input order'
 complete -c throttle -n 'not __throttle_command' -l line-buffer -d 'Print output line by line'
 complete -c throttle -n 'not __throttle_command' -s u -l ungroup -d 'Let commands write directly, mixed'
 complete -c throttle -n 'not __throttle_command' -l tag -d 'The unit and a tab before each line of output'

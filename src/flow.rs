@@ -22,6 +22,7 @@ mod tee;
 
 pub use at_once::write_at_once;
 pub use contract::{Answers, Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
+pub(crate) use copy::read_into;
 pub use copy::{Copying, Descriptor, Sink, Source};
 pub use lock::unpoisoned;
 pub(crate) use look::Keyless;

@@ -103,6 +103,12 @@ impl<F: Flow> Pump<'_, F> {
             Price::Usual => {}
             Price::Nothing => return Ok(()),
             Price::Costs(costs) => return self.release_one(&costs),
+            Price::AtLeast(costs) => {
+                self.supply.settles(true);
+                let released = self.release_one(&costs);
+                self.supply.settles(false);
+                return released;
+            }
             Price::Unknown => return self.pass(Turn::Refused(Unpaid::Unread)),
         }
         self.top_up()?;
@@ -128,7 +134,12 @@ impl<F: Flow> Pump<'_, F> {
             return Ok(());
         }
         let supply = self.supply;
-        self.hand_over(&grant, Turn::Costly { grant, costs, joins: &mut |costs| supply.take_now(costs) })
+        // Best effort: if it fails, those behind wait for less than it cost.
+        let settle = |real: &[u64]| drop(supply.settle(&grant, [costs, real]));
+        self.hand_over(
+            &grant,
+            Turn::Costly { grant, costs, joins: &mut |costs| supply.take_now(costs), settle: &settle },
+        )
     }
 
     fn hand_over(&mut self, grant: &Grant, turn: Turn<'_>) -> Result<(), PumpError> {

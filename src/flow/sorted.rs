@@ -4,13 +4,14 @@
 //! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.
 
 use super::contract::{Filled, Flow, FlowError, Passed, Price, State, Turn};
-use super::copy::{Sink, Source, refused, write_all};
-use super::framing::{Buffer, trimmed};
+use super::copy::{Sink, Source, read_into, refused, write_all};
+use super::framing::{Buffer, Framing, LARGEST, trimmed};
 use super::look::{Keyless, Look, Sorting, TOO_MUCH};
 use super::order::{Charged, Crowd, KeyId, NO_KEY, Next, Order, Unit};
 use super::poll::poll;
 use super::selector::Selector;
 use rustix::event::PollFlags;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
@@ -81,6 +82,8 @@ pub struct Sorted<'a, R, W> {
     /// Units of the input so far.
     lines: u64,
     output: Vec<u8>,
+    /// A long unit that leaves after the output.
+    long: Vec<u8>,
     /// How many units are in the output, and why there are no more, once that is decided.
     decided: Option<(u64, Result<(), FlowError>)>,
     /// What is in the output, if it counts from when it was handed over.
@@ -105,12 +108,12 @@ impl<R, W> std::fmt::Debug for Sorted<'_, R, W> {
 }
 
 impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
-    /// Units from `source` to `sink`; `buffer` frames them. If the clock is `is_dry`, its time is made up: all input is read
+    /// Units from `source` to `sink`, which end as `framing` says. If the clock is `is_dry`, its time is made up: all input is read
     /// before time passes. `tell` is told what the user should know.
     pub fn new(
         source: R,
         sink: W,
-        buffer: Buffer,
+        framing: Framing,
         sorting: &Sorting,
         (clock, is_dry): (&'a dyn Clock, bool),
         tell: impl FnMut(News) + 'a,
@@ -118,7 +121,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         Sorted {
             source,
             sink,
-            buffer,
+            buffer: Buffer::new(framing, BUFFER).growing(LARGEST),
             look: sorting.look.clone(),
             order: RefCell::new(sorting.begin(clock.now())),
             ahead: sorting.ahead,
@@ -128,13 +131,15 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             age: 0,
             lines: 0,
             output: Vec::new(),
+            long: Vec::new(),
             decided: None,
             handed: Vec::new(),
             costs: Vec::new(),
             run: Run::default(),
             dropped: Dropped::default(),
             keyless: Keyless::default(),
-            told_full: false,
+            // In input order, one unit waits at a time.
+            told_full: sorting.ahead == 1,
             told_dropped: None,
             told_of: 0,
         }
@@ -148,6 +153,11 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     /// Whether so many units wait that no more are read.
     fn is_full(&self) -> bool {
         self.order.borrow().is_full(self.ahead)
+    }
+
+    /// Whether more units may leave in this turn.
+    fn has_room(&self) -> bool {
+        self.output.len() < TURN && self.long.is_empty()
     }
 
     /// Whether a unit was read that is not sorted yet. Nothing may follow a last unit that has no end, so that one is sorted
@@ -171,7 +181,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         let now = self.clock.now();
         self.take_waiting(now, passed);
         let mut sorted = Ok(());
-        while sorted.is_ok() && self.output.len() < TURN && self.has_new() {
+        while sorted.is_ok() && self.has_room() && self.has_new() {
             sorted = self.sort_next(now, passed);
         }
         end_run(&mut self.run, self.order.get_mut());
@@ -185,12 +195,16 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
 
     /// Puts those that waited and may go into the output, and drops those that wait too long.
     fn take_waiting(&mut self, now: Nanos, passed: &mut Passed) {
-        let order = self.order.get_mut();
-        let counts_later = order.has_windows();
-        while self.output.len() < TURN {
+        let counts_later = self.order.get_mut().has_windows();
+        while self.has_room() {
+            let order = self.order.get_mut();
             match order.next(now) {
                 Next::Go(key, unit, charged) => {
-                    self.output.extend_from_slice(&unit.content);
+                    if unit.content.len() > TURN {
+                        self.long = unit.content.into();
+                    } else {
+                        self.output.extend_from_slice(&unit.content);
+                    }
                     passed.units += 1;
                     if counts_later {
                         self.handed.push((key, charged, unit.costs));
@@ -202,37 +216,27 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
     }
 
-    /// Sorts the first unit of the buffer.
+    /// Sorts the first unit of the buffer: puts it into the output, or has it wait.
     fn sort_next(&mut self, now: Nanos, passed: &mut Passed) -> Result<(), FlowError> {
-        let (length, has_key) = self.sort_first(now, passed)?;
-        self.lines += 1;
-        self.buffer.release_run(1, length);
-        if let Some(per) = self.look.per.as_ref().filter(|_| self.keyless.note(has_key)) {
-            (self.tell)(News::NoKeys(per.clone()));
-        }
-        Ok(())
-    }
-
-    /// Puts it into the output, or has it wait. Returns its length in bytes, and whether it has a key.
-    fn sort_first(&mut self, now: Nanos, passed: &mut Passed) -> Result<(usize, bool), FlowError> {
         let unit = self.buffer.run(1);
         let text = trimmed(unit, self.buffer.delimiter());
         if let Err(why) = self.look.costs(text, &mut self.costs) {
             return Err(self.in_this_unit(why));
         }
-        let key = self.look.per.as_ref().and_then(|per| per.key(text));
-        let (name, sorted) = (key.as_deref().unwrap_or(NO_KEY), (unit.len(), key.is_some()));
+        let key = self.look.key(text);
+        if let Some(per) = self.look.per.as_ref().filter(|_| self.keyless.note(key.is_some())) {
+            (self.tell)(News::NoKeys(per.clone()));
+        }
+        let name = key.as_deref().unwrap_or(NO_KEY);
         if self.run.left > 0 && self.run.name == name && self.run.costs == self.costs {
             (self.run.left, self.run.used) = (self.run.left - 1, self.run.used + 1);
-            self.output.extend_from_slice(unit);
-            passed.units += 1;
-            return Ok(sorted);
-        }
-        let order = self.order.get_mut();
-        end_run(&mut self.run, order);
-        if let Some(id) = order.pass(now, key.as_deref(), &self.costs) {
-            self.output.extend_from_slice(unit);
-            passed.units += 1;
+        } else {
+            let order = self.order.get_mut();
+            end_run(&mut self.run, order);
+            let Some(id) = order.pass(now, key.as_deref(), &self.costs) else {
+                let key = key.map(Cow::into_owned);
+                return self.add(now, key.as_deref());
+            };
             self.run.left = order.more(id, &self.costs);
             if self.run.left > 0 {
                 self.run.key = Some(id);
@@ -242,21 +246,35 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             if order.has_windows() {
                 self.handed.push((id, Charged { at: now, counted: now, number: 0 }, self.costs.as_slice().into()));
             }
-            return Ok(sorted);
         }
-        self.age += 1;
-        let (age, costs, size) = (self.age, self.costs.as_slice().into(), sorted.0 + size_of::<Unit<Box<[u8]>>>());
-        let unit = Unit { age, costs, size, arrived: now, content: unit.into() };
-        let added = order.add(now, key.as_deref(), unit).is_ok();
-        if added {
-            return Ok(sorted);
+        passed.units += 1;
+        self.lines += 1;
+        let length = unit.len();
+        if length > TURN {
+            self.long = self.buffer.take_first();
+        } else {
+            self.output.extend_from_slice(unit);
+            self.buffer.release_run(1, length);
         }
-        Err(self.in_this_unit(self.look.too_much(&self.costs).unwrap_or_else(|| TOO_MUCH.to_owned())))
+        Ok(())
+    }
+
+    /// Has the first unit of the buffer wait.
+    fn add(&mut self, now: Nanos, key: Option<&[u8]>) -> Result<(), FlowError> {
+        if let Some(why) = self.look.too_much(&self.costs) {
+            return Err(self.in_this_unit(why));
+        }
+        let content = self.buffer.take_first().into_boxed_slice();
+        (self.age, self.lines) = (self.age + 1, self.lines + 1);
+        let (costs, size) = (self.costs.as_slice().into(), content.len() + size_of::<Unit<Box<[u8]>>>());
+        let unit = Unit { age: self.age, costs, size, arrived: now, content };
+        let added = self.order.get_mut().add(now, key, unit);
+        added.map(drop).map_err(|unit| refused(&unit.content, self.lines, TOO_MUCH.to_owned()))
     }
 
     /// Why the first unit of the buffer cannot be sorted.
     fn in_this_unit(&self, why: String) -> FlowError {
-        refused(&self.buffer, self.lines + 1, why)
+        refused(self.buffer.beginning(), self.lines + 1, why)
     }
 
     /// Tells that units were dropped, now and then.
@@ -286,20 +304,10 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         if reader.contains(PollFlags::ERR) { Err(FlowError::Write(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) }
     }
 
-    fn read(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        match self.source.read(self.buffer.space(), wait).map_err(FlowError::Read)? {
-            None => return Ok(Filled::Nothing),
-            Some(0) => self.buffer.input_ended(),
-            Some(bytes) => self.buffer.filled(bytes),
-        }
-        Ok(Filled::Some)
-    }
-
     /// The error for a unit that does not fit the buffer.
     fn outgrown(&self) -> FlowError {
-        let most = self.buffer.size();
-        let no_room = || format!("a unit that may have to wait takes at most {} KiB", most / 1024);
-        let words = self.look.too_large(most).unwrap_or_else(no_room);
+        let no_room = || format!("a unit that may have to wait takes at most {} MiB; make it shorter", LARGEST >> 20);
+        let words = self.look.too_large().unwrap_or_else(no_room);
         self.in_this_unit(words)
     }
 }
@@ -312,7 +320,7 @@ fn end_run(run: &mut Run, order: &mut Order<Box<[u8]>>) {
     (run.left, run.used) = (0, 0);
 }
 
-/// The size of the buffer, and so of the longest unit.
+/// The usual size of the buffer. It grows for a long unit.
 pub const BUFFER: usize = 256 * 1024;
 
 impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
@@ -320,8 +328,8 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         if self.buffer.outgrown() {
             return Err(self.outgrown());
         }
-        let reads = self.buffer.wants_more() && !self.is_full();
-        if reads && self.read(wait && self.is_dry)? == Filled::Some {
+        let reads = self.buffer.wants_more(self.order.get_mut().memory()) && !self.is_full();
+        if reads && read_into(&mut self.buffer, &mut self.source, wait && self.is_dry)? == Filled::Some {
             return Ok(Filled::Some);
         }
         if self.buffer.is_finished() && self.order.borrow().is_empty() {
@@ -367,9 +375,14 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
     fn pass(&mut self, _: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
         let (units, result) = self.decided.take().unwrap_or((0, Ok(())));
         let mut written = 0;
-        let output = write_all(&mut self.sink, &self.output, &mut written);
-        passed.units += if output.is_ok() { units } else { 0 };
+        let mut output = write_all(&mut self.sink, &self.output, &mut written);
         passed.bytes += written as u64;
+        if output.is_ok() {
+            written = 0;
+            output = write_all(&mut self.sink, &std::mem::take(&mut self.long), &mut written);
+            passed.bytes += written as u64;
+        }
+        passed.units += if output.is_ok() { units } else { 0 };
         self.output.clear();
         let (order, now) = (self.order.get_mut(), self.clock.now());
         self.handed.drain(..).for_each(|(key, charged, costs)| order.handed_over(now, key, charged, &costs));

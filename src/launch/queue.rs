@@ -281,6 +281,11 @@ impl Queue {
         self.lock().order.is_full(self.ahead)
     }
 
+    /// The bytes that the attempts take which wait.
+    pub(super) fn memory(&self) -> usize {
+        self.lock().order.memory()
+    }
+
     /// Whether no attempt waits.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.lock();

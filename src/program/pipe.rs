@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use throttle::flow::framing::{Buffer, Framing};
+use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{
     Copying, Descriptor, Flow, FlowError, Look, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice, enlarge,
@@ -133,9 +133,8 @@ impl Run<'_> {
                 self.report.aside(names::told(&news));
             }
         };
-        let buffer = Buffer::new(self.framing, SORTED_BUFFER);
         let clock = self.report.supply.clock();
-        let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), buffer, sorting, (clock, false), tell);
+        let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), self.framing, sorting, (clock, false), tell);
         let result = self.drive(&mut flow);
         if !quiet && flow.untold().units > 0 {
             self.report.aside(names::told(&News::Dropped(flow.untold().clone())));
@@ -145,7 +144,9 @@ impl Run<'_> {
 
     fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
         let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
-        let flow = Copying::new(source, sink, Buffer::new(self.framing, size), &self.report.meter);
+        let most = if self.look.looks_inside() { LARGEST } else { size };
+        let buffer = Buffer::new(self.framing, size).growing(most);
+        let flow = Copying::new(source, sink, buffer, &self.report.meter);
         self.drive(&mut flow.looked_into(self.look.clone()))
     }
 

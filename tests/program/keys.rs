@@ -65,36 +65,125 @@ fn a_pipe_passes_every_byte_and_an_unterminated_last_unit_last() {
 }
 
 #[test]
-fn a_unit_that_cannot_be_looked_into_ends_a_pipe_with_words() {
-    let long = [&b"a 1\n"[..], &vec![b'x'; 300 * 1024], b"\n"].concat();
-    let ended = run(["-r", "1k/s,per=f1"], long);
-    assert_eq!((ended.code(), ended.text()), (Some(1), "a 1\n"));
-    assert!(
-        ended.err.contains("per=f1") && ended.err.contains("256 KiB") && ended.err.contains("line 2 'xxx"),
-        "{}",
-        ended.err
-    );
+fn a_long_unit_is_looked_into_like_any_other_and_ends_nothing() {
+    let long = |length: usize| format!("{{\"a\":2,\"b\":\"{}\"}}", "x".repeat(length));
+    let input = format!("{{\"a\":1}}\n{}\n{{\"a\":3}}\n{}", long(300_000), long(20_000_000));
+    for args in [
+        &["-r", "1k/s,per=/a"][..],
+        &["-r", "1k/s,cost=/a"],
+        &["-r", "1k/s,per=/a", "--drop", "--max-wait", "1h"],
+        &["-r", "1k/s,per=/a", "-k", "--stdin", "cat"],
+        &["-r", "1k/s,cost=/a+bytes/99999999", "-k", "--stdin", "cat"],
+    ] {
+        let ended = run(args, &input);
+        assert_eq!((ended.code(), ended.err.as_str()), (Some(0), ""), "{args:?}");
+        assert!(ended.text() == input, "{args:?}: {} bytes", ended.out.len());
+    }
+    let ended = run(["--dry-run", "-r", "1/s,cost=/a"], &input);
+    let times: Vec<&str> =
+        ended.text().lines().filter_map(|line| line.split_once("  # ")).map(|(_, time)| time).collect();
+    assert_eq!(times, ["0 s", "2 s", "5 s", "7 s"]);
+}
+
+/// It is as long as units may be all in all, so it waits alone.
+#[test]
+fn a_unit_of_64_mib_waits_without_a_copy_of_it() {
+    let input = format!("k {}\nk 2\nk 3", "x".repeat((64 << 20) - 2));
+    let began = Instant::now();
+    let ended = run(["-r", "5/s,initial=0,per=f1"], &input);
+    assert_eq!((ended.code(), ended.err.as_str()), (Some(0), ""));
+    assert!(ended.text() == input && began.elapsed() >= Duration::from_millis(600), "{:?}", began.elapsed());
+    assert!(ended.peak < (24 + 64) * 1024, "{} KiB", ended.peak);
+}
+
+/// Each takes more than half of the memory, so one waits outside until the other has left.
+#[test]
+fn long_units_that_do_not_fit_into_memory_together_wait_for_room() {
+    let unit = |key| format!("{key} {}\n", "x".repeat(40 << 20));
+    let input = [unit('a'), unit('b'), unit('c')].concat();
+    let ended = run(["-r", "5/s,initial=0,per=f1"], &input);
+    assert_eq!((ended.code(), ended.err.as_str()), (Some(0), ""));
+    assert!(ended.text() == input && ended.peak < (24 + 64) * 1024, "{} KiB", ended.peak);
+}
+
+#[test]
+fn a_pipe_can_keep_the_order_of_its_input_across_keys() {
+    let input = "a 1\na 2\nb 1\na 3\nb 2\nc 1\nlast";
+    let begun = Instant::now();
+    let ended = run(["-r", "10/s,per=f1", "-k"], input);
+    assert_eq!(ok(&ended), input);
+    assert!(begun.elapsed() >= Duration::from_millis(200), "{:?}", begun.elapsed());
+    let ended = run(["--dry-run", "-r", "1/s,per=f1", "-k"], input);
+    let times: Vec<&str> =
+        ended.text().lines().filter_map(|line| line.split_once("  # ")).map(|(_, time)| time).collect();
+    assert_eq!(times, ["0 s", "1 s", "1 s", "2 s", "2 s", "2 s", "2 s"], "{}", ended.text());
+    let refused = |args: &[&str], words: &str| {
+        let ended = run(args, input);
+        assert!(ended.code() == Some(2) && ended.err.contains(words), "{args:?}: {}", ended.err);
+    };
+    refused(&["-r", "1/s", "-k"], "--keep-order needs a command, or limits for each key");
+    refused(&["-r", "1/s,per=f1", "-k", "--ahead", "5"], "like -r 1/s,per=host -k");
+    refused(&["-r", "1/s,per=f1", "-k", "--drop"], "cannot be used with");
+}
+
+#[test]
+fn a_very_long_key_is_known_by_its_hash() {
+    let long = |end: &str| format!("{}{end}\n", "k".repeat(100_000));
+    let input = [long("1"), long("1"), long("2")].concat();
+    let ended = run(["-r", "10/s,per=f1,burst=1", "-n0", "-j1", "-k", "echo", "x"], &input);
+    assert_eq!(ended.text(), "x\nx\nx\n");
+    let ended = run(["-r", "10/s,per=f1", "-c", "echo \"$THROTTLE_KEY\""], &input);
+    let mut keys: Vec<&str> = ok(&ended).lines().collect();
+    keys.sort_unstable();
+    assert!(keys.iter().all(|key| key.len() == 7 + 64 && key.starts_with("sha256:")), "{keys:?}");
+    keys.dedup();
+    assert_eq!(keys.len(), 2);
 }
 
 /// Pipes and commands, which look into a unit or take what `else=` says.
 #[test]
-fn a_line_of_100_mb_takes_none_of_its_size_in_memory() {
+fn a_line_of_100_mb_is_not_looked_into_and_takes_no_more_than_64_mib() {
     let producer =
         "echo '{\"a\":1}'; printf '{\"a\":\"'; head -c 100000000 /dev/zero | tr '\\0' x; printf '\"}\\n{\"a\":2}\\n'";
     let whole = 100_000_009;
     let cases: [(&[&str], i32, usize, &str); 4] = [
-        (&["-r", "1k/s,per=/a"], 1, 8, "'per=/a' looks into units of at most 256 KiB; make the units shorter"),
+        (&["-r", "1k/s,per=/a"], 1, 8, "'per=/a' looks into units of at most 64 MiB; make the units shorter"),
         (&["-r", "1G/s,cost=/a,else=1"], 0, whole + 16, ""),
-        (&["-r", "1k/s,per=/a", "--stdin", "cat"], 123, 16, "'per=/a' looks into units of at most 192 KiB; make the"),
+        (&["-r", "1k/s,per=/a", "--stdin", "cat"], 123, 16, "'per=/a' looks into units of at most 64 MiB; make the"),
         (&["-r", "1k/s,cost=/a,else=1", "--stdin", "cat"], 0, whole + 16, ""),
     ];
     for (args, code, bytes, words) in cases {
-        let mut line = Command::new("sh").args(["-c", producer]).stdout(Stdio::piped()).spawn().unwrap();
-        let child = throttle(args).stdin(line.stdout.take().unwrap()).spawn().unwrap();
-        let ended = Started::new(child).end();
-        line.wait().unwrap();
+        let ended = produced(producer, args);
         assert_eq!((ended.code(), ended.out.len()), (Some(code), bytes), "{args:?}: {}", ended.err);
-        assert!(ended.err.contains(words) && ended.peak < 24 * 1024, "{args:?}: {} KiB: {}", ended.peak, ended.err);
+        let peak = ended.peak / 1024;
+        assert!(ended.err.contains(words) && peak < 24 + 64, "{args:?}: {peak} MiB: {}", ended.err);
+    }
+}
+
+/// What throttle makes of the output of this script.
+fn produced(script: &str, args: &[&str]) -> Ended {
+    let mut producer = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let child = throttle(args).stdin(producer.stdout.take().unwrap()).spawn().unwrap();
+    let ended = Started::new(child).end();
+    producer.wait().unwrap();
+    ended
+}
+
+/// Those behind it pay for what it cost: no wait before it, and a wait after it.
+#[test]
+fn a_unit_of_any_length_is_counted_by_its_bytes_without_a_buffer() {
+    let producer = "head -c 30000000 /dev/zero | tr '\\0' x; echo; sleep 0.1; echo last";
+    for (args, least) in [
+        (&["-r", "20M/s,cost=bytes"][..], 1200),
+        (&["-r", "20M/s,cost=bytes", "-k", "--stdin", "cat"], 1200),
+        (&["-r", "10M/s,cost=bytes/2+1"], 1200),
+        (&["-r", "1k/s", "-r", "20M/s,window,cost=bytes"], 900),
+    ] {
+        let began = Instant::now();
+        let ended = produced(producer, args);
+        assert_eq!((ended.code(), ended.out.len()), (Some(0), 30_000_006), "{args:?}: {}", ended.err);
+        assert!(began.elapsed() >= Duration::from_millis(least), "{args:?}: {:?}", began.elapsed());
+        assert!(ended.peak < 24 * 1024, "{args:?}: {} KiB", ended.peak);
     }
 }
 

@@ -62,9 +62,13 @@ pub(crate) struct LimitFlags {
     /// jobs=N beside per=SEL: at most N commands for one value at once. unlimited,per=host,jobs=2 limits nothing else.
     ///
     /// cost=COST: how much of the limit a unit takes, instead of 1: a number, 800; a field with a whole number in it,
-    /// f3 or f3:X; a value in JSON, /max_tokens; or bytes[/N][+M], its bytes divided by N and rounded up, and M more. 0
-    /// passes free. else=N is the cost of a unit whose own cannot be read; without it such a unit fails, and ends a
-    /// pipe. -r 500/min -r 200k/min,burst=200k,cost=bytes/4+300 is for an API that counts requests and tokens.
+    /// f3 or f3:X; a value in JSON, /max_tokens; bytes[/N], its bytes divided by N and rounded up; or a sum of these,
+    /// /max_tokens+bytes/4+300 (a plus in a name of JSON is \+). 0 passes free. else=N is the cost of a unit whose own
+    /// cannot be read; without it such a unit fails, and ends a pipe. -r 500/min
+    /// -r 200k/min,burst=200k,cost=bytes/4+300 is for an API that counts requests and tokens.
+    ///
+    /// A unit that is looked into, for SEL or COST, may be 64 MiB long. bytes counts units of any length: a pipe passes
+    /// one that outgrows its buffer at once, and those behind it wait until all of it is paid.
     #[arg(short, long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = rule())]
     #[arg(help = "At most this: 5/s, 100/min, 10MiB/s; repeat for several", long_help)]
     pub(crate) rate: Vec<Rule>,
