@@ -267,11 +267,11 @@ impl Buffer {
 
     /// An empty buffer is filled from the front again, which is still in the CPU cache. One that has grown shrinks.
     fn rewind(&mut self) {
-        if self.is_large() && self.held() <= self.size {
-            self.shrink();
-        }
         if self.start == self.end {
             (self.start, self.end, self.whole) = (0, 0, 0);
+        }
+        if self.is_large() && self.held() <= self.size {
+            self.shrink();
         }
     }
 

@@ -25,15 +25,10 @@ pub struct Look {
 }
 
 impl Look {
-    /// The key of `unit`, which is given without its delimiter; `None` if it has none. A very long one is known by its hash.
+    /// The key of `unit`, which is given without its delimiter; `None` if it has none. See [`bounded`].
     #[must_use]
     pub fn key<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
-        let key = self.per.as_ref()?.key(unit)?;
-        if key.len() <= LONGEST_KEY {
-            return Some(key);
-        }
-        let hash = Sha256::digest(&key).iter().fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}"));
-        Some(hash.into_bytes().into())
+        self.per.as_ref().and_then(|per| per.key(unit)).map(bounded)
     }
 
     /// Puts the costs of `unit`, which is given without its delimiter, into `costs`.
@@ -117,6 +112,15 @@ impl Look {
         let cost = || self.costs.iter().flatten().find(is_unknown).map(Cost::too_large);
         self.per.as_ref().map(Selector::too_large).or_else(cost).map(|error| error.to_string())
     }
+}
+
+/// The key, or its hash if it is very long.
+pub(crate) fn bounded(key: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    if key.len() <= LONGEST_KEY {
+        return key;
+    }
+    let hash = Sha256::digest(&key).iter().fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}"));
+    hash.into_bytes().into()
 }
 
 /// Notices if the first units have no key, which may be a mistake: they share one limit.

@@ -6,7 +6,7 @@
 use super::contract::{Filled, Flow, FlowError, Passed, Price, State, Turn};
 use super::copy::{Sink, Source, read_into, refused, write_all};
 use super::framing::{Buffer, Framing, LARGEST, trimmed};
-use super::look::{Keyless, Look, Sorting, TOO_MUCH};
+use super::look::{Keyless, Look, Sorting, TOO_MUCH, bounded};
 use super::order::{Charged, Crowd, KeyId, NO_KEY, Next, Order, Unit};
 use super::poll::poll;
 use super::selector::Selector;
@@ -223,7 +223,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         if let Err(why) = self.look.costs(text, &mut self.costs) {
             return Err(self.in_this_unit(why));
         }
-        let key = self.look.key(text);
+        let key = self.look.per.as_ref().and_then(|per| per.key(text));
         if let Some(per) = self.look.per.as_ref().filter(|_| self.keyless.note(key.is_some())) {
             (self.tell)(News::NoKeys(per.clone()));
         }
@@ -231,6 +231,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         if self.run.left > 0 && self.run.name == name && self.run.costs == self.costs {
             (self.run.left, self.run.used) = (self.run.left - 1, self.run.used + 1);
         } else {
+            let key = key.map(bounded);
+            let name = key.as_deref().unwrap_or(NO_KEY);
             let order = self.order.get_mut();
             end_run(&mut self.run, order);
             let Some(id) = order.pass(now, key.as_deref(), &self.costs) else {
@@ -250,11 +252,11 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         passed.units += 1;
         self.lines += 1;
         let length = unit.len();
-        if length > TURN {
-            self.long = self.buffer.take_first();
-        } else {
+        if length <= TURN {
             self.output.extend_from_slice(unit);
             self.buffer.release_run(1, length);
+        } else {
+            self.long = self.buffer.take_first();
         }
         Ok(())
     }
