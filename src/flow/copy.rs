@@ -13,6 +13,9 @@ use std::io;
 /// How much of a unit that can never leave is kept to name it.
 const NAMED: usize = 400;
 
+/// A pipe accepts a write of at most this many bytes as a whole or not at all (`PIPE_BUF`, pipe(7)).
+pub(super) const WHOLE: usize = 4096;
+
 /// A source of bytes.
 pub trait Source {
     /// Reads into `space`, which is not empty. `None` if nothing is available and `wait` is false; 0 at the end of the
@@ -51,6 +54,14 @@ pub trait Sink {
     /// # Errors
     /// If writing fails.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Writes some of `bytes` (not empty) without a wait for the reader, and returns how many; `None` if it takes none now.
+    ///
+    /// # Errors
+    /// If writing fails.
+    fn write_at_once(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        self.write(bytes).map(Some)
+    }
 
     /// What can be polled until its reader has left, if there is such a thing.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -235,6 +246,12 @@ impl<F: AsFd> Source for Descriptor<F> {
 impl<F: AsFd> Sink for Descriptor<F> {
     fn ready(&mut self) -> io::Result<()> {
         wait_for(&self.0, PollFlags::OUT)
+    }
+
+    fn write_at_once(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        // A pipe that poll(2) calls writable takes a whole page.
+        let page = &bytes[..bytes.len().min(WHOLE)];
+        if is_ready(&self.0, PollFlags::OUT)? { self.write(page).map(Some) } else { Ok(None) }
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -372,6 +372,31 @@ impl<T> Order<T> {
         self.len() >= ahead || self.memory() >= MEMORY
     }
 
+    /// The next unit that has waited for as long as it may, also if it may leave now: for a caller who has no room for it.
+    pub fn take_overdue(&mut self, now: Nanos) -> Option<(KeyId, Unit<T>)> {
+        let now = self.advance(now);
+        let &(_, age, key) = self.deadlines.first().filter(|(deadline, ..)| *deadline <= now)?;
+        Some((key, self.take_out(key, age, |_, _| ())?))
+    }
+
+    /// When a unit has waited for as long as it may.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.deadlines.first().map(|(deadline, ..)| *deadline)
+    }
+
+    /// The key of this name, if it is stored.
+    #[must_use]
+    pub fn find(&self, name: Option<&[u8]>) -> Option<KeyId> {
+        self.keys.find(name.unwrap_or(NO_KEY))
+    }
+
+    /// The limits of each key with the state of this one, or those of all.
+    #[must_use]
+    pub fn limits(&self, key: Option<KeyId>) -> (&Each, &Thin) {
+        key.map_or((&self.all, &self.thin), |key| self.keys.state(key))
+    }
+
     /// The units that wait.
     #[must_use]
     pub fn crowd(&self) -> Crowd {

@@ -67,6 +67,7 @@ impl<F: Flow> Pump<'_, F> {
                     self.enter(Phase::Limit(0));
                     self.meter.waits_until(time, 0);
                 }
+                None if state.waits_for_sink => self.enter(Phase::Sink),
                 None => self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source }),
             }
             if self.flow.fill(true)? == Filled::End && self.flow.waiting() == 0 {

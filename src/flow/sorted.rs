@@ -4,8 +4,10 @@
 //! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.
 
 use super::contract::{Filled, Flow, FlowError, Passed, Price, State, Turn};
-use super::copy::{Sink, Source, read_into, refused, write_all};
+use super::copy::{Sink, Source, read_into, refused};
+use super::dropping::{Dropped, Dropping};
 use super::framing::{Buffer, Framing, LARGEST, trimmed};
+use super::lock::unpoisoned;
 use super::look::{Keyless, Look, Sorting, TOO_MUCH, bounded};
 use super::order::{Charged, Crowd, KeyId, NO_KEY, Next, Order, Unit};
 use super::poll::poll;
@@ -13,37 +15,13 @@ use super::selector::Selector;
 use rustix::event::PollFlags;
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use throttle_limits::clock::{Clock, Nanos};
 
 /// The output of one turn is written when it has so many bytes.
 const TURN: usize = 128 * 1024;
-
-/// Of so many keys it is counted how many units were dropped.
-const COUNTED_KEYS: usize = 10_000;
-
-/// Units that were dropped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
-    /// How many.
-    pub units: u64,
-    /// How many of each key, if there are keys, and not too many.
-    pub keys: BTreeMap<Box<[u8]>, u64>,
-}
-
-impl Dropped {
-    fn count(&mut self, key: Option<&[u8]>) {
-        self.units += 1;
-        let Some(key) = key else { return };
-        if let Some(units) = self.keys.get_mut(key) {
-            *units += 1;
-        } else if self.keys.len() < COUNTED_KEYS {
-            self.keys.insert(key.into(), 1);
-        }
-    }
-}
 
 /// Something that is told once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,22 +62,24 @@ pub struct Sorted<'a, R, W> {
     output: Vec<u8>,
     /// A long unit that leaves after the output.
     long: Vec<u8>,
+    /// How much of both is written, and how many units they are.
+    written: usize,
+    leaving: u64,
+    /// Whether the reader did not take all of it, and whether it takes more by now. Only if units are dropped: else it is
+    /// waited for.
+    is_stalled: bool,
+    can_write: bool,
     /// How many units are in the output, and why there are no more, once that is decided.
     decided: Option<(u64, Result<(), FlowError>)>,
     /// What is in the output, if it counts from when it was handed over.
     handed: Vec<(KeyId, Charged, Box<[u64]>)>,
     costs: Vec<u64>,
     run: Run,
-    dropped: Dropped,
+    /// `None`: no unit is dropped.
+    dropping: Option<Dropping>,
     keyless: Keyless,
     told_full: bool,
-    told_dropped: Option<Nanos>,
-    /// Units that were dropped and told of.
-    told_of: u64,
 }
-
-/// How often it is told that units are dropped.
-const TELL_EVERY: Nanos = 10 * throttle_limits::clock::SECOND;
 
 impl<R, W> std::fmt::Debug for Sorted<'_, R, W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -132,27 +112,34 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             lines: 0,
             output: Vec::new(),
             long: Vec::new(),
+            written: 0,
+            leaving: 0,
+            is_stalled: false,
+            can_write: false,
             decided: None,
             handed: Vec::new(),
             costs: Vec::new(),
             run: Run::default(),
-            dropped: Dropped::default(),
+            dropping: sorting.max_wait.map(|max_wait| Dropping::new(max_wait, sorting.look.per.is_some())),
             keyless: Keyless::default(),
             // In input order, one unit waits at a time.
             told_full: sorting.ahead == 1,
-            told_dropped: None,
-            told_of: 0,
         }
     }
 
     /// Units that were dropped and not told of.
-    pub fn untold(&self) -> &Dropped {
-        &self.dropped
+    pub fn untold(&self) -> Option<&Dropped> {
+        self.dropping.as_ref().map(Dropping::untold).filter(|dropped| dropped.units > 0)
     }
 
-    /// Whether so many units wait that no more are read.
+    /// All units that were dropped so far, if any may be.
+    pub fn dropped(&self) -> Option<&Arc<Mutex<Dropped>>> {
+        self.dropping.as_ref().map(Dropping::all)
+    }
+
+    /// Whether so many units wait that no more are read. If units are dropped, the writer never waits.
     fn is_full(&self) -> bool {
-        self.order.borrow().is_full(self.ahead)
+        self.dropping.is_none() && self.order.borrow().is_full(self.ahead)
     }
 
     /// Whether more units may leave in this turn.
@@ -171,22 +158,29 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         !self.is_full() && ends()
     }
 
-    /// When the oldest unit that waits may go.
-    fn ready_at(&self, now: Nanos) -> Option<Nanos> {
-        self.order.borrow_mut().ready_at(now)
+    /// When something is to be done with the units that wait: one may go, or is dropped.
+    fn due_at(&self, now: Nanos) -> Option<Nanos> {
+        let mut order = self.order.borrow_mut();
+        if self.is_stalled { order.deadline() } else { order.ready_at(now) }
     }
 
     /// Fills the output with the units that may go now: those that waited, the oldest first, then those that were just read.
     fn sort(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
         let now = self.clock.now();
-        self.take_waiting(now, passed);
+        if self.is_stalled {
+            self.drop_overdue(now);
+        } else {
+            self.take_waiting(now, passed);
+        }
         let mut sorted = Ok(());
-        while sorted.is_ok() && self.has_room() && self.has_new() {
+        while sorted.is_ok() && (self.is_stalled || self.has_room()) && self.has_new() {
             sorted = self.sort_next(now, passed);
         }
         end_run(&mut self.run, self.order.get_mut());
         sorted?;
-        self.tell_of_dropped(now);
+        if let Some(dropped) = self.dropping.as_mut().and_then(|dropping| dropping.news(now)) {
+            (self.tell)(News::Dropped(dropped));
+        }
         if self.is_full() && !std::mem::replace(&mut self.told_full, true) {
             (self.tell)(News::Full(self.order.borrow().crowd()));
         }
@@ -206,13 +200,29 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                         self.output.extend_from_slice(&unit.content);
                     }
                     passed.units += 1;
+                    self.dropping.iter_mut().for_each(|dropping| dropping.has_left(key));
                     if counts_later {
                         self.handed.push((key, charged, unit.costs));
                     }
                 }
-                Next::Drop(key, _) => self.dropped.count(self.look.per.is_some().then(|| order.name(key))),
+                Next::Drop(key, _) => self.drop_waiting(key),
                 Next::At(_) | Next::Blocked | Next::Empty => break,
             }
+        }
+    }
+
+    /// Drops those that wait too long, while none may go.
+    fn drop_overdue(&mut self, now: Nanos) {
+        while let Some((key, _)) = self.order.get_mut().take_overdue(now) {
+            self.drop_waiting(key);
+        }
+    }
+
+    /// A unit of this key that waited is dropped.
+    fn drop_waiting(&mut self, key: KeyId) {
+        if let Some(dropping) = &mut self.dropping {
+            dropping.count(Some(self.order.get_mut().name(key)));
+            dropping.forget(key);
         }
     }
 
@@ -235,7 +245,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             let name = key.as_deref().unwrap_or(NO_KEY);
             let order = self.order.get_mut();
             end_run(&mut self.run, order);
-            let Some(id) = order.pass(now, key.as_deref(), &self.costs) else {
+            let passed = if self.is_stalled { None } else { order.pass(now, key.as_deref(), &self.costs) };
+            let Some(id) = passed else {
                 let key = key.map(Cow::into_owned);
                 return self.add(now, key.as_deref());
             };
@@ -261,16 +272,25 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         Ok(())
     }
 
-    /// Has the first unit of the buffer wait.
+    /// Has the first unit of the buffer wait, or drops it.
     fn add(&mut self, now: Nanos, key: Option<&[u8]>) -> Result<(), FlowError> {
         if let Some(why) = self.look.too_much(&self.costs) {
             return Err(self.in_this_unit(why));
         }
         let content = self.buffer.take_first().into_boxed_slice();
         (self.age, self.lines) = (self.age + 1, self.lines + 1);
+        let order = self.order.get_mut();
+        if let Some(dropping) = &mut self.dropping {
+            let limits = |id| order.limits(self.look.per.is_some().then_some(id));
+            let is_late = |id| dropping.is_late(now, id, limits(id), &self.costs);
+            if order.is_full(self.ahead) || order.find(key).is_some_and(is_late) {
+                dropping.count(key);
+                return Ok(());
+            }
+        }
         let (costs, size) = (self.costs.as_slice().into(), content.len() + size_of::<Unit<Box<[u8]>>>());
         let unit = Unit { age: self.age, costs, size, arrived: now, content };
-        let added = self.order.get_mut().add(now, key, unit);
+        let added = order.add(now, key, unit);
         added.map(drop).map_err(|unit| refused(&unit.content, self.lines, TOO_MUCH.to_owned()))
     }
 
@@ -279,31 +299,52 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         refused(self.buffer.beginning(), self.lines + 1, why)
     }
 
-    /// Tells that units were dropped, now and then.
-    fn tell_of_dropped(&mut self, now: Nanos) {
-        let is_due = self.told_dropped.is_none_or(|told| now >= told.saturating_add(TELL_EVERY));
-        if self.dropped.units > 0 && is_due {
-            self.told_dropped = Some(now);
-            self.told_of += self.dropped.units;
-            (self.tell)(News::Dropped(std::mem::take(&mut self.dropped)));
-        }
-    }
-
     /// Waits until there is input, or the oldest unit may go; fails if its reader leaves before that.
     fn wait(&mut self, reads: bool) -> Result<(), FlowError> {
         let now = self.clock.now();
-        let at = self.ready_at(now);
+        let at = self.due_at(now);
         if self.is_dry {
             if let Some(at) = at {
                 self.clock.sleep_until(at);
             }
             return Ok(());
         }
-        let (source, sink) = (self.source.fd().filter(|_| reads), self.sink.fd().filter(|_| at.is_some()));
-        // Of the sink only what is always reported: POLLERR, if it is a pipe without a reader.
         let left = at.map(|at| Duration::from_nanos(at.saturating_sub(now)));
-        let [_, reader] = poll([(source, PollFlags::IN), (sink, PollFlags::empty())], left).map_err(FlowError::Read)?;
+        let source = self.source.fd().filter(|_| reads);
+        let sink = self.sink.fd().filter(|_| at.is_some() || self.is_stalled);
+        // If nothing is to be written, only what is always reported: POLLERR, if it is a pipe without a reader.
+        let wanted = if self.is_stalled { PollFlags::OUT } else { PollFlags::empty() };
+        let [_, reader] = poll([(source, PollFlags::IN), (sink, wanted)], left).map_err(FlowError::Read)?;
+        self.note(reader)
+    }
+
+    /// What was polled of the sink.
+    fn note(&mut self, reader: PollFlags) -> Result<(), FlowError> {
+        self.can_write = self.is_stalled && reader.contains(PollFlags::OUT);
         if reader.contains(PollFlags::ERR) { Err(FlowError::Write(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) }
+    }
+
+    /// Writes the output. If units are dropped, only what the reader takes at once.
+    fn write(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
+        loop {
+            let in_long = self.written.saturating_sub(self.output.len());
+            let rest = self.output.get(self.written..).filter(|rest| !rest.is_empty()).unwrap_or(&self.long[in_long..]);
+            self.is_stalled = !rest.is_empty();
+            if !self.is_stalled {
+                (self.long, self.written) = (Vec::new(), 0);
+                self.output.clear();
+                return Ok(());
+            }
+            let written = match self.dropping {
+                Some(_) => self.sink.write_at_once(rest),
+                None => self.sink.write(rest).map(Some),
+            };
+            match written.map_err(FlowError::Write)? {
+                None => return Ok(()),
+                Some(0) => return Err(FlowError::Write(io::ErrorKind::WriteZero.into())),
+                Some(more) => (self.written, passed.bytes) = (self.written + more, passed.bytes + more as u64),
+            }
+        }
     }
 
     /// The error for a unit that does not fit the buffer.
@@ -330,11 +371,12 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         if self.buffer.outgrown() {
             return Err(self.outgrown());
         }
-        let reads = self.buffer.wants_more(self.order.get_mut().memory()) && !self.is_full();
+        let taken = if self.dropping.is_some() { 0 } else { self.order.get_mut().memory() };
+        let reads = self.buffer.wants_more(taken) && !self.is_full();
         if reads && read_into(&mut self.buffer, &mut self.source, wait && self.is_dry)? == Filled::Some {
             return Ok(Filled::Some);
         }
-        if self.buffer.is_finished() && self.order.borrow().is_empty() {
+        if self.buffer.is_finished() && self.order.borrow().is_empty() && !self.is_stalled {
             return Ok(Filled::End);
         }
         if wait {
@@ -346,23 +388,32 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
     /// Units that were just read wait until it is known whether they may go.
     fn waiting(&self) -> u64 {
         let now = self.clock.now();
-        u64::from(self.has_new() || self.ready_at(now).is_some_and(|at| at <= now))
+        u64::from(self.has_new() || self.can_write || self.due_at(now).is_some_and(|at| at <= now))
     }
 
     fn state(&self) -> State {
-        let limited_until = self.ready_at(self.clock.now());
+        let limited_until = self.due_at(self.clock.now()).filter(|_| !self.is_stalled);
         let order = self.order.borrow();
         State {
-            ahead: Passed { units: order.len() as u64 + self.buffer.units(), bytes: order.memory() as u64 },
-            dropped: self.told_of + self.dropped.units,
+            ahead: Passed {
+                units: order.len() as u64 + self.buffer.units() + self.leaving,
+                bytes: order.memory() as u64,
+            },
+            dropped: self.dropped().map_or(0, |dropped| unpoisoned(dropped.lock()).units),
             keys: [order.keys_waiting() as u64, order.keys() as u64],
             limited_until,
+            waits_for_sink: self.is_stalled,
             ..State::default()
         }
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
-        self.sink.ready().map_err(FlowError::Write)?;
+        if self.dropping.is_some() {
+            let [reader] = poll([(self.sink.fd(), PollFlags::OUT)], Some(Duration::ZERO)).map_err(FlowError::Write)?;
+            self.note(reader)?;
+        } else {
+            self.sink.ready().map_err(FlowError::Write)?;
+        }
         Ok(u64::MAX)
     }
 
@@ -376,18 +427,15 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
     /// Hands over all units that may go, however many were asked for.
     fn pass(&mut self, _: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
         let (units, result) = self.decided.take().unwrap_or((0, Ok(())));
-        let mut written = 0;
-        let mut output = write_all(&mut self.sink, &self.output, &mut written);
-        passed.bytes += written as u64;
-        if output.is_ok() {
-            written = 0;
-            output = write_all(&mut self.sink, &std::mem::take(&mut self.long), &mut written);
-            passed.bytes += written as u64;
+        self.leaving += units;
+        self.can_write = false;
+        self.write(passed)?;
+        if self.is_stalled {
+            return result;
         }
-        passed.units += if output.is_ok() { units } else { 0 };
-        self.output.clear();
+        passed.units += std::mem::take(&mut self.leaving);
         let (order, now) = (self.order.get_mut(), self.clock.now());
         self.handed.drain(..).for_each(|(key, charged, costs)| order.handed_over(now, key, charged, &costs));
-        output.and(result)
+        result
     }
 }

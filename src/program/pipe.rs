@@ -135,9 +135,10 @@ impl Run<'_> {
         };
         let clock = self.report.supply.clock();
         let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), self.framing, sorting, (clock, false), tell);
+        self.report.set_dropped(flow.dropped());
         let result = self.drive(&mut flow);
-        if !quiet && flow.untold().units > 0 {
-            self.report.aside(names::told(&News::Dropped(flow.untold().clone())));
+        if let Some(dropped) = flow.untold().filter(|_| !quiet) {
+            self.report.aside(names::told(&News::Dropped(dropped.clone())));
         }
         result
     }

@@ -366,6 +366,43 @@ fn what_would_wait_is_dropped_and_counted() {
     assert!(said.starts_with("throttle: dropped 6 units (3 keys, most 'k"), "{said}");
     let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
     assert_eq!((&summary["units"], &summary["dropped"]), (&6.into(), &6.into()), "in = out + dropped");
+    assert_eq!(summary["dropped_by_key"], serde_json::json!({"k0": 2, "k1": 2, "k2": 2}));
+}
+
+/// Four of a hundred can leave in time. The others need not wait for their time to be dropped.
+#[test]
+fn a_unit_that_is_known_to_wait_too_long_is_dropped_when_it_is_read() {
+    for rate in ["1/m,burst=1", "1/m,burst=1,per=f1"] {
+        let mut child = throttle(["-r", rate, "--drop", "--max-wait", "150s", "-q", "--summary=json"]).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(grouped(1, 100_000).as_bytes()).unwrap();
+        let child = Started::new(child);
+        sleep(Duration::from_millis(300));
+        child.signal(rustix::process::Signal::INT);
+        let ended = child.end();
+        let summary: serde_json::Value = serde_json::from_str(&ended.err).expect(&ended.err);
+        let counts = ["units", "read_and_not_passed_on", "dropped"].map(|field| summary[field].as_u64().unwrap());
+        assert_eq!(counts, [1, 2, 99_997], "{rate}");
+        drop(stdin);
+    }
+}
+
+/// More than any pipe holds, and more than may wait at once.
+#[test]
+fn a_writer_never_waits_for_a_reader_that_stalls_if_units_are_dropped() {
+    let line = format!("k {}\n", "x".repeat(1000));
+    for wait in ["0", "1h"] {
+        let mut child =
+            throttle(["-r", "1M/s,per=f1", "--drop", "--max-wait", wait, "-q", "--summary=json"]).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        (0..80_000).for_each(|_| stdin.write_all(line.as_bytes()).unwrap());
+        drop(stdin);
+        let ended = Started::new(child).end();
+        let summary: serde_json::Value = serde_json::from_str(&ended.err).expect(&ended.err);
+        let [units, dropped] = ["units", "dropped"].map(|field| summary[field].as_u64().unwrap());
+        assert_eq!((ended.code(), units + dropped), (Some(0), 80_000), "in = out + dropped");
+        assert!(ended.text() == line.repeat(usize::try_from(units).unwrap()) && dropped > 50_000, "{dropped}");
+    }
 }
 
 #[test]

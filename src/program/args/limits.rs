@@ -82,8 +82,9 @@ pub(crate) struct LimitFlags {
     pub(crate) burst: Option<Amount>,
 
     /// Pass on what conforms, and drop every unit that would wait longer than --max-wait (0 without it), so that a fast
-    /// writer never waits for us: tail -F app.log | throttle -r 10/s,burst=50,per=/service --drop. How many units were
-    /// dropped is said at most every 10 s and at the end.
+    /// writer never waits for us: tail -F app.log | throttle -r 10/s,burst=50,per=/service --drop. A unit is dropped as
+    /// soon as it is known that it cannot leave in time, also if --ahead units wait, or if the reader of the output
+    /// stalls. How many units were dropped is said at most every 10 s and at the end; --summary=json counts them by key.
     #[arg(long, help = "Drop units that would wait, instead of passing them on late", long_help)]
     pub(crate) drop: bool,
 }
