@@ -12,6 +12,7 @@ mod lock;
 pub(crate) mod look;
 pub mod meter;
 pub mod order;
+mod outgoing;
 mod poll;
 pub mod pump;
 pub mod selector;

@@ -146,10 +146,12 @@ mod tests {
             loop {
                 match order.next(now) {
                     Next::Go(key, unit, charged) => {
-                        dropping.iter_mut().for_each(|dropping| dropping.has_left(key));
+                        if let Some(dropping) = &mut dropping {
+                            dropping.has_left(key);
+                        }
                         left.push((unit.age, charged.at));
                     }
-                    Next::Drop(key, _) => dropping.iter_mut().for_each(|dropping| dropping.forget(key)),
+                    Next::Drop(key, _) => drop(dropping.as_mut().map(|dropping| dropping.forget(key))),
                     _ => break,
                 }
             }

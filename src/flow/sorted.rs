@@ -10,6 +10,7 @@ use super::framing::{Buffer, Framing, LARGEST, trimmed};
 use super::lock::unpoisoned;
 use super::look::{Keyless, Look, Sorting, TOO_MUCH, bounded};
 use super::order::{Charged, Crowd, KeyId, NO_KEY, Next, Order, Unit};
+use super::outgoing::Outgoing;
 use super::poll::poll;
 use super::selector::Selector;
 use rustix::event::PollFlags;
@@ -19,9 +20,6 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use throttle_limits::clock::{Clock, Nanos};
-
-/// The output of one turn is written when it has so many bytes.
-const TURN: usize = 128 * 1024;
 
 /// Something that is told once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,19 +57,10 @@ pub struct Sorted<'a, R, W> {
     age: u64,
     /// Units of the input so far.
     lines: u64,
-    output: Vec<u8>,
-    /// A long unit that leaves after the output.
-    long: Vec<u8>,
-    /// How much of both is written, and how many units they are.
-    written: usize,
-    leaving: u64,
-    /// Whether the reader did not take all of it, and whether it takes more by now. Only if units are dropped: else it is
-    /// waited for.
-    is_stalled: bool,
-    can_write: bool,
-    /// How many units are in the output, and why there are no more, once that is decided.
-    decided: Option<(u64, Result<(), FlowError>)>,
-    /// What is in the output, if it counts from when it was handed over.
+    outgoing: Outgoing,
+    /// Why no more units are outgoing, once that is decided.
+    decided: Result<(), FlowError>,
+    /// What is outgoing, if it counts from when it was handed over.
     handed: Vec<(KeyId, Charged, Box<[u64]>)>,
     costs: Vec<u64>,
     run: Run,
@@ -110,13 +99,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             tell: Box::new(tell),
             age: 0,
             lines: 0,
-            output: Vec::new(),
-            long: Vec::new(),
-            written: 0,
-            leaving: 0,
-            is_stalled: false,
-            can_write: false,
-            decided: None,
+            outgoing: Outgoing::default(),
+            decided: Ok(()),
             handed: Vec::new(),
             costs: Vec::new(),
             run: Run::default(),
@@ -142,11 +126,6 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         self.dropping.is_none() && self.order.borrow().is_full(self.ahead)
     }
 
-    /// Whether more units may leave in this turn.
-    fn has_room(&self) -> bool {
-        self.output.len() < TURN && self.long.is_empty()
-    }
-
     /// Whether a unit was read that is not sorted yet. Nothing may follow a last unit that has no end, so that one is sorted
     /// when no other waits.
     fn has_new(&self) -> bool {
@@ -161,20 +140,20 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     /// When something is to be done with the units that wait: one may go, or is dropped.
     fn due_at(&self, now: Nanos) -> Option<Nanos> {
         let mut order = self.order.borrow_mut();
-        if self.is_stalled { order.deadline() } else { order.ready_at(now) }
+        if self.outgoing.is_stalled { order.deadline() } else { order.ready_at(now) }
     }
 
-    /// Fills the output with the units that may go now: those that waited, the oldest first, then those that were just read.
-    fn sort(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
+    /// Takes out the units that may go now: those that waited, the oldest first, then those that were just read.
+    fn sort(&mut self) -> Result<(), FlowError> {
         let now = self.clock.now();
-        if self.is_stalled {
+        if self.outgoing.is_stalled {
             self.drop_overdue(now);
         } else {
-            self.take_waiting(now, passed);
+            self.take_waiting(now);
         }
         let mut sorted = Ok(());
-        while sorted.is_ok() && (self.is_stalled || self.has_room()) && self.has_new() {
-            sorted = self.sort_next(now, passed);
+        while sorted.is_ok() && (self.outgoing.is_stalled || self.outgoing.has_room()) && self.has_new() {
+            sorted = self.sort_next(now);
         }
         end_run(&mut self.run, self.order.get_mut());
         sorted?;
@@ -187,19 +166,14 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         Ok(())
     }
 
-    /// Puts those that waited and may go into the output, and drops those that wait too long.
-    fn take_waiting(&mut self, now: Nanos, passed: &mut Passed) {
+    /// Takes out those that waited and may go, and drops those that wait too long.
+    fn take_waiting(&mut self, now: Nanos) {
         let counts_later = self.order.get_mut().has_windows();
-        while self.has_room() {
+        while self.outgoing.has_room() {
             let order = self.order.get_mut();
             match order.next(now) {
                 Next::Go(key, unit, charged) => {
-                    if unit.content.len() > TURN {
-                        self.long = unit.content.into();
-                    } else {
-                        self.output.extend_from_slice(&unit.content);
-                    }
-                    passed.units += 1;
+                    self.outgoing.take(unit.content.into());
                     self.dropping.iter_mut().for_each(|dropping| dropping.has_left(key));
                     if counts_later {
                         self.handed.push((key, charged, unit.costs));
@@ -226,8 +200,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
     }
 
-    /// Sorts the first unit of the buffer: puts it into the output, or has it wait.
-    fn sort_next(&mut self, now: Nanos, passed: &mut Passed) -> Result<(), FlowError> {
+    /// Sorts the first unit of the buffer: it leaves, or waits.
+    fn sort_next(&mut self, now: Nanos) -> Result<(), FlowError> {
         let unit = self.buffer.run(1);
         let text = trimmed(unit, self.buffer.delimiter());
         if let Err(why) = self.look.costs(text, &mut self.costs) {
@@ -245,7 +219,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             let name = key.as_deref().unwrap_or(NO_KEY);
             let order = self.order.get_mut();
             end_run(&mut self.run, order);
-            let passed = if self.is_stalled { None } else { order.pass(now, key.as_deref(), &self.costs) };
+            let passed = if self.outgoing.is_stalled { None } else { order.pass(now, key.as_deref(), &self.costs) };
             let Some(id) = passed else {
                 let key = key.map(Cow::into_owned);
                 return self.add(now, key.as_deref());
@@ -260,14 +234,13 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                 self.handed.push((id, Charged { at: now, counted: now, number: 0 }, self.costs.as_slice().into()));
             }
         }
-        passed.units += 1;
         self.lines += 1;
         let length = unit.len();
-        if length <= TURN {
-            self.output.extend_from_slice(unit);
-            self.buffer.release_run(1, length);
+        if Outgoing::is_long(length) {
+            self.outgoing.take(self.buffer.take_first());
         } else {
-            self.long = self.buffer.take_first();
+            self.outgoing.add(unit);
+            self.buffer.release_run(1, length);
         }
         Ok(())
     }
@@ -311,40 +284,17 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
         let left = at.map(|at| Duration::from_nanos(at.saturating_sub(now)));
         let source = self.source.fd().filter(|_| reads);
-        let sink = self.sink.fd().filter(|_| at.is_some() || self.is_stalled);
+        let sink = self.sink.fd().filter(|_| at.is_some() || self.outgoing.is_stalled);
         // If nothing is to be written, only what is always reported: POLLERR, if it is a pipe without a reader.
-        let wanted = if self.is_stalled { PollFlags::OUT } else { PollFlags::empty() };
+        let wanted = if self.outgoing.is_stalled { PollFlags::OUT } else { PollFlags::empty() };
         let [_, reader] = poll([(source, PollFlags::IN), (sink, wanted)], left).map_err(FlowError::Read)?;
         self.note(reader)
     }
 
     /// What was polled of the sink.
     fn note(&mut self, reader: PollFlags) -> Result<(), FlowError> {
-        self.can_write = self.is_stalled && reader.contains(PollFlags::OUT);
+        self.outgoing.can_write = self.outgoing.is_stalled && reader.contains(PollFlags::OUT);
         if reader.contains(PollFlags::ERR) { Err(FlowError::Write(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) }
-    }
-
-    /// Writes the output. If units are dropped, only what the reader takes at once.
-    fn write(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
-        loop {
-            let in_long = self.written.saturating_sub(self.output.len());
-            let rest = self.output.get(self.written..).filter(|rest| !rest.is_empty()).unwrap_or(&self.long[in_long..]);
-            self.is_stalled = !rest.is_empty();
-            if !self.is_stalled {
-                (self.long, self.written) = (Vec::new(), 0);
-                self.output.clear();
-                return Ok(());
-            }
-            let written = match self.dropping {
-                Some(_) => self.sink.write_at_once(rest),
-                None => self.sink.write(rest).map(Some),
-            };
-            match written.map_err(FlowError::Write)? {
-                None => return Ok(()),
-                Some(0) => return Err(FlowError::Write(io::ErrorKind::WriteZero.into())),
-                Some(more) => (self.written, passed.bytes) = (self.written + more, passed.bytes + more as u64),
-            }
-        }
     }
 
     /// The error for a unit that does not fit the buffer.
@@ -376,7 +326,7 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         if reads && read_into(&mut self.buffer, &mut self.source, wait && self.is_dry)? == Filled::Some {
             return Ok(Filled::Some);
         }
-        if self.buffer.is_finished() && self.order.borrow().is_empty() && !self.is_stalled {
+        if self.buffer.is_finished() && self.order.borrow().is_empty() && !self.outgoing.is_stalled {
             return Ok(Filled::End);
         }
         if wait {
@@ -388,21 +338,21 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
     /// Units that were just read wait until it is known whether they may go.
     fn waiting(&self) -> u64 {
         let now = self.clock.now();
-        u64::from(self.has_new() || self.can_write || self.due_at(now).is_some_and(|at| at <= now))
+        u64::from(self.has_new() || self.outgoing.can_write || self.due_at(now).is_some_and(|at| at <= now))
     }
 
     fn state(&self) -> State {
-        let limited_until = self.due_at(self.clock.now()).filter(|_| !self.is_stalled);
+        let limited_until = self.due_at(self.clock.now()).filter(|_| !self.outgoing.is_stalled);
         let order = self.order.borrow();
         State {
             ahead: Passed {
-                units: order.len() as u64 + self.buffer.units() + self.leaving,
+                units: order.len() as u64 + self.buffer.units() + self.outgoing.units(),
                 bytes: order.memory() as u64,
             },
             dropped: self.dropped().map_or(0, |dropped| unpoisoned(dropped.lock()).units),
             keys: [order.keys_waiting() as u64, order.keys() as u64],
             limited_until,
-            waits_for_sink: self.is_stalled,
+            waits_for_sink: self.outgoing.is_stalled,
             ..State::default()
         }
     }
@@ -418,22 +368,17 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
     }
 
     fn choose(&mut self) -> Price {
-        let mut sorted = Passed::default();
-        let result = self.sort(&mut sorted);
-        self.decided = Some((sorted.units, result));
+        self.decided = self.sort();
         Price::Usual
     }
 
     /// Hands over all units that may go, however many were asked for.
     fn pass(&mut self, _: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
-        let (units, result) = self.decided.take().unwrap_or((0, Ok(())));
-        self.leaving += units;
-        self.can_write = false;
-        self.write(passed)?;
-        if self.is_stalled {
+        self.outgoing.write(&mut self.sink, self.dropping.is_some(), passed)?;
+        let result = std::mem::replace(&mut self.decided, Ok(()));
+        if self.outgoing.is_stalled {
             return result;
         }
-        passed.units += std::mem::take(&mut self.leaving);
         let (order, now) = (self.order.get_mut(), self.clock.now());
         self.handed.drain(..).for_each(|(key, charged, costs)| order.handed_over(now, key, charged, &costs));
         result
