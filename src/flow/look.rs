@@ -152,6 +152,8 @@ pub struct Sorting {
     pub all: Vec<(Policy, usize)>,
     /// The most commands of one key that run at once; `None`: nothing runs.
     pub jobs: Option<NonZeroU32>,
+    /// After so many commands of one key have failed in a row, its other units are not tried.
+    pub fails: Option<NonZeroU32>,
     /// Units that would wait longer are dropped, in nanoseconds.
     pub max_wait: Option<Nanos>,
     /// The most units that are read while others wait.

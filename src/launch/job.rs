@@ -9,6 +9,7 @@ use crate::flow::framing::{Buffer, trimmed};
 use crate::flow::{Filled, FlowError, Look, Passed, Price, Source, read_into};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -160,6 +161,8 @@ pub enum Outcome {
     TooCostly,
     /// A server asked to wait for too long, and no unit of its key is tried any more.
     SentAway,
+    /// So many commands of its key failed in a row, and no unit of the key is tried any more.
+    KeyFailed(NonZeroU32),
     /// Its standard input could not be held until it started.
     InputLost(io::Error),
     /// It ran, but its output could not be held or passed on.

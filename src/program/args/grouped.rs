@@ -21,6 +21,8 @@ pub(crate) struct Grouped {
     pub(crate) per: Option<Selector>,
     /// The most commands of one key at once.
     pub(crate) jobs: Option<NonZeroU32>,
+    /// So many failures in a row end a key.
+    pub(crate) fails: Option<NonZeroU32>,
     pub(crate) burst: Option<Amount>,
     /// As the user wrote them.
     pub(super) rules: Vec<Rule>,
@@ -74,7 +76,8 @@ impl Grouped {
         }
         let per = rules.iter().find_map(|rule| rule.per.clone());
         let jobs = rules.iter().find_map(|rule| rule.jobs);
-        Ok(Some(Grouped { all, each, per, jobs, burst, rules: rules.to_vec() }))
+        let fails = rules.iter().find_map(|rule| rule.fails);
+        Ok(Some(Grouped { all, each, per, jobs, fails, burst, rules: rules.to_vec() }))
     }
 
     /// The same for a bucket, which must be able to keep them.
@@ -138,6 +141,7 @@ impl Grouped {
             each: policies(&self.each, self.all.len()),
             all: policies(&self.all, 0),
             jobs: runs.then(|| self.jobs.unwrap_or(NonZeroU32::MAX)),
+            fails: self.fails,
             max_wait: drop_after.map(in_nanos),
             ahead,
         })
@@ -170,10 +174,13 @@ impl Grouped {
 
     /// What to say if commands of a key are counted, but none is run.
     pub(crate) fn jobs_without_commands(&self) -> Option<String> {
-        let rule = self.rules.iter().find(|rule| rule.jobs.is_some())?;
-        let jobs = rule.jobs?;
+        let counts = |rule: &Rule| {
+            let jobs = rule.jobs.map(|jobs| format!("jobs={jobs}"));
+            jobs.or(rule.fails.map(|fails| format!("fails={fails}")))
+        };
+        let (rule, counts) = self.rules.iter().find_map(|rule| Some((rule, counts(rule)?)))?;
         let rule = word(rule);
-        Some(format!("--rate: jobs={jobs} counts commands, and none is run; write -r {rule} COMMAND"))
+        Some(format!("--rate: {counts} counts commands, and none is run; write -r {rule} COMMAND"))
     }
 }
 
@@ -219,12 +226,9 @@ fn check(rules: &[Rule]) -> Result<(), String> {
             word(&right)
         ));
     }
-    let mut jobs = rules.iter().filter(|rule| rule.jobs.is_some());
-    if let (Some(first), Some(second)) = (jobs.next(), jobs.next()) {
-        let is_nothing_else = second.limit == Limit::Unlimited;
-        let right = if is_nothing_else { first.clone() } else { Rule { jobs: None, ..second.clone() } };
-        return Err(format!("--rate: jobs= is given in '{first}' and '{second}'; write it once: -r {}", word(&right)));
-    }
+    let without_jobs = |rule: &Rule| Rule { jobs: None, ..rule.clone() };
+    check_once(rules, "jobs", |rule| rule.jobs, without_jobs)?;
+    check_once(rules, "fails", |rule| rule.fails, |rule| Rule { fails: None, ..rule.clone() })?;
     let is_bytes = |rule: &&Rule| rule.limit.rate().is_some_and(|rate| rate.is_bytes());
     let units = rules.iter().find(|rule| rule.limit != Limit::Unlimited && !is_bytes(rule));
     if let (Some(bytes), Some(units)) = (rules.iter().find(is_bytes), units) {
@@ -233,6 +237,20 @@ fn check(rules: &[Rule]) -> Result<(), String> {
         return Err(in_limits(&PolicyError::BytesBesideUnits { bytes, units }));
     }
     Ok(())
+}
+
+/// What is wrong if a number that holds for the run is given twice. `without` leaves it out.
+fn check_once(
+    rules: &[Rule],
+    name: &str,
+    number: impl Fn(&Rule) -> Option<NonZeroU32>,
+    without: impl Fn(&Rule) -> Rule,
+) -> Result<(), String> {
+    let mut found = rules.iter().filter(|rule| number(rule).is_some());
+    let (Some(first), Some(second)) = (found.next(), found.next()) else { return Ok(()) };
+    let is_nothing_else = second.limit == Limit::Unlimited;
+    let right = if is_nothing_else { first.clone() } else { without(second) };
+    Err(format!("--rate: {name}= is given in '{first}' and '{second}'; write it once: -r {}", word(&right)))
 }
 
 /// A burst beside limits that count different things belongs to one of them.

@@ -20,7 +20,7 @@ use throttle_limits::store::Address;
 pub(crate) struct LimitFlags {
     /// Let through at most this; repeat it for several limits at once.
     ///
-    /// LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N].
+    /// LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N][,fails=N].
     ///
     /// RATE is COUNT[/[N]UNIT]: 5/s 100/min 3/15s 0.5/s 5k/h 2/500ms 1MiB/s 1.5GB/s, or unlimited.
     ///
@@ -60,6 +60,9 @@ pub(crate) struct LimitFlags {
     /// takes all that follows.
     ///
     /// jobs=N beside per=SEL: at most N commands for one value at once. unlimited,per=host,jobs=2 limits nothing else.
+    ///
+    /// fails=N beside per=SEL: after N commands for one value have failed in a row, its other units are not tried, and fail
+    /// as such: unlimited,per=host,fails=3 does not wait 90 times for a host that is gone.
     ///
     /// cost=COST: how much of the limit a unit takes, instead of 1: a number, 800; a field with a whole number in it,
     /// f3 or f3:X; a value in JSON, /max_tokens; bytes[/N], its bytes divided by N and rounded up; or a sum of these,
