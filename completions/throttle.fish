@@ -33,7 +33,7 @@ end
 function __throttle_limits
     set -l limit (commandline -ct | string replace -r '^(--rate=|-[0kutqhV]*r)' '')
     if set -l before (string match -r '.*,' -- $limit)
-        string join \n $before(string split ' ' 'window burst=10 initial=0 slack=0 per=host jobs=2 fails=3 cost=bytes/4+300 else=100')
+        string join \n $before(string split ' ' 'window burst=10 initial=0 slack=0 per=host jobs=2 fails=3 rates=FILE cost=bytes/4+300 else=100')
     else
         string split ' ' '1/s 10/s 100/min 5000/h,window 1MiB/s unlimited'
     end

@@ -30,6 +30,7 @@ pub use dropping::Dropped;
 pub use lock::unpoisoned;
 pub(crate) use look::Keyless;
 pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH};
+pub use order::NamedKey;
 pub use poll::poll;
 pub use sorted::{BUFFER as SORTED_BUFFER, News, Sorted};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

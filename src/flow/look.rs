@@ -2,7 +2,7 @@
 
 use super::contract::Unpaid;
 use super::cost::Cost;
-use super::order::{Order, Rules};
+use super::order::{NamedKey, Order, Rules};
 use super::selector::Selector;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
@@ -148,6 +148,8 @@ pub struct Sorting {
     pub look: Look,
     /// The limits of each key, and which of the costs each counts.
     pub each: Vec<(Policy, usize)>,
+    /// Keys that have other limits.
+    pub named: Vec<NamedKey>,
     /// The limits of all together.
     pub all: Vec<(Policy, usize)>,
     /// The most commands of one key that run at once; `None`: nothing runs.
@@ -166,6 +168,6 @@ impl Sorting {
     pub fn begin<T>(&self, now: Nanos) -> Order<T> {
         let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let all: Vec<_> = self.all.iter().map(|(policy, kind)| (policy, *kind)).collect();
-        Order::new(&Rules { each: &each, all: &all, jobs: self.jobs, max_wait: self.max_wait }, now)
+        Order::new(&Rules { each: &each, named: &self.named, all: &all, jobs: self.jobs, max_wait: self.max_wait }, now)
     }
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{Each, Thin};
-pub use unit::{Charged, Crowd, Next, Rules, Unit};
+pub use unit::{Charged, Crowd, NamedKey, Next, Rules, Unit};
 
 /// The key of units that have none.
 pub const NO_KEY: &[u8] = b"(none)";
@@ -35,6 +35,7 @@ pub struct Order<T> {
     keys: Keyed,
     all: Each,
     thin: Thin,
+    has_windows: bool,
     /// How far a grant may lie in the past when its unit leaves.
     allowance: Nanos,
     jobs: Option<u32>,
@@ -91,9 +92,12 @@ impl<T> Order<T> {
     #[must_use]
     pub fn with_most_keys(rules: &Rules<'_>, now: Nanos, most: usize) -> Self {
         let (each, all) = (Each::new(rules.each, now), Each::new(rules.all, now));
-        let allowance = [&each, &all].iter().filter_map(|limits| limits.allowance()).min();
+        let keys = Keyed::new(each, rules.named.iter().map(|named| named.limits(now)).collect(), most);
+        let allowance = keys.limits().chain([&all]).filter_map(Each::allowance).min();
+        let has_windows = keys.limits().chain([&all]).any(Each::has_windows);
         Order {
-            keys: Keyed::new(each, most),
+            keys,
+            has_windows,
             thin: all.fresh(),
             all,
             allowance: allowance.unwrap_or(0),
@@ -122,10 +126,11 @@ impl<T> Order<T> {
     /// Returns the unit if it is never granted: one of its costs is above a window's count.
     pub fn add(&mut self, now: Nanos, key: Option<&[u8]>, unit: Unit<T>) -> Result<KeyId, Unit<T>> {
         let now = self.advance(now);
-        if self.keys.each.never_grants(&unit.costs) || self.all.never_grants(&unit.costs) {
+        let name = key.unwrap_or(NO_KEY);
+        if self.keys.limits_of(name).never_grants(&unit.costs) || self.all.never_grants(&unit.costs) {
             return Err(unit);
         }
-        let key = self.find_or_add(key.unwrap_or(NO_KEY), now);
+        let key = self.find_or_add(name, now);
         self.insert(key, unit);
         Ok(key)
     }
@@ -327,7 +332,7 @@ impl<T> Order<T> {
     /// Whether units have to be reported as [handed over](Self::handed_over).
     #[must_use]
     pub fn has_windows(&self) -> bool {
-        self.keys.each.has_windows() || self.all.has_windows()
+        self.has_windows
     }
 
     /// How many units wait, those that arrive later included.

@@ -106,8 +106,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             run: Run::default(),
             dropping: sorting.max_wait.map(|max_wait| Dropping::new(max_wait, sorting.look.per.is_some())),
             keyless: Keyless::default(),
-            // In input order, one unit waits at a time.
-            told_full: sorting.ahead == 1,
+            told_full: false,
         }
     }
 
@@ -160,7 +159,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         if let Some(dropped) = self.dropping.as_mut().and_then(|dropping| dropping.news(now)) {
             (self.tell)(News::Dropped(dropped));
         }
-        if self.is_full() && !std::mem::replace(&mut self.told_full, true) {
+        // A single unit that waits has no others to be shuffled with: in input order, or as it is long.
+        if self.is_full() && self.order.get_mut().len() > 1 && !std::mem::replace(&mut self.told_full, true) {
             (self.tell)(News::Full(self.order.borrow().crowd()));
         }
         Ok(())

@@ -268,7 +268,7 @@ fn a_key_that_fails_again_and_again_is_given_up_and_no_other() {
         (&["-r", "unlimited,per=f1,jobs=1,fails=2"], "a 1!\na 2\na 3!\na 4!\nb 1!\nb 2\nc 1!\n"),
         (
             &["-r", "9k/s,per=f1,jobs=1,fails=2", "--attempts", "2", "--backoff", "1ms"],
-            "a 1!\na 1!\na 2\na 3!\na 3!\na 4!\nb 1!\nb 1!\nb 2\nc 1!\nc 1!\n",
+            "a 1!\na 1!\na 2\na 3!\na 3!\nb 1!\nb 1!\nb 2\nc 1!\nc 1!\n",
         ),
     ];
     for (args, tried) in cases {
@@ -286,13 +286,74 @@ fn a_key_that_fails_again_and_again_is_given_up_and_no_other() {
         let found = fs::read_to_string(folder.path().join("tried")).unwrap();
         let mut found: Vec<&str> = found.split_inclusive('\n').collect();
         found.sort_unstable();
-        found.dedup_by(|next, last| next == last && *next == "a 4!\n");
+        // With attempts it may fail before it is known that others have.
+        found.retain(|unit| *unit != "a 4!\n" || !args.contains(&"--attempts"));
         assert_eq!(found.concat(), tried);
         let log = fs::read_to_string(folder.path().join("log")).unwrap();
         let last: serde_json::Value =
             serde_json::from_str(log.lines().find(|line| line.contains("a 6!")).unwrap()).unwrap();
         assert_eq!((&last["verdict"], &last["charged"]), (&"failed".into(), &0.into()));
     }
+}
+
+#[test]
+fn keys_can_have_rates_of_their_own_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let rates = folder.path().join("rates");
+    fs::write(&rates, "# tiers\n\n  a \t10/s\nb  2/s,burst=2\r\n(none) 4/s\nnever 1/h\nw 2/s,window,slack=0").unwrap();
+    let limit = format!("1/s,per=f1,rates={}", rates.display());
+    let input = "a 1\na 2\na 3\nb 1\nb 2\nb 3\nc 1\nc 2\n \n \nw 1\nw 2\nw 3\n";
+    let ended = run(["--dry-run", "-r", &limit], input);
+    let mut found: Vec<&str> = ended.text().lines().filter(|line| !line.starts_with('#')).collect();
+    found.sort_unstable();
+    let expected = [
+        "   # 0 s",
+        "   # 250 ms",
+        "a 1  # 0 s",
+        "a 2  # 100 ms",
+        "a 3  # 200 ms",
+        "b 1  # 0 s",
+        "b 2  # 0 s",
+        "b 3  # 500 ms",
+        "c 1  # 0 s",
+        "c 2  # 1 s",
+        "w 1  # 0 s",
+        "w 2  # 0 s",
+        "w 3  # 1 s",
+    ];
+    assert_eq!(found, expected, "{}", ended.err);
+    for command in [&[][..], &["-k", "-c", "echo \"$1\""]] {
+        let begun = Instant::now();
+        let ended = run([&["-r", &limit][..], command].concat(), input.replace(" \n", "x\n"));
+        assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+        assert_eq!(ok(&ended).lines().count(), 13);
+    }
+}
+
+#[test]
+fn a_mistake_in_a_file_of_rates_is_named_by_its_line_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let rates = folder.path().join("rates");
+    let limit = format!("1/s,per=f1,rates={}", rates.display());
+    let refused = |limit: &str, words: &str| {
+        let ended = run(["-r", limit, "-c", "echo ran"], "a\n");
+        assert_eq!((ended.code(), ended.text()), (Some(2), ""), "{}", ended.err);
+        assert!(ended.err.contains(words), "{words}: {}", ended.err);
+    };
+    refused(&limit, "cannot read it: No such file");
+    for (text, words) in [
+        ("a 1/s\nb\n", "line 2: 'b' has no limit; write KEY LIMIT, like a.example 1/10s"),
+        ("a 1/s\n\nb 5kib\n", "line 3: "),
+        ("a 1/s\nb 2/s\na 3/s", "line 3: 'a' is named in line 1, too; leave one of them out"),
+        ("a 1MB/s", "line 1: '1MB/s' counts bytes, and per= is about units; write for example 5/s"),
+        ("a 1/s,per=f2", "line 1: "),
+    ] {
+        fs::write(&rates, text).unwrap();
+        refused(&limit, &format!("rates={}: {words}", rates.display()));
+    }
+    refused("1/s,rates=x", "rates=x: of which keys? add per=host");
+    refused("1/s,per=f1,rates=", "which file? write per=host,rates=FILE");
+    refused("unlimited,per=f1,jobs=1,rates=x", "write a rate, like 1k/s,per=host,rates=FILE");
 }
 
 #[test]

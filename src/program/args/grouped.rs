@@ -3,6 +3,7 @@
 use super::rule::Rule;
 use crate::program::lookup::quoted;
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::time::Duration;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
@@ -140,11 +141,33 @@ impl Grouped {
             },
             each: policies(&self.each, self.all.len()),
             all: policies(&self.all, 0),
+            named: Vec::new(),
             jobs: runs.then(|| self.jobs.unwrap_or(NonZeroU32::MAX)),
             fails: self.fails,
             max_wait: drop_after.map(in_nanos),
             ahead,
         })
+    }
+
+    /// The file that names the limits of some keys.
+    pub(crate) fn rates(&self) -> Option<&Path> {
+        self.rules.iter().find_map(|rule| rule.rates.as_deref())
+    }
+
+    /// The limits of a key that has this one instead of that with `rates=`, and which of the costs each counts.
+    ///
+    /// # Errors
+    /// It does not go with the others.
+    pub(crate) fn each_with(&self, limit: Limit) -> Result<Vec<(Policy, usize)>, String> {
+        if limit.rate().is_some_and(|rate| rate.is_bytes()) {
+            return Err(format!("'{limit}' counts bytes, and per= is about units; write for example 5/s"));
+        }
+        let mut rules = self.rules.clone();
+        rules.iter_mut().filter(|rule| rule.rates.is_some()).for_each(|rule| rule.limit = limit);
+        let groups = Grouped::new(&rules, self.burst)?.map_or_else(Vec::new, |named| named.each);
+        let kind = |group: &Group| self.each.iter().position(|other| other.cost == group.cost);
+        let kinds = groups.into_iter().filter_map(|group| Some((kind(&group)?, group.policy)));
+        Ok(kinds.map(|(place, policy)| (policy, self.all.len() + place)).collect())
     }
 
     /// Where the limits that were written are among those of a bucket, which must agree with them.
@@ -227,8 +250,9 @@ fn check(rules: &[Rule]) -> Result<(), String> {
         ));
     }
     let without_jobs = |rule: &Rule| Rule { jobs: None, ..rule.clone() };
-    check_once(rules, "jobs", |rule| rule.jobs, without_jobs)?;
-    check_once(rules, "fails", |rule| rule.fails, |rule| Rule { fails: None, ..rule.clone() })?;
+    check_once(rules, "jobs", |rule| rule.jobs.is_some(), without_jobs)?;
+    check_once(rules, "fails", |rule| rule.fails.is_some(), |rule| Rule { fails: None, ..rule.clone() })?;
+    check_once(rules, "rates", |rule| rule.rates.is_some(), |rule| Rule { rates: None, ..rule.clone() })?;
     let is_bytes = |rule: &&Rule| rule.limit.rate().is_some_and(|rate| rate.is_bytes());
     let units = rules.iter().find(|rule| rule.limit != Limit::Unlimited && !is_bytes(rule));
     if let (Some(bytes), Some(units)) = (rules.iter().find(is_bytes), units) {
@@ -239,14 +263,14 @@ fn check(rules: &[Rule]) -> Result<(), String> {
     Ok(())
 }
 
-/// What is wrong if a number that holds for the run is given twice. `without` leaves it out.
+/// What is wrong if something that holds for the run is given twice. `without` leaves it out.
 fn check_once(
     rules: &[Rule],
     name: &str,
-    number: impl Fn(&Rule) -> Option<NonZeroU32>,
+    is_given: impl Fn(&Rule) -> bool,
     without: impl Fn(&Rule) -> Rule,
 ) -> Result<(), String> {
-    let mut found = rules.iter().filter(|rule| number(rule).is_some());
+    let mut found = rules.iter().filter(|rule| is_given(rule));
     let (Some(first), Some(second)) = (found.next(), found.next()) else { return Ok(()) };
     let is_nothing_else = second.limit == Limit::Unlimited;
     let right = if is_nothing_else { first.clone() } else { without(second) };

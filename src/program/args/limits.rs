@@ -20,7 +20,8 @@ use throttle_limits::store::Address;
 pub(crate) struct LimitFlags {
     /// Let through at most this; repeat it for several limits at once.
     ///
-    /// LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N][,fails=N].
+    /// LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N][,fails=N]
+    /// [,rates=FILE].
     ///
     /// RATE is COUNT[/[N]UNIT]: 5/s 100/min 3/15s 0.5/s 5k/h 2/500ms 1MiB/s 1.5GB/s, or unlimited.
     ///
@@ -63,6 +64,9 @@ pub(crate) struct LimitFlags {
     ///
     /// fails=N beside per=SEL: after N commands for one value have failed in a row, its other units are not tried, and fail
     /// as such: unlimited,per=host,fails=3 does not wait 90 times for a host that is gone.
+    ///
+    /// rates=FILE beside per=SEL: lines of KEY LIMIT name values that have another limit than this one; blank lines, and
+    /// lines that begin with #, count for nothing. The file is read once, before anything else.
     ///
     /// cost=COST: how much of the limit a unit takes, instead of 1: a number, 800; a field with a whole number in it,
     /// f3 or f3:X; a value in JSON, /max_tokens; bytes[/N], its bytes divided by N and rounded up; or a sum of these,
