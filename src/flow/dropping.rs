@@ -88,11 +88,12 @@ impl Dropping {
     /// Whether it is known that a unit of these costs, which arrives now behind the others of its key, would wait for too
     /// long. If not, it is going to wait. `limits` are those that only this key waits for, with their state.
     pub(super) fn is_late(&mut self, now: Nanos, key: KeyId, (each, thin): (&Each, &Thin), costs: &[u64]) -> bool {
-        let tail = self.tails.entry(key).or_insert_with(|| Tail { thin: thin.clone(), units: 0 });
-        let leaves = each.conforms_at(&tail.thin, now, costs).map_or(Nanos::MAX, |(time, _)| time);
+        let last = self.tails.get(&key).map_or(thin, |tail| &tail.thin);
+        let leaves = each.conforms_at(last, now, costs).map_or(Nanos::MAX, |(time, _)| time);
         if leaves > now.saturating_add(self.max_wait) {
             return true;
         }
+        let tail = self.tails.entry(key).or_insert_with(|| Tail { thin: thin.clone(), units: 0 });
         each.charge(&mut tail.thin, [leaves, now, leaves, leaves], costs);
         tail.units += 1;
         false
@@ -156,6 +157,7 @@ mod tests {
                 }
             }
         }
+        assert!(dropping.is_none_or(|dropping| dropping.tails.is_empty()), "nothing is kept of keys that do not wait");
         left
     }
 

@@ -250,7 +250,6 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         if let Some(why) = self.look.too_much(&self.costs) {
             return Err(self.in_this_unit(why));
         }
-        let content = self.buffer.take_first().into_boxed_slice();
         (self.age, self.lines) = (self.age + 1, self.lines + 1);
         let order = self.order.get_mut();
         if let Some(dropping) = &mut self.dropping {
@@ -258,9 +257,11 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             let is_late = |id| dropping.is_late(now, id, limits(id), &self.costs);
             if order.is_full(self.ahead) || order.find(key).is_some_and(is_late) {
                 dropping.count(key);
+                self.buffer.release(1);
                 return Ok(());
             }
         }
+        let content = self.buffer.take_first().into_boxed_slice();
         let (costs, size) = (self.costs.as_slice().into(), content.len() + size_of::<Unit<Box<[u8]>>>());
         let unit = Unit { age: self.age, costs, size, arrived: now, content };
         let added = order.add(now, key, unit);

@@ -161,8 +161,9 @@ impl Run<'_> {
                 return Ok(self.end_without_reader());
             }
             PumpError::Flow(FlowError::Write(error)) => ("cannot write to standard output".to_owned(), error.into()),
-            PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error)) => {
-                (format!("cannot read {}", self.input), error.into())
+            PumpError::Flow(FlowError::Read(error)) => (format!("cannot read {}", self.input), error.into()),
+            PumpError::Flow(FlowError::Hold(error)) => {
+                ("cannot hold a unit of such a length; make the units shorter".to_owned(), error.into())
             }
             PumpError::Flow(FlowError::Refused(number, unit, why)) => {
                 let unit = names::one(UnitName::of(self.framing).singular(), number, &unit);
