@@ -207,6 +207,9 @@ impl Buffer {
     pub fn release_run(&mut self, units: u64, bytes: usize) {
         self.start += bytes;
         self.waiting -= units.min(self.waiting);
+        if bytes > self.size {
+            self.shrink();
+        }
         self.rewind();
     }
 
@@ -222,6 +225,9 @@ impl Buffer {
             return self.release(1);
         }
         (self.start, self.whole) = (self.end, self.end);
+        if self.is_large() {
+            self.shrink();
+        }
         self.rewind();
     }
 
@@ -265,13 +271,10 @@ impl Buffer {
         }
     }
 
-    /// An empty buffer is filled from the front again, which is still in the CPU cache. One that has grown shrinks.
+    /// An empty buffer is filled from the front again, which is still in the CPU cache.
     fn rewind(&mut self) {
         if self.start == self.end {
             (self.start, self.end, self.whole) = (0, 0, 0);
-        }
-        if self.is_large() && self.held() <= self.size {
-            self.shrink();
         }
     }
 

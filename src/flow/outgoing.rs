@@ -13,6 +13,8 @@ pub(super) struct Outgoing {
     bytes: Vec<u8>,
     /// A long unit, which is the last.
     long: Vec<u8>,
+    /// The length of both.
+    taken: usize,
     /// How much of both is written.
     written: usize,
     /// How many units they are.
@@ -26,7 +28,7 @@ pub(super) struct Outgoing {
 impl Outgoing {
     /// Whether more units may leave in this turn.
     pub(super) fn has_room(&self) -> bool {
-        self.bytes.len() < TURN && self.long.is_empty()
+        self.taken < TURN
     }
 
     /// Whether a unit of this length is not copied.
@@ -35,17 +37,19 @@ impl Outgoing {
     }
 
     /// Adds a unit.
+    #[inline]
     pub(super) fn add(&mut self, unit: &[u8]) {
-        self.units += 1;
+        (self.units, self.taken) = (self.units + 1, self.taken + unit.len());
         self.bytes.extend_from_slice(unit);
     }
 
     /// Adds a unit, the last one if it is long.
     pub(super) fn take(&mut self, unit: Vec<u8>) {
+        (self.units, self.taken) = (self.units + 1, self.taken + unit.len());
         if Outgoing::is_long(unit.len()) {
-            (self.units, self.long) = (self.units + 1, unit);
+            self.long = unit;
         } else {
-            self.add(&unit);
+            self.bytes.extend_from_slice(&unit);
         }
     }
 
@@ -63,7 +67,7 @@ impl Outgoing {
             self.is_stalled = !rest.is_empty();
             if !self.is_stalled {
                 passed.units += std::mem::take(&mut self.units);
-                (self.long, self.written) = (Vec::new(), 0);
+                (self.long, self.taken, self.written) = (Vec::new(), 0, 0);
                 self.bytes.clear();
                 return Ok(());
             }

@@ -122,7 +122,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
 
     /// Whether so many units wait that no more are read. If units are dropped, the writer never waits.
     fn is_full(&self) -> bool {
-        self.dropping.is_none() && self.order.borrow().is_full(self.ahead)
+        self.order.borrow().is_full(self.ahead) && self.dropping.is_none()
     }
 
     /// Whether a unit was read that is not sorted yet. Nothing may follow a last unit that has no end, so that one is sorted
@@ -151,7 +151,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             self.take_waiting(now);
         }
         let mut sorted = Ok(());
-        while sorted.is_ok() && (self.outgoing.is_stalled || self.outgoing.has_room()) && self.has_new() {
+        while sorted.is_ok() && (self.outgoing.has_room() || self.outgoing.is_stalled) && self.has_new() {
             sorted = self.sort_next(now);
         }
         end_run(&mut self.run, self.order.get_mut());
