@@ -33,7 +33,7 @@ _throttle_buckets() {
 # The value of option $2; $1 is the program.
 _throttle_value() {
     case $2 in
-        -r | --rate) _throttle_limits '1/s 10/s 100/min 5000/h,window 1MiB/s unlimited' 'window burst=10 initial=0 slack=0 per=host jobs=2 cost=bytes/4+300 else=100' ;;
+        -r | --rate) _throttle_limits '1/s 10/s 100/min 5000/h,window 1MiB/s unlimited' 'window burst=10 initial=0 slack=0 per=host jobs=2 fails=3 rates=FILE cost=bytes/4+300 else=100' ;;
         --bucket) _throttle_buckets "$1" ;;
         --show) _throttle_words 'text json' ;;
         --list) _throttle_words 'text json' ;;

@@ -33,7 +33,7 @@ end
 function __throttle_limits
     set -l limit (commandline -ct | string replace -r '^(--rate=|-[0kutqhV]*r)' '')
     if set -l before (string match -r '.*,' -- $limit)
-        string join \n $before(string split ' ' 'window burst=10 initial=0 slack=0 per=host jobs=2 cost=bytes/4+300 else=100')
+        string join \n $before(string split ' ' 'window burst=10 initial=0 slack=0 per=host jobs=2 fails=3 rates=FILE cost=bytes/4+300 else=100')
     else
         string split ' ' '1/s 10/s 100/min 5000/h,window 1MiB/s unlimited'
     end
@@ -84,7 +84,7 @@ complete -c throttle -n 'not __throttle_command' -l remove -d 'Remove the bucket
 complete -c throttle -n 'not __throttle_command' -s 0 -l null -d 'Units end with NUL instead of a newline'
 complete -c throttle -n 'not __throttle_command' -l bytes -d 'Every byte is a unit (implied by a rate in bytes)'
 complete -c throttle -n 'not __throttle_command' -l stdin -d 'The unit goes to the command\'s standard input'
-complete -c throttle -n 'not __throttle_command' -s k -l keep-order -d 'Print output in input order'
+complete -c throttle -n 'not __throttle_command' -s k -l keep-order -d 'Print output, or pass units on, in input order'
 complete -c throttle -n 'not __throttle_command' -l line-buffer -d 'Print output line by line'
 complete -c throttle -n 'not __throttle_command' -s u -l ungroup -d 'Let commands write directly, mixed'
 complete -c throttle -n 'not __throttle_command' -l tag -d 'The unit and a tab before each line of output'

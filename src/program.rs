@@ -23,6 +23,7 @@ mod once;
 mod outcomes;
 mod pipe;
 mod progress;
+mod rates;
 mod records;
 mod report;
 mod say;
@@ -56,7 +57,8 @@ pub(crate) fn main() -> Exit {
     let once = args.shared.once;
     let variable = std::env::var_os;
     let environment = Environment::new(variable("THROTTLE_BUCKET"), variable("XDG_STATE_HOME"), variable("HOME"));
-    let task = match Task::new(args, &environment) {
+    let task = Task::new(args, &environment).and_then(|mut task| rates::read(&mut task).map(|()| task));
+    let task = match task {
         Ok(task) => task,
         Err(message) => return refuse(args::redacted(&message, &words), once),
     };

@@ -2,13 +2,10 @@
 
 use super::contract::FlowError;
 use super::copy::Descriptor;
-use super::copy::write_all;
+use super::copy::{WHOLE, write_all};
 use rustix::fd::AsFd;
 use rustix::fs::FileType;
 use std::io;
-
-/// A pipe accepts a write of at most this many bytes as a whole or not at all (`PIPE_BUF`, pipe(7)).
-const WHOLE: usize = 4096;
 
 /// Writes all of `bytes` to `fd` if that is possible without a wait for its reader. Otherwise writes nothing and returns
 /// `None`. To poll for readiness first would not be enough: another process may write to the same pipe in between, and a

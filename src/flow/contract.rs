@@ -70,6 +70,8 @@ pub enum Turn<'a> {
         costs: &'a [u64],
         /// Whether a unit of these costs may leave with it.
         joins: &'a mut dyn FnMut(&[u64]) -> bool,
+        /// Tells what the unit really cost, if its price was [`Price::AtLeast`].
+        settle: &'a dyn Fn(&[u64]),
     },
     /// The unit that was chosen gets no grant.
     Refused(Unpaid),
@@ -96,6 +98,8 @@ pub struct State {
     pub keys: [u64; 2],
     /// When the next of the units that were read conforms, if limits of the flow's own are what is waited for.
     pub limited_until: Option<Nanos>,
+    /// What may leave waits for the reader of the output.
+    pub waits_for_sink: bool,
     /// No more input is waited for: all was read, or too much of it waits.
     pub reads_no_more: bool,
 }
@@ -107,6 +111,8 @@ pub enum Price {
     Usual,
     /// So much of each limit.
     Costs(Box<[u64]>),
+    /// At least so much of each limit. Its end was not read yet: what it costs is settled when it is.
+    AtLeast(Box<[u64]>),
     /// It cannot be read.
     Unknown,
     /// No unit may be handed over after all.

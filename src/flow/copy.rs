@@ -13,6 +13,9 @@ use std::io;
 /// How much of a unit that can never leave is kept to name it.
 const NAMED: usize = 400;
 
+/// A pipe accepts a write of at most this many bytes as a whole or not at all (`PIPE_BUF`, pipe(7)).
+pub(super) const WHOLE: usize = 4096;
+
 /// A source of bytes.
 pub trait Source {
     /// Reads into `space`, which is not empty. `None` if nothing is available and `wait` is false; 0 at the end of the
@@ -52,6 +55,14 @@ pub trait Sink {
     /// If writing fails.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
+    /// Writes some of `bytes` (not empty) without a wait for the reader, and returns how many; `None` if it takes none now.
+    ///
+    /// # Errors
+    /// If writing fails.
+    fn write_at_once(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        self.write(bytes).map(Some)
+    }
+
     /// What can be polled until its reader has left, if there is such a thing.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -69,9 +80,19 @@ pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize)
     Ok(())
 }
 
-/// The error for the first unit of a buffer, with its number in the input.
-pub(super) fn refused(buffer: &Buffer, number: u64, why: String) -> FlowError {
-    let unit = buffer.first().unwrap_or(buffer.piece().0);
+/// Reads into `buffer`. Also notes the end of the input.
+pub(crate) fn read_into(buffer: &mut Buffer, source: &mut impl Source, wait: bool) -> Result<Filled, FlowError> {
+    buffer.make_room().map_err(FlowError::Hold)?;
+    match source.read(buffer.space(), wait).map_err(FlowError::Read)? {
+        None => return Ok(Filled::Nothing),
+        Some(0) => buffer.input_ended(),
+        Some(bytes) => buffer.filled(bytes),
+    }
+    Ok(Filled::Some)
+}
+
+/// The error for a unit, with its number in the input.
+pub(super) fn refused(unit: &[u8], number: u64, why: String) -> FlowError {
     FlowError::Refused(number, unit[..unit.len().min(NAMED)].into(), why)
 }
 
@@ -100,18 +121,24 @@ impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
         Copying { look, ..self }
     }
 
-    /// Passes a unit that is larger than the buffer: piece after piece, up to its end, with nothing in between.
-    fn pass_outgrown(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
+    /// Passes a unit that is larger than the buffer: piece after piece, up to its end, with nothing in between. Returns its
+    /// length without its delimiter.
+    fn pass_outgrown(&mut self, passed: &mut Passed) -> Result<u64, FlowError> {
+        let mut length = 0;
         loop {
             let (piece, last) = self.buffer.piece();
             let mut written = 0;
             let result = write_all(&mut self.sink, piece, &mut written);
             self.meter.passed_piece(written as u64);
             result?;
+            length += trimmed(piece, self.buffer.delimiter()).len() as u64;
             self.buffer.release_piece();
-            if last || (self.read_some(true)? == Filled::End && self.buffer.is_finished()) {
+            if !last {
+                read_into(&mut self.buffer, &mut self.source, true)?;
+            }
+            if last || self.buffer.is_finished() {
                 passed.units += 1;
-                return Ok(());
+                return Ok(length);
             }
         }
     }
@@ -125,23 +152,12 @@ impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
         let joins = |unit: &&[u8]| look.costs(trimmed(unit, delimiter), &mut costs).is_ok() && take(&costs);
         units.take_while(joins).count() as u64
     }
-
-    fn read_some(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        let read = self.source.read(self.buffer.space(), wait).map_err(FlowError::Read)?;
-        let Some(bytes) = read else { return Ok(Filled::Nothing) };
-        if bytes == 0 {
-            self.buffer.input_ended();
-            return Ok(Filled::End);
-        }
-        self.buffer.filled(bytes);
-        Ok(Filled::Some)
-    }
 }
 
 impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        match (self.buffer.wants_more(), self.buffer.is_finished()) {
-            (true, _) => self.read_some(wait),
+        match (self.buffer.wants_more(0), self.buffer.is_finished()) {
+            (true, _) => read_into(&mut self.buffer, &mut self.source, wait),
             (false, true) => Ok(Filled::End),
             (false, false) => Ok(Filled::Nothing),
         }
@@ -163,21 +179,35 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
     }
 
     fn choose(&mut self) -> Price {
-        if self.look.costs.is_empty() { Price::Usual } else { self.look.price(self.buffer.first()) }
+        if self.look.costs.is_empty() {
+            return Price::Usual;
+        }
+        let price = match self.buffer.first() {
+            Some(unit) => self.look.costs_of(unit).map(Price::Costs),
+            None => self.look.costs_of_length(self.buffer.piece().0.len() as u64).map(Price::AtLeast),
+        };
+        price.unwrap_or(Price::Unknown)
     }
 
     fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
+        let is_outgrown = self.buffer.outgrown();
         let units = match turn {
             Turn::Usual(units) => units,
+            Turn::Costly { settle, .. } if is_outgrown => {
+                self.passed += 1;
+                let length = self.pass_outgrown(passed)?;
+                settle(&self.look.settled_by_length(length));
+                return Ok(());
+            }
             Turn::Costly { joins, .. } => 1 + self.count_those_that_join(joins),
             Turn::Refused(why) => {
-                let why = self.look.why(self.buffer.first(), self.buffer.size(), why);
-                return Err(refused(&self.buffer, self.passed + 1, why));
+                let why = self.look.why(self.buffer.first(), why);
+                return Err(refused(self.buffer.beginning(), self.passed + 1, why));
             }
         };
         self.passed += units;
-        if self.buffer.outgrown() {
-            return self.pass_outgrown(passed);
+        if is_outgrown {
+            return self.pass_outgrown(passed).map(drop);
         }
         let mut written = 0;
         let result = write_all(&mut self.sink, self.buffer.run(units), &mut written);
@@ -216,6 +246,12 @@ impl<F: AsFd> Source for Descriptor<F> {
 impl<F: AsFd> Sink for Descriptor<F> {
     fn ready(&mut self) -> io::Result<()> {
         wait_for(&self.0, PollFlags::OUT)
+    }
+
+    fn write_at_once(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        // A pipe that poll(2) calls writable takes a whole page.
+        let page = &bytes[..bytes.len().min(WHOLE)];
+        if is_ready(&self.0, PollFlags::OUT)? { self.write(page).map(Some) } else { Ok(None) }
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -7,61 +7,86 @@ use std::str::FromStr;
 use thiserror::Error;
 use throttle_limits::rate::Amount;
 
-/// How much of a limit a unit takes: `800`, `f3`, `/max_tokens` or `bytes/4+300`; then perhaps `,else=100`.
+/// How much of a limit a unit takes: `800`, `f3`, `/max_tokens` or `bytes/4`, or a sum of them; then perhaps `,else=100`.
 ///
 /// ```
 /// use throttle::flow::cost::Cost;
-/// let cost: Cost = "bytes/4+300".parse()?;
-/// assert_eq!(cost.of(b"hello"), Some(302));
+/// let cost: Cost = "f2+bytes/4+300".parse()?;
+/// assert_eq!(cost.of(b"hello 50"), Some(352));
 /// # Ok::<(), throttle::flow::cost::CostError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    kind: Kind,
+    /// They are added.
+    terms: Vec<Term>,
     /// The cost of a unit whose cost cannot be read.
     otherwise: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum Term {
     Fixed(u64),
     Part(Part),
-    /// Its bytes divided by the first number, rounded up, and the second.
-    Bytes(NonZeroU64, u64),
+    /// Its bytes divided by this, rounded up.
+    Bytes(NonZeroU64),
 }
+
+/// What may follow a term.
+const ENDS: [char; 2] = [',', '+'];
 
 impl Cost {
     /// The cost of `unit`, which is given without its delimiter: a whole number, 0 passes free. `None` if it cannot be read
     /// and nothing is to be taken instead. What is more than 64 bits hold is 2^64-1.
     #[must_use]
     pub fn of(&self, unit: &[u8]) -> Option<u64> {
-        match &self.kind {
-            Kind::Fixed(cost) => Some(*cost),
-            Kind::Part(part) => part.of(unit).and_then(|text| whole_number(&text)).or(self.otherwise),
-            Kind::Bytes(per, plus) => Some((unit.len() as u64).div_ceil(per.get()).saturating_add(*plus)),
-        }
+        self.sum(unit.len() as u64, |part| part.of(unit).and_then(|text| whole_number(&text)))
     }
 
-    /// The cost of a unit that is not looked into, for example because it is too large: the fixed cost, or what `else=`
+    /// The cost of a unit of so many bytes that no buffer holds: what can be said without a look into it, or what `else=`
     /// says. `None` if that is not known: see [`too_large`](Self::too_large).
     #[must_use]
-    pub fn unread(&self) -> Option<u64> {
-        match self.kind {
-            Kind::Fixed(cost) => Some(cost),
-            _ => self.otherwise,
-        }
+    pub fn of_length(&self, bytes: u64) -> Option<u64> {
+        self.sum(bytes, |_| None)
     }
 
-    /// The error for a unit that no buffer of `most` bytes holds, so that its cost cannot be read.
+    fn sum(&self, bytes: u64, read: impl Fn(&Part) -> Option<u64>) -> Option<u64> {
+        let value = |term: &Term| match term {
+            Term::Fixed(number) => Some(*number),
+            Term::Part(part) => read(part),
+            Term::Bytes(per) => Some(bytes.div_ceil(per.get())),
+        };
+        let sum = self.terms.iter().try_fold(0_u64, |sum, term| Some(sum.saturating_add(value(term)?)));
+        sum.or(self.otherwise)
+    }
+
+    /// Whether a unit has to be looked into: it is not enough to know how long it is.
     #[must_use]
-    pub fn too_large(&self, most: usize) -> TooLarge {
-        TooLarge { by: format!("cost={self}"), most, advice: "add what a longer one costs, like else=1000".to_owned() }
+    pub fn looks_inside(&self) -> bool {
+        self.terms.iter().any(|term| matches!(term, Term::Part(_)))
+    }
+
+    /// The cost if there is no unit: the fixed number, or what `else=` says.
+    #[must_use]
+    pub fn unread(&self) -> Option<u64> {
+        self.fixed().or(self.otherwise)
+    }
+
+    /// The cost of every unit, if it is the same.
+    fn fixed(&self) -> Option<u64> {
+        let number = |term: &Term| if let Term::Fixed(number) = term { Some(*number) } else { None };
+        self.terms.iter().try_fold(0_u64, |sum, term| Some(sum.saturating_add(number(term)?)))
+    }
+
+    /// The error for a unit that no buffer holds, so that its cost cannot be read.
+    #[must_use]
+    pub fn too_large(&self) -> TooLarge {
+        TooLarge { by: format!("cost={self}"), advice: "add what a longer one costs, like else=1000".to_owned() }
     }
 
     /// Whether both count the same; what a unit without it costs does not matter.
     #[must_use]
     pub fn is_kind_of(&self, other: &Cost) -> bool {
-        self.kind == other.kind
+        self.terms == other.terms
     }
 
     /// What it counts, without what a unit without it costs.
@@ -75,16 +100,27 @@ impl Cost {
     /// # Errors
     /// What is wrong, with a right spelling.
     pub fn read(text: &str) -> Result<(Self, &str), CostError> {
-        let cost = |kind| Cost { kind, otherwise: None };
-        if let Some(part) = Part::read(text) {
-            return Ok(part.map(|(part, rest)| (cost(Kind::Part(part)), rest))?);
+        let mut cost = Cost::default();
+        let mut rest = cost.add(text)?;
+        while let Some(next) = rest.strip_prefix('+') {
+            rest = cost.add(next)?;
         }
-        let (word, rest) = text.split_at(text.find(',').unwrap_or(text.len()));
-        let kind = match word.strip_prefix("bytes") {
-            Some(rest) => of_bytes(rest)?,
-            None => Kind::Fixed(amount(word).ok_or_else(|| unknown(word))?),
-        };
-        Ok((cost(kind), rest))
+        Ok((cost, rest))
+    }
+
+    /// Adds the first term of `text`, and returns what follows it.
+    fn add<'a>(&mut self, text: &'a str) -> Result<&'a str, CostError> {
+        if let Some(part) = Part::read(text, &ENDS) {
+            let (part, rest) = part?;
+            self.terms.push(Term::Part(part));
+            return Ok(rest);
+        }
+        let (word, rest) = text.split_at(text.find(ENDS).unwrap_or(text.len()));
+        match word.strip_prefix("bytes") {
+            Some(per) => self.terms.push(Term::Bytes(divisor(per)?)),
+            None => self.terms.push(Term::Fixed(amount(word).ok_or_else(|| unknown(word))?)),
+        }
+        Ok(rest)
     }
 
     /// The same cost, and `otherwise` for a unit whose cost cannot be read.
@@ -92,9 +128,9 @@ impl Cost {
     /// # Errors
     /// It can always be read.
     pub fn or_else(self, otherwise: u64) -> Result<Self, CostError> {
-        match self.kind {
-            Kind::Fixed(cost) => Err(CostError::ElseNeverUsed(cost)),
-            kind => Ok(Cost { kind, otherwise: Some(otherwise) }),
+        match self.fixed() {
+            Some(cost) => Err(CostError::ElseNeverUsed(cost)),
+            None => Ok(Cost { otherwise: Some(otherwise), ..self }),
         }
     }
 
@@ -120,12 +156,10 @@ pub enum CostError {
     NotWhole,
     #[error("field {0} is f{0}")]
     Field(u64),
-    #[error("bytes are divided first, then a number is added, both whole: bytes/4+300")]
+    #[error("only bytes are divided, by a whole number; anything can be added: bytes/4+300")]
     Bytes,
     #[error("a cost is called bytes: write cost=bytes, or cost=bytes/4")]
     Byte,
-    #[error("a number can be added to bytes only, like bytes/4+300; write cost={0}")]
-    Added(String),
     #[error("nothing can be divided by 0; write for example bytes/4")]
     DividedByZero,
     #[error("a cost is a number in the unit: f3 or /max_tokens; or of its bytes: bytes/4")]
@@ -134,22 +168,16 @@ pub enum CostError {
     Unknown { word: String, pointer: String },
     #[error("a number that is fixed can always be read; write cost={0} alone, or cost=f3,else=100")]
     ElseNeverUsed(u64),
-    #[error("what follows the cost is no part of it: '{0}'; a comma in a JSON Pointer is \\,")]
+    #[error("what follows the cost is no part of it: '{0}'; a comma in a JSON Pointer is \\,, a plus \\+")]
     More(String),
     #[error("else=N is the cost of a unit whose own cannot be read: a whole number, like else=100")]
     Else(String),
 }
 
 /// What follows `bytes`.
-fn of_bytes(text: &str) -> Result<Kind, CostError> {
-    let (per, plus) = text.split_once('+').map_or((text, None), |(per, plus)| (per, Some(plus)));
-    let per = match per.strip_prefix('/') {
-        Some(per) => amount(per).ok_or(CostError::Bytes)?,
-        None if per.is_empty() => 1,
-        None => return Err(CostError::Bytes),
-    };
-    let plus = plus.map_or(Some(0), amount).ok_or(CostError::Bytes)?;
-    Ok(Kind::Bytes(NonZeroU64::new(per).ok_or(CostError::DividedByZero)?, plus))
+fn divisor(text: &str) -> Result<NonZeroU64, CostError> {
+    let per = if text.is_empty() { Some(1) } else { text.strip_prefix('/').and_then(amount) };
+    NonZeroU64::new(per.ok_or(CostError::Bytes)?).ok_or(CostError::DividedByZero)
 }
 
 /// A number in an option: `800` or `4k`.
@@ -175,9 +203,7 @@ fn unknown(word: &str) -> CostError {
         "byte" | "Bytes" | "size" | "length" | "len" => CostError::Byte,
         "host" => CostError::NoNumber,
         _ if word.starts_with("re:") => CostError::NoNumber,
-        _ if word.split_once('+').is_some_and(|(part, _)| part.parse::<Cost>().is_ok()) => {
-            CostError::Added(word.split('+').next().unwrap_or(word).to_owned())
-        }
+        _ if word.split_once('/').is_some_and(|(divided, _)| divided.parse::<Cost>().is_ok()) => CostError::Bytes,
         _ if number.len() < word.len() && number.parse::<u64>().is_ok_and(|number| number > 0) => {
             CostError::Field(number.parse().unwrap_or(1))
         }
@@ -205,15 +231,15 @@ impl FromStr for Cost {
 
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            Kind::Fixed(cost) => write!(f, "{cost}"),
-            Kind::Part(part) => part.fmt(f),
-            Kind::Bytes(per, plus) => {
-                f.write_str("bytes")?;
-                if per.get() > 1 { write!(f, "/{per}") } else { Ok(()) }?;
-                if *plus > 0 { write!(f, "+{plus}") } else { Ok(()) }
-            }
-        }?;
+        for (place, term) in self.terms.iter().enumerate() {
+            f.write_str(if place > 0 { "+" } else { "" })?;
+            match term {
+                Term::Fixed(number) => write!(f, "{number}"),
+                Term::Part(part) => part.fmt(f),
+                Term::Bytes(per) if per.get() > 1 => write!(f, "bytes/{per}"),
+                Term::Bytes(_) => f.write_str("bytes"),
+            }?;
+        }
         self.otherwise.map_or(Ok(()), |otherwise| write!(f, ",else={otherwise}"))
     }
 }

@@ -1,6 +1,10 @@
 //! Framing: cuts a stream of bytes into units and keeps them until they are released.
 
 use memchr::{memchr_iter, memrchr, memrchr_iter};
+use std::io;
+
+/// The longest unit that is held as a whole, in bytes, with its delimiter.
+pub const LARGEST: usize = (64 << 20) + 1;
 
 /// Where a unit ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +29,15 @@ const LEAST_READ: usize = 64 * 1024;
 
 /// Input that was read and not yet released, and the number of complete units in it.
 ///
-/// Its size is fixed. A unit larger than the buffer is never held complete: see [`outgrown`](Self::outgrown).
+/// Its size is fixed, unless it [grows](Self::growing) for a long unit. A unit larger than the buffer is never held complete:
+/// see [`outgrown`](Self::outgrown).
 #[derive(Debug)]
 pub struct Buffer {
     framing: Framing,
-    data: Box<[u8]>,
+    data: Vec<u8>,
+    /// Its usual size, and its largest.
+    size: usize,
+    most: usize,
     start: usize,
     end: usize,
     /// The end of the last complete unit.
@@ -42,8 +50,37 @@ impl Buffer {
     /// A buffer of `size` bytes, at least one.
     #[must_use]
     pub fn new(framing: Framing, size: usize) -> Self {
-        let data = vec![0; size.max(1)].into_boxed_slice();
-        Buffer { framing, data, start: 0, end: 0, whole: 0, waiting: 0, input_ended: false }
+        let size = size.max(1);
+        Buffer {
+            framing,
+            data: vec![0; size],
+            size,
+            most: size,
+            start: 0,
+            end: 0,
+            whole: 0,
+            waiting: 0,
+            input_ended: false,
+        }
+    }
+
+    /// The same buffer, which grows up to `most` bytes while it holds the beginning of a long unit.
+    #[must_use]
+    pub fn growing(self, most: usize) -> Self {
+        Buffer { most: most.max(self.size), ..self }
+    }
+
+    /// Grows if it is full and may.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn make_room(&mut self) -> io::Result<()> {
+        if self.held() == self.data.len() && self.data.len() < self.most {
+            let length = (self.data.len() + self.size).min(self.most);
+            self.data.try_reserve(length - self.data.len())?;
+            self.data.resize(length, 0);
+        }
+        Ok(())
     }
 
     /// The room for more input; empty only if the buffer is full.
@@ -53,7 +90,10 @@ impl Buffer {
             (self.end, self.whole) = (self.end - self.start, self.whole - self.start);
             self.start = 0;
         }
-        &mut self.data[self.end..]
+        // Little is read behind the end of a long unit, so that it can be taken without a copy.
+        let room = if self.is_large() { self.size } else { usize::MAX };
+        let end = self.data.len().min(self.end.saturating_add(room));
+        &mut self.data[self.end..end]
     }
 
     /// Marks the first `bytes` of [`space`](Self::space) as input.
@@ -98,13 +138,7 @@ impl Buffer {
     /// Whether the buffer is full and holds no complete unit.
     #[must_use]
     pub fn outgrown(&self) -> bool {
-        self.waiting == 0 && self.held() == self.data.len()
-    }
-
-    /// Its size in bytes.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.data.len()
+        self.waiting == 0 && self.held() == self.most
     }
 
     /// The first unit without its delimiter; `None` if it is not there as a whole.
@@ -113,22 +147,46 @@ impl Buffer {
         (self.waiting > 0).then(|| trimmed(self.run(1), self.delimiter()))
     }
 
+    /// What there is of the first unit, without its delimiter.
+    #[must_use]
+    pub fn beginning(&self) -> &[u8] {
+        trimmed(self.piece().0, self.delimiter())
+    }
+
     /// Whether the buffer is empty and no more input will come.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.input_ended && self.start == self.end
     }
 
-    /// Whether there is room for more input and more may come.
+    /// Whether there is room for more input and more may come, if units that were taken out still hold `taken` bytes of the
+    /// memory that it may grow to.
     #[must_use]
-    pub fn wants_more(&self) -> bool {
-        !self.input_ended && self.held() < self.data.len()
+    pub fn wants_more(&self, taken: usize) -> bool {
+        let may_grow = self.waiting == 0 && self.data.len() < self.most.saturating_sub(taken);
+        let has_room = self.held() < self.data.len() && !(self.is_large() && self.waiting > 0);
+        !self.input_ended && (has_room || may_grow)
     }
 
     /// The bytes of the first `units` units, at most those that wait.
     #[must_use]
     pub fn run(&self, units: u64) -> &[u8] {
         &self.data[self.start..self.end_of(units)]
+    }
+
+    /// Takes out the first unit, one that is long without a copy.
+    pub fn take_first(&mut self) -> Vec<u8> {
+        let unit = self.start..self.end_of(1);
+        if unit.len() <= self.size {
+            let taken = self.data[unit.clone()].to_vec();
+            self.release_run(1, unit.len());
+            return taken;
+        }
+        (self.start, self.waiting) = (unit.end, self.waiting - 1);
+        let mut taken = self.shrink();
+        taken.truncate(unit.end);
+        taken.drain(..unit.start);
+        taken
     }
 
     /// How many units end within the first `bytes` bytes of the buffer.
@@ -149,6 +207,9 @@ impl Buffer {
     pub fn release_run(&mut self, units: u64, bytes: usize) {
         self.start += bytes;
         self.waiting -= units.min(self.waiting);
+        if bytes > self.size {
+            self.shrink();
+        }
         self.rewind();
     }
 
@@ -164,6 +225,9 @@ impl Buffer {
             return self.release(1);
         }
         (self.start, self.whole) = (self.end, self.end);
+        if self.is_large() {
+            self.shrink();
+        }
         self.rewind();
     }
 
@@ -174,6 +238,11 @@ impl Buffer {
             Framing::Bytes => None,
             Framing::EndedBy(byte) => Some(byte),
         }
+    }
+
+    /// Whether it has grown.
+    fn is_large(&self) -> bool {
+        self.data.len() > self.size
     }
 
     fn held(&self) -> usize {
@@ -207,6 +276,14 @@ impl Buffer {
         if self.start == self.end {
             (self.start, self.end, self.whole) = (0, 0, 0);
         }
+    }
+
+    /// Goes on in memory of the usual size, which what it holds must fit into. Returns the memory that it had.
+    fn shrink(&mut self) -> Vec<u8> {
+        let (held, mut data) = (self.held(), vec![0; self.size]);
+        data[..held].copy_from_slice(&self.data[self.start..self.end]);
+        (self.start, self.end, self.whole) = (0, held, self.whole.saturating_sub(self.start));
+        std::mem::replace(&mut self.data, data)
     }
 }
 
@@ -257,6 +334,35 @@ mod tests {
         }
     }
 
+    /// Feeds `input` in pieces of the given sizes to a buffer that grows, and takes out one unit after the other.
+    fn taken(input: &[u8], byte: u8, size: usize, cuts: &[usize]) -> Vec<Vec<u8>> {
+        let mut buffer = Buffer::new(Framing::EndedBy(byte), size).growing(LARGEST);
+        let (mut units, mut rest, mut cuts) = (Vec::new(), input, cuts.iter().cycle());
+        while !buffer.is_finished() {
+            if buffer.wants_more(0) {
+                buffer.make_room().unwrap();
+                let space = buffer.space();
+                let length = space.len().min(rest.len()).min(*cuts.next().unwrap());
+                space[..length].copy_from_slice(&rest[..length]);
+                buffer.filled(length);
+                rest = &rest[length..];
+            }
+            if rest.is_empty() {
+                buffer.input_ended();
+            }
+            if buffer.waiting() % 3 == 1 {
+                let unit = buffer.run(1).to_vec();
+                assert_eq!(buffer.take_first(), unit);
+                units.push(unit);
+            } else if buffer.waiting() > 0 {
+                units.push(buffer.run(1).to_vec());
+                buffer.release(1);
+            }
+            assert!(buffer.data.len() <= size.max(buffer.held() + size), "it is as large as it needs to be");
+        }
+        units
+    }
+
     fn split(input: &[u8], byte: u8) -> Vec<Vec<u8>> {
         input.split_inclusive(|&b| b == byte).map(<[u8]>::to_vec).collect()
     }
@@ -271,6 +377,7 @@ mod tests {
         ) {
             let units = through(&input, Framing::EndedBy(byte), size, &cuts, 3);
             prop_assert_eq!(units, split(&input, byte));
+            prop_assert_eq!(taken(&input, byte, size, &cuts), split(&input, byte));
         }
 
         #[test]
@@ -282,6 +389,22 @@ mod tests {
             let expected: Vec<u8> = split(&input, b'\n').into_iter().take(usize::try_from(units).unwrap()).flatten().collect();
             prop_assert_eq!(buffer.run(units), &expected[..]);
         }
+    }
+
+    #[test]
+    fn a_long_unit_waits_until_its_memory_is_free_and_nothing_is_read_behind_it() {
+        let mut buffer = Buffer::new(Framing::EndedBy(b'\n'), 4).growing(20);
+        for (input, wants_more) in [(&b"abcd"[..], true), (b"efgh", true), (b"ij\nk", false)] {
+            assert!(buffer.wants_more(0) && buffer.wants_more(20) == (buffer.held() < 4));
+            buffer.make_room().unwrap();
+            let space = buffer.space();
+            assert_eq!(space.len(), 4);
+            space.copy_from_slice(input);
+            buffer.filled(4);
+            assert_eq!(buffer.wants_more(0), wants_more);
+        }
+        assert_eq!((buffer.take_first(), buffer.data.len()), (b"abcdefghij\n".to_vec(), 4));
+        assert!(buffer.wants_more(20) && buffer.units() == 1);
     }
 
     #[test]

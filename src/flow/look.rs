@@ -1,12 +1,17 @@
 //! What limits want to know of a unit: its key, and its costs; and how units are sorted by that.
 
-use super::contract::{Price, Unpaid};
+use super::contract::Unpaid;
 use super::cost::Cost;
-use super::order::{Order, Rules};
+use super::order::{NamedKey, Order, Rules};
 use super::selector::Selector;
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::Policy;
+
+/// The longest key that is kept, in bytes. Linux passes a command no variable that is longer than 128 KiB.
+const LONGEST_KEY: usize = 64 * 1024;
 
 /// What limits want to know of a unit.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +25,12 @@ pub struct Look {
 }
 
 impl Look {
+    /// The key of `unit`, which is given without its delimiter; `None` if it has none. See [`bounded`].
+    #[must_use]
+    pub fn key<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        self.per.as_ref().and_then(|per| per.key(unit)).map(bounded)
+    }
+
     /// Puts the costs of `unit`, which is given without its delimiter, into `costs`.
     ///
     /// # Errors
@@ -51,18 +62,29 @@ impl Look {
         self.limits.get(kind).map(|(name, _)| format!("limit {name}")).unwrap_or_default()
     }
 
-    /// What `unit` costs, which is given without its delimiter; `None` if no buffer holds it.
+    /// Whether units have to be looked into: it is not enough to know how long they are.
     #[must_use]
-    pub fn price(&self, unit: Option<&[u8]>) -> Price {
-        if self.costs.is_empty() {
-            return Price::Usual;
-        }
-        let price = |cost: &Option<Cost>| match (cost, unit) {
-            (None, _) => Some(1),
-            (Some(cost), Some(unit)) => cost.of(unit),
-            (Some(cost), None) => cost.unread(),
-        };
-        self.costs.iter().map(price).collect::<Option<_>>().map_or(Price::Unknown, Price::Costs)
+    pub fn looks_inside(&self) -> bool {
+        self.per.is_some() || self.costs.iter().flatten().any(Cost::looks_inside)
+    }
+
+    /// What `unit` costs, which is given without its delimiter; `None` if that cannot be read.
+    #[must_use]
+    pub fn costs_of(&self, unit: &[u8]) -> Option<Box<[u64]>> {
+        self.costs.iter().map(|cost| cost.as_ref().map_or(Some(1), |cost| cost.of(unit))).collect()
+    }
+
+    /// What a unit of so many bytes costs that no buffer holds; `None` if that is not known.
+    #[must_use]
+    pub fn costs_of_length(&self, bytes: u64) -> Option<Box<[u64]>> {
+        self.costs.iter().map(|cost| cost.as_ref().map_or(Some(1), |cost| cost.of_length(bytes))).collect()
+    }
+
+    /// What such a unit is settled at: not more than limits ever grant.
+    #[must_use]
+    pub(crate) fn settled_by_length(&self, bytes: u64) -> Box<[u64]> {
+        let costs = self.costs_of_length(bytes).unwrap_or_default();
+        costs.iter().zip(&self.limits).map(|(cost, (_, most))| *cost.min(most)).collect()
     }
 
     /// What the first limit that has a cost counts of these.
@@ -72,24 +94,33 @@ impl Look {
         counted.next().map_or(1, |(_, costs)| *costs)
     }
 
-    /// Why `unit` gets no grant, and what to do; `None` if no buffer of `most` bytes holds it.
+    /// Why `unit` gets no grant, and what to do; `None` if no buffer holds it.
     #[must_use]
-    pub fn why(&self, unit: Option<&[u8]>, most: usize, unpaid: Unpaid) -> String {
+    pub fn why(&self, unit: Option<&[u8]>, unpaid: Unpaid) -> String {
         let mut costs = Vec::new();
         let unread = unit.and_then(|unit| self.costs(unit, &mut costs).err());
         match unpaid {
             Unpaid::TooMuch => self.too_much(&costs).unwrap_or_else(|| TOO_MUCH.to_owned()),
-            Unpaid::Unread => unread.or_else(|| self.too_large(most)).unwrap_or_default(),
+            Unpaid::Unread => unread.or_else(|| self.too_large()).unwrap_or_default(),
         }
     }
 
-    /// Why a unit that no buffer of `most` bytes holds cannot be looked into; `None` if nothing has to.
+    /// Why a unit that no buffer holds cannot be looked into; `None` if nothing has to.
     #[must_use]
-    pub fn too_large(&self, most: usize) -> Option<String> {
-        let by_key = self.per.as_ref().map(|per| per.too_large(most));
-        let cost = || self.costs.iter().flatten().find(|cost| cost.unread().is_none()).map(|cost| cost.too_large(most));
-        by_key.or_else(cost).map(|error| error.to_string())
+    pub fn too_large(&self) -> Option<String> {
+        let is_unknown = |cost: &&Cost| cost.of_length(0).is_none();
+        let cost = || self.costs.iter().flatten().find(is_unknown).map(Cost::too_large);
+        self.per.as_ref().map(Selector::too_large).or_else(cost).map(|error| error.to_string())
     }
+}
+
+/// The key, or its hash if it is very long.
+pub(crate) fn bounded(key: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    if key.len() <= LONGEST_KEY {
+        return key;
+    }
+    let hash = Sha256::digest(&key).iter().fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}"));
+    hash.into_bytes().into()
 }
 
 /// Notices if the first units have no key, which may be a mistake: they share one limit.
@@ -117,10 +148,14 @@ pub struct Sorting {
     pub look: Look,
     /// The limits of each key, and which of the costs each counts.
     pub each: Vec<(Policy, usize)>,
+    /// Keys that have other limits.
+    pub named: Vec<NamedKey>,
     /// The limits of all together.
     pub all: Vec<(Policy, usize)>,
     /// The most commands of one key that run at once; `None`: nothing runs.
     pub jobs: Option<NonZeroU32>,
+    /// After so many commands of one key have failed in a row, its other units are not tried.
+    pub fails: Option<NonZeroU32>,
     /// Units that would wait longer are dropped, in nanoseconds.
     pub max_wait: Option<Nanos>,
     /// The most units that are read while others wait.
@@ -133,6 +168,6 @@ impl Sorting {
     pub fn begin<T>(&self, now: Nanos) -> Order<T> {
         let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let all: Vec<_> = self.all.iter().map(|(policy, kind)| (policy, *kind)).collect();
-        Order::new(&Rules { each: &each, all: &all, jobs: self.jobs, max_wait: self.max_wait }, now)
+        Order::new(&Rules { each: &each, named: &self.named, all: &all, jobs: self.jobs, max_wait: self.max_wait }, now)
     }
 }

@@ -12,10 +12,11 @@ mod unit;
 use heads::{Head, Heads};
 use in_use::{Busy, InUse};
 pub use keyed::KeyId;
+use keyed::Keyed;
 use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{Each, Thin};
-pub use unit::{Charged, Crowd, Next, Rules, Unit};
+pub use unit::{Charged, Crowd, NamedKey, Next, Rules, Unit};
 
 /// The key of units that have none.
 pub const NO_KEY: &[u8] = b"(none)";
@@ -35,6 +36,7 @@ pub struct Order<T> {
     keys: InUse<T>,
     all: Each,
     thin: Thin,
+    has_windows: bool,
     /// How far a grant may lie in the past when its unit leaves.
     allowance: Nanos,
     jobs: Option<u32>,
@@ -56,9 +58,12 @@ impl<T> Order<T> {
     #[must_use]
     pub fn with_most_keys(rules: &Rules<'_>, now: Nanos, most: usize) -> Self {
         let (each, all) = (Each::new(rules.each, now), Each::new(rules.all, now));
-        let allowance = [&each, &all].iter().filter_map(|limits| limits.allowance()).min();
+        let keys = Keyed::new(each, rules.named.iter().map(|named| named.limits(now)).collect(), most);
+        let allowance = keys.limits().chain([&all]).filter_map(Each::allowance).min();
+        let has_windows = keys.limits().chain([&all]).any(Each::has_windows);
         Order {
-            keys: InUse::new(each, most, rules.max_wait),
+            keys: InUse::new(keys, rules.max_wait),
+            has_windows,
             thin: all.fresh(),
             all,
             allowance: allowance.unwrap_or(0),
@@ -89,11 +94,12 @@ impl<T> Order<T> {
         others: usize,
     ) -> Result<KeyId, Unit<T>> {
         let now = self.advance(now);
-        if self.keys.table.each.never_grants(&unit.costs) || self.all.never_grants(&unit.costs) {
+        let name = key.unwrap_or(NO_KEY);
+        if self.keys.table.limits_of(name).never_grants(&unit.costs) || self.all.never_grants(&unit.costs) {
             return Err(unit);
         }
         self.release_idle();
-        let key = self.keys.find_or_add(key.unwrap_or(NO_KEY), now);
+        let key = self.keys.find_or_add(name, now);
         (self.keys.len, self.keys.memory) = (self.keys.len + 1, self.keys.memory.saturating_add(unit.size));
         if unit.arrived > self.now {
             self.keys.push_later(key, unit, others);
@@ -269,7 +275,7 @@ impl<T> Order<T> {
     /// Whether units have to be reported as [handed over](Self::handed_over).
     #[must_use]
     pub fn has_windows(&self) -> bool {
-        self.keys.table.each.has_windows() || self.all.has_windows()
+        self.has_windows
     }
 
     /// How many units wait, those that arrive later included.
@@ -312,6 +318,31 @@ impl<T> Order<T> {
     #[must_use]
     pub fn is_full(&self, ahead: usize) -> bool {
         self.len() >= ahead || self.memory() >= MEMORY
+    }
+
+    /// The next unit that has waited for as long as it may, also if it may leave now: for a caller who has no room for it.
+    pub fn take_overdue(&mut self, now: Nanos) -> Option<(KeyId, Unit<T>)> {
+        let now = self.advance(now);
+        let (_, age, key) = self.keys.deadline().filter(|(deadline, ..)| *deadline <= now)?;
+        Some((key, self.take_out(key, age, |_, _| ())?))
+    }
+
+    /// When a unit has waited for as long as it may.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.keys.deadline().map(|(deadline, ..)| deadline)
+    }
+
+    /// The key of this name, if it is stored.
+    #[must_use]
+    pub fn find(&self, name: Option<&[u8]>) -> Option<KeyId> {
+        self.keys.table.find(name.unwrap_or(NO_KEY))
+    }
+
+    /// The limits of each key with the state of this one, or those of all.
+    #[must_use]
+    pub fn limits(&self, key: Option<KeyId>) -> (&Each, &Thin) {
+        key.map_or((&self.all, &self.thin), |key| self.keys.table.state(key))
     }
 
     /// The units that wait.

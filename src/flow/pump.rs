@@ -67,6 +67,7 @@ impl<F: Flow> Pump<'_, F> {
                     self.enter(Phase::Limit(0));
                     self.meter.waits_until(time, 0);
                 }
+                None if state.waits_for_sink => self.enter(Phase::Sink),
                 None => self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source }),
             }
             if self.flow.fill(true)? == Filled::End && self.flow.waiting() == 0 {
@@ -103,6 +104,12 @@ impl<F: Flow> Pump<'_, F> {
             Price::Usual => {}
             Price::Nothing => return Ok(()),
             Price::Costs(costs) => return self.release_one(&costs),
+            Price::AtLeast(costs) => {
+                self.supply.settles(true);
+                let released = self.release_one(&costs);
+                self.supply.settles(false);
+                return released;
+            }
             Price::Unknown => return self.pass(Turn::Refused(Unpaid::Unread)),
         }
         self.top_up()?;
@@ -128,7 +135,12 @@ impl<F: Flow> Pump<'_, F> {
             return Ok(());
         }
         let supply = self.supply;
-        self.hand_over(&grant, Turn::Costly { grant, costs, joins: &mut |costs| supply.take_now(costs) })
+        // Best effort: if it fails, those behind wait for less than it cost.
+        let settle = |real: &[u64]| drop(supply.settle(&grant, [costs, real]));
+        self.hand_over(
+            &grant,
+            Turn::Costly { grant, costs, joins: &mut |costs| supply.take_now(costs), settle: &settle },
+        )
     }
 
     fn hand_over(&mut self, grant: &Grant, turn: Turn<'_>) -> Result<(), PumpError> {

@@ -70,7 +70,7 @@ impl Selector {
         if let Some(pattern) = text.strip_prefix("re:") {
             return matching(pattern).map(|regex| (Selector(Kind::Match(regex)), ""));
         }
-        if let Some(part) = Part::read(text) {
+        if let Some(part) = Part::read(text, &[',']) {
             return part.map(|(part, rest)| (Selector(Kind::Part(part)), rest));
         }
         match text.split_at(text.find(',').unwrap_or(text.len())) {
@@ -85,10 +85,10 @@ impl Selector {
         matches!(self.0, Kind::Match(_))
     }
 
-    /// The error for a unit that no buffer of `most` bytes holds, so that it cannot be looked into.
+    /// The error for a unit that no buffer holds, so that it cannot be looked into.
     #[must_use]
-    pub fn too_large(&self, most: usize) -> TooLarge {
-        TooLarge { by: format!("per={self}"), most, advice: "make the units shorter, or leave per= out".to_owned() }
+    pub fn too_large(&self) -> TooLarge {
+        TooLarge { by: format!("per={self}"), advice: "make the units shorter, or leave per= out".to_owned() }
     }
 }
 

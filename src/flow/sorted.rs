@@ -4,45 +4,22 @@
 //! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.
 
 use super::contract::{Filled, Flow, FlowError, Passed, Price, State, Turn};
-use super::copy::{Sink, Source, refused, write_all};
-use super::framing::{Buffer, trimmed};
-use super::look::{Keyless, Look, Sorting, TOO_MUCH};
+use super::copy::{Sink, Source, read_into, refused};
+use super::dropping::{Dropped, Dropping};
+use super::framing::{Buffer, Framing, LARGEST, trimmed};
+use super::lock::unpoisoned;
+use super::look::{Keyless, Look, Sorting, TOO_MUCH, bounded};
 use super::order::{Charged, Crowd, KeyId, NO_KEY, Next, Order, Unit};
+use super::outgoing::Outgoing;
 use super::poll::poll;
 use super::selector::Selector;
 use rustix::event::PollFlags;
+use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use throttle_limits::clock::{Clock, Nanos};
-
-/// The output of one turn is written when it has so many bytes.
-const TURN: usize = 128 * 1024;
-
-/// Of so many keys it is counted how many units were dropped.
-const COUNTED_KEYS: usize = 10_000;
-
-/// Units that were dropped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
-    /// How many.
-    pub units: u64,
-    /// How many of each key, if there are keys, and not too many.
-    pub keys: BTreeMap<Box<[u8]>, u64>,
-}
-
-impl Dropped {
-    fn count(&mut self, key: Option<&[u8]>) {
-        self.units += 1;
-        let Some(key) = key else { return };
-        if let Some(units) = self.keys.get_mut(key) {
-            *units += 1;
-        } else if self.keys.len() < COUNTED_KEYS {
-            self.keys.insert(key.into(), 1);
-        }
-    }
-}
 
 /// Something that is told once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,23 +57,18 @@ pub struct Sorted<'a, R, W> {
     age: u64,
     /// Units of the input so far.
     lines: u64,
-    output: Vec<u8>,
-    /// How many units are in the output, and why there are no more, once that is decided.
-    decided: Option<(u64, Result<(), FlowError>)>,
-    /// What is in the output, if it counts from when it was handed over.
+    outgoing: Outgoing,
+    /// Why no more units are outgoing, once that is decided.
+    decided: Result<(), FlowError>,
+    /// What is outgoing, if it counts from when it was handed over.
     handed: Vec<(KeyId, Charged, Box<[u64]>)>,
     costs: Vec<u64>,
     run: Run,
-    dropped: Dropped,
+    /// `None`: no unit is dropped.
+    dropping: Option<Dropping>,
     keyless: Keyless,
     told_full: bool,
-    told_dropped: Option<Nanos>,
-    /// Units that were dropped and told of.
-    told_of: u64,
 }
-
-/// How often it is told that units are dropped.
-const TELL_EVERY: Nanos = 10 * throttle_limits::clock::SECOND;
 
 impl<R, W> std::fmt::Debug for Sorted<'_, R, W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -105,12 +77,12 @@ impl<R, W> std::fmt::Debug for Sorted<'_, R, W> {
 }
 
 impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
-    /// Units from `source` to `sink`; `buffer` frames them. If the clock is `is_dry`, its time is made up: all input is read
+    /// Units from `source` to `sink`, which end as `framing` says. If the clock is `is_dry`, its time is made up: all input is read
     /// before time passes. `tell` is told what the user should know.
     pub fn new(
         source: R,
         sink: W,
-        buffer: Buffer,
+        framing: Framing,
         sorting: &Sorting,
         (clock, is_dry): (&'a dyn Clock, bool),
         tell: impl FnMut(News) + 'a,
@@ -118,7 +90,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         Sorted {
             source,
             sink,
-            buffer,
+            buffer: Buffer::new(framing, BUFFER).growing(LARGEST),
             look: sorting.look.clone(),
             order: RefCell::new(sorting.begin(clock.now())),
             ahead: sorting.ahead,
@@ -127,27 +99,30 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             tell: Box::new(tell),
             age: 0,
             lines: 0,
-            output: Vec::new(),
-            decided: None,
+            outgoing: Outgoing::default(),
+            decided: Ok(()),
             handed: Vec::new(),
             costs: Vec::new(),
             run: Run::default(),
-            dropped: Dropped::default(),
+            dropping: sorting.max_wait.map(|max_wait| Dropping::new(max_wait, sorting.look.per.is_some())),
             keyless: Keyless::default(),
             told_full: false,
-            told_dropped: None,
-            told_of: 0,
         }
     }
 
     /// Units that were dropped and not told of.
-    pub fn untold(&self) -> &Dropped {
-        &self.dropped
+    pub fn untold(&self) -> Option<&Dropped> {
+        self.dropping.as_ref().map(Dropping::untold).filter(|dropped| dropped.units > 0)
     }
 
-    /// Whether so many units wait that no more are read.
+    /// All units that were dropped so far, if any may be.
+    pub fn dropped(&self) -> Option<&Arc<Mutex<Dropped>>> {
+        self.dropping.as_ref().map(Dropping::all)
+    }
+
+    /// Whether so many units wait that no more are read. If units are dropped, the writer never waits.
     fn is_full(&self) -> bool {
-        self.order.borrow().is_full(self.ahead)
+        self.order.borrow().is_full(self.ahead) && self.dropping.is_none()
     }
 
     /// Whether a unit was read that is not sorted yet. Nothing may follow a last unit that has no end, so that one is sorted
@@ -161,78 +136,94 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         !self.is_full() && ends()
     }
 
-    /// When a unit that waits may go.
-    fn ready_at(&self, now: Nanos) -> Option<Nanos> {
-        self.order.borrow_mut().ready_at(now)
+    /// When something is to be done with the units that wait: one may go, or is dropped.
+    fn due_at(&self, now: Nanos) -> Option<Nanos> {
+        let mut order = self.order.borrow_mut();
+        if self.outgoing.is_stalled { order.deadline() } else { order.ready_at(now) }
     }
 
-    /// Fills the output with the units that may go now: those that waited, then those that were just read.
-    fn sort(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
+    /// Takes out the units that may go now: those that waited, then those that were just read.
+    fn sort(&mut self) -> Result<(), FlowError> {
         let now = self.clock.now();
-        self.take_waiting(now, passed);
+        if self.outgoing.is_stalled {
+            self.drop_overdue(now);
+        } else {
+            self.take_waiting(now);
+        }
         let mut sorted = Ok(());
-        while sorted.is_ok() && self.output.len() < TURN && self.has_new() {
-            sorted = self.sort_next(now, passed);
+        while sorted.is_ok() && (self.outgoing.has_room() || self.outgoing.is_stalled) && self.has_new() {
+            sorted = self.sort_next(now);
         }
         end_run(&mut self.run, self.order.get_mut());
         sorted?;
-        self.tell_of_dropped(now);
-        if self.is_full() && !std::mem::replace(&mut self.told_full, true) {
+        if let Some(dropped) = self.dropping.as_mut().and_then(|dropping| dropping.news(now)) {
+            (self.tell)(News::Dropped(dropped));
+        }
+        // A single unit that waits has no others to be shuffled with: in input order, or as it is long.
+        if self.is_full() && self.order.get_mut().len() > 1 && !std::mem::replace(&mut self.told_full, true) {
             (self.tell)(News::Full(self.order.borrow().crowd()));
         }
         Ok(())
     }
 
-    /// Puts those that waited and may go into the output, and drops those that wait too long.
-    fn take_waiting(&mut self, now: Nanos, passed: &mut Passed) {
-        let order = self.order.get_mut();
-        let counts_later = order.has_windows();
-        while self.output.len() < TURN {
+    /// Takes out those that waited and may go, and drops those that wait too long.
+    fn take_waiting(&mut self, now: Nanos) {
+        let counts_later = self.order.get_mut().has_windows();
+        while self.outgoing.has_room() {
+            let order = self.order.get_mut();
             match order.next(now) {
                 Next::Go(key, unit, charged) => {
-                    self.output.extend_from_slice(&unit.content);
-                    passed.units += 1;
+                    self.outgoing.take(unit.content.into());
+                    self.dropping.iter_mut().for_each(|dropping| dropping.has_left(key));
                     if counts_later {
                         self.handed.push((key, charged, unit.costs));
                     }
                 }
-                Next::Drop(key, _) => self.dropped.count(self.look.per.is_some().then(|| order.name(key))),
+                Next::Drop(key, _) => self.drop_waiting(key),
                 Next::At(_) | Next::Blocked | Next::Empty => break,
             }
         }
     }
 
-    /// Sorts the first unit of the buffer.
-    fn sort_next(&mut self, now: Nanos, passed: &mut Passed) -> Result<(), FlowError> {
-        let (length, has_key) = self.sort_first(now, passed)?;
-        self.lines += 1;
-        self.buffer.release_run(1, length);
-        if let Some(per) = self.look.per.as_ref().filter(|_| self.keyless.note(has_key)) {
-            (self.tell)(News::NoKeys(per.clone()));
+    /// Drops those that wait too long, while none may go.
+    fn drop_overdue(&mut self, now: Nanos) {
+        while let Some((key, _)) = self.order.get_mut().take_overdue(now) {
+            self.drop_waiting(key);
         }
-        Ok(())
     }
 
-    /// Puts it into the output, or has it wait. Returns its length in bytes, and whether it has a key.
-    fn sort_first(&mut self, now: Nanos, passed: &mut Passed) -> Result<(usize, bool), FlowError> {
+    /// A unit of this key that waited is dropped.
+    fn drop_waiting(&mut self, key: KeyId) {
+        if let Some(dropping) = &mut self.dropping {
+            dropping.count(Some(self.order.get_mut().name(key)));
+            dropping.forget(key);
+        }
+    }
+
+    /// Sorts the first unit of the buffer: it leaves, or waits.
+    fn sort_next(&mut self, now: Nanos) -> Result<(), FlowError> {
         let unit = self.buffer.run(1);
         let text = trimmed(unit, self.buffer.delimiter());
         if let Err(why) = self.look.costs(text, &mut self.costs) {
             return Err(self.in_this_unit(why));
         }
         let key = self.look.per.as_ref().and_then(|per| per.key(text));
-        let (name, sorted) = (key.as_deref().unwrap_or(NO_KEY), (unit.len(), key.is_some()));
+        if let Some(per) = self.look.per.as_ref().filter(|_| self.keyless.note(key.is_some())) {
+            (self.tell)(News::NoKeys(per.clone()));
+        }
+        let name = key.as_deref().unwrap_or(NO_KEY);
         if self.run.left > 0 && self.run.name == name && self.run.costs == self.costs {
             (self.run.left, self.run.used) = (self.run.left - 1, self.run.used + 1);
-            self.output.extend_from_slice(unit);
-            passed.units += 1;
-            return Ok(sorted);
-        }
-        let order = self.order.get_mut();
-        end_run(&mut self.run, order);
-        if let Some(id) = order.pass(now, key.as_deref(), &self.costs) {
-            self.output.extend_from_slice(unit);
-            passed.units += 1;
+        } else {
+            let key = key.map(bounded);
+            let name = key.as_deref().unwrap_or(NO_KEY);
+            let order = self.order.get_mut();
+            end_run(&mut self.run, order);
+            let passed = if self.outgoing.is_stalled { None } else { order.pass(now, key.as_deref(), &self.costs) };
+            let Some(id) = passed else {
+                let key = key.map(Cow::into_owned);
+                return self.add(now, key.as_deref());
+            };
             self.run.left = order.more(id, &self.costs);
             if self.run.left > 0 {
                 self.run.key = Some(id);
@@ -242,64 +233,75 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             if order.has_windows() {
                 self.handed.push((id, Charged { at: now, counted: now, number: 0 }, self.costs.as_slice().into()));
             }
-            return Ok(sorted);
         }
-        self.age += 1;
-        let (age, costs, size) = (self.age, self.costs.as_slice().into(), sorted.0 + size_of::<Unit<Box<[u8]>>>());
-        let unit = Unit { age, costs, size, arrived: now, content: unit.into() };
-        let added = order.add(now, key.as_deref(), unit).is_ok();
-        if added {
-            return Ok(sorted);
+        self.lines += 1;
+        let length = unit.len();
+        if Outgoing::is_long(length) {
+            self.outgoing.take(self.buffer.take_first());
+        } else {
+            self.outgoing.add(unit);
+            self.buffer.release_run(1, length);
         }
-        Err(self.in_this_unit(self.look.too_much(&self.costs).unwrap_or_else(|| TOO_MUCH.to_owned())))
+        Ok(())
+    }
+
+    /// Has the first unit of the buffer wait, or drops it.
+    fn add(&mut self, now: Nanos, key: Option<&[u8]>) -> Result<(), FlowError> {
+        if let Some(why) = self.look.too_much(&self.costs) {
+            return Err(self.in_this_unit(why));
+        }
+        (self.age, self.lines) = (self.age + 1, self.lines + 1);
+        let order = self.order.get_mut();
+        if let Some(dropping) = &mut self.dropping {
+            let limits = |id| order.limits(self.look.per.is_some().then_some(id));
+            let is_late = |id| dropping.is_late(now, id, limits(id), &self.costs);
+            if order.is_full(self.ahead) || order.find(key).is_some_and(is_late) {
+                dropping.count(key);
+                self.buffer.release(1);
+                return Ok(());
+            }
+        }
+        let content = self.buffer.take_first().into_boxed_slice();
+        let (costs, size) = (self.costs.as_slice().into(), content.len() + size_of::<Unit<Box<[u8]>>>());
+        let unit = Unit { age: self.age, costs, size, arrived: now, content };
+        let added = order.add(now, key, unit);
+        added.map(drop).map_err(|unit| refused(&unit.content, self.lines, TOO_MUCH.to_owned()))
     }
 
     /// Why the first unit of the buffer cannot be sorted.
     fn in_this_unit(&self, why: String) -> FlowError {
-        refused(&self.buffer, self.lines + 1, why)
-    }
-
-    /// Tells that units were dropped, now and then.
-    fn tell_of_dropped(&mut self, now: Nanos) {
-        let is_due = self.told_dropped.is_none_or(|told| now >= told.saturating_add(TELL_EVERY));
-        if self.dropped.units > 0 && is_due {
-            self.told_dropped = Some(now);
-            self.told_of += self.dropped.units;
-            (self.tell)(News::Dropped(std::mem::take(&mut self.dropped)));
-        }
+        refused(self.buffer.beginning(), self.lines + 1, why)
     }
 
     /// Waits until there is input, or a unit may go; fails if its reader leaves before that.
     fn wait(&mut self, reads: bool) -> Result<(), FlowError> {
         let now = self.clock.now();
-        let at = self.ready_at(now);
+        let at = self.due_at(now);
         if self.is_dry {
             if let Some(at) = at {
                 self.clock.sleep_until(at);
             }
             return Ok(());
         }
-        let (source, sink) = (self.source.fd().filter(|_| reads), self.sink.fd().filter(|_| at.is_some()));
-        // Of the sink only what is always reported: POLLERR, if it is a pipe without a reader.
         let left = at.map(|at| Duration::from_nanos(at.saturating_sub(now)));
-        let [_, reader] = poll([(source, PollFlags::IN), (sink, PollFlags::empty())], left).map_err(FlowError::Read)?;
-        if reader.contains(PollFlags::ERR) { Err(FlowError::Write(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) }
+        let source = self.source.fd().filter(|_| reads);
+        let sink = self.sink.fd().filter(|_| at.is_some() || self.outgoing.is_stalled);
+        // If nothing is to be written, only what is always reported: POLLERR, if it is a pipe without a reader.
+        let wanted = if self.outgoing.is_stalled { PollFlags::OUT } else { PollFlags::empty() };
+        let [_, reader] = poll([(source, PollFlags::IN), (sink, wanted)], left).map_err(FlowError::Read)?;
+        self.note(reader)
     }
 
-    fn read(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        match self.source.read(self.buffer.space(), wait).map_err(FlowError::Read)? {
-            None => return Ok(Filled::Nothing),
-            Some(0) => self.buffer.input_ended(),
-            Some(bytes) => self.buffer.filled(bytes),
-        }
-        Ok(Filled::Some)
+    /// What was polled of the sink.
+    fn note(&mut self, reader: PollFlags) -> Result<(), FlowError> {
+        self.outgoing.can_write = self.outgoing.is_stalled && reader.contains(PollFlags::OUT);
+        if reader.contains(PollFlags::ERR) { Err(FlowError::Write(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) }
     }
 
     /// The error for a unit that does not fit the buffer.
     fn outgrown(&self) -> FlowError {
-        let most = self.buffer.size();
-        let no_room = || format!("a unit that may have to wait takes at most {} KiB", most / 1024);
-        let words = self.look.too_large(most).unwrap_or_else(no_room);
+        let no_room = || format!("a unit that may have to wait takes at most {} MiB; make it shorter", LARGEST >> 20);
+        let words = self.look.too_large().unwrap_or_else(no_room);
         self.in_this_unit(words)
     }
 }
@@ -312,7 +314,7 @@ fn end_run(run: &mut Run, order: &mut Order<Box<[u8]>>) {
     (run.left, run.used) = (0, 0);
 }
 
-/// The size of the buffer, and so of the longest unit.
+/// The usual size of the buffer. It grows for a long unit.
 pub const BUFFER: usize = 256 * 1024;
 
 impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
@@ -320,11 +322,12 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         if self.buffer.outgrown() {
             return Err(self.outgrown());
         }
-        let reads = self.buffer.wants_more() && !self.is_full();
-        if reads && self.read(wait && self.is_dry)? == Filled::Some {
+        let taken = if self.dropping.is_some() { 0 } else { self.order.get_mut().memory() };
+        let reads = self.buffer.wants_more(taken) && !self.is_full();
+        if reads && read_into(&mut self.buffer, &mut self.source, wait && self.is_dry)? == Filled::Some {
             return Ok(Filled::Some);
         }
-        if self.buffer.is_finished() && self.order.borrow().is_empty() {
+        if self.buffer.is_finished() && self.order.borrow().is_empty() && !self.outgoing.is_stalled {
             return Ok(Filled::End);
         }
         if wait {
@@ -336,43 +339,49 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
     /// Units that were just read wait until it is known whether they may go.
     fn waiting(&self) -> u64 {
         let now = self.clock.now();
-        u64::from(self.has_new() || self.ready_at(now).is_some_and(|at| at <= now))
+        u64::from(self.has_new() || self.outgoing.can_write || self.due_at(now).is_some_and(|at| at <= now))
     }
 
     fn state(&self) -> State {
-        let limited_until = self.ready_at(self.clock.now());
+        let limited_until = self.due_at(self.clock.now()).filter(|_| !self.outgoing.is_stalled);
         let order = self.order.borrow();
         State {
-            ahead: Passed { units: order.len() as u64 + self.buffer.units(), bytes: order.memory() as u64 },
-            dropped: self.told_of + self.dropped.units,
+            ahead: Passed {
+                units: order.len() as u64 + self.buffer.units() + self.outgoing.units(),
+                bytes: order.memory() as u64,
+            },
+            dropped: self.dropped().map_or(0, |dropped| unpoisoned(dropped.lock()).units),
             keys: [order.keys_waiting() as u64, order.keys() as u64],
             limited_until,
+            waits_for_sink: self.outgoing.is_stalled,
             ..State::default()
         }
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
-        self.sink.ready().map_err(FlowError::Write)?;
+        if self.dropping.is_some() {
+            let [reader] = poll([(self.sink.fd(), PollFlags::OUT)], Some(Duration::ZERO)).map_err(FlowError::Write)?;
+            self.note(reader)?;
+        } else {
+            self.sink.ready().map_err(FlowError::Write)?;
+        }
         Ok(u64::MAX)
     }
 
     fn choose(&mut self) -> Price {
-        let mut sorted = Passed::default();
-        let result = self.sort(&mut sorted);
-        self.decided = Some((sorted.units, result));
+        self.decided = self.sort();
         Price::Usual
     }
 
     /// Hands over all units that may go, however many were asked for.
     fn pass(&mut self, _: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
-        let (units, result) = self.decided.take().unwrap_or((0, Ok(())));
-        let mut written = 0;
-        let output = write_all(&mut self.sink, &self.output, &mut written);
-        passed.units += if output.is_ok() { units } else { 0 };
-        passed.bytes += written as u64;
-        self.output.clear();
+        self.outgoing.write(&mut self.sink, self.dropping.is_some(), passed)?;
+        let result = std::mem::replace(&mut self.decided, Ok(()));
+        if self.outgoing.is_stalled {
+            return result;
+        }
         let (order, now) = (self.order.get_mut(), self.clock.now());
         self.handed.drain(..).for_each(|(key, charged, costs)| order.handed_over(now, key, charged, &costs));
-        output.and(result)
+        result
     }
 }

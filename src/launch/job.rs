@@ -6,9 +6,10 @@ use super::spool::Spool;
 use super::template::Template;
 use super::units::{LONGEST_UNIT, Units, size_of_word};
 use crate::flow::framing::{Buffer, trimmed};
-use crate::flow::{Filled, FlowError, Look, Passed, Price, Source};
+use crate::flow::{Filled, FlowError, Look, Passed, Price, Source, read_into};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -160,6 +161,8 @@ pub enum Outcome {
     TooCostly,
     /// A server asked to wait for too long, and no unit of its key is tried any more.
     SentAway,
+    /// So many commands of its key failed in a row, and no unit of the key is tried any more.
+    KeyFailed(NonZeroU32),
     /// Its standard input could not be held until it started.
     InputLost(io::Error),
     /// It ran, but its output could not be held or passed on.
@@ -203,6 +206,8 @@ pub struct Batches<R> {
     units: u64,
     /// Whether a unit is passed in pieces.
     in_pieces: bool,
+    /// The bytes of its pieces so far.
+    pieces: u64,
     skipped: u64,
     /// Units that are left out, and how many were so far.
     known: Option<Known>,
@@ -226,6 +231,7 @@ impl<R: Source> Batches<R> {
             left_out: 0,
             units: 0,
             in_pieces: false,
+            pieces: 0,
             skipped: 0,
             known,
             done_before: 0,
@@ -283,23 +289,21 @@ impl<R: Source> Batches<R> {
     }
 
     pub(super) fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        if self.cut()? { Ok(Filled::Some) } else { self.read(wait) }
+        if self.cut()? { Ok(Filled::Some) } else { self.read(wait, 0) }
     }
 
-    /// Reads more input.
-    pub(super) fn read(&mut self, wait: bool) -> Result<Filled, FlowError> {
+    /// Reads more input. A long unit waits while jobs that were taken out hold `taken` bytes of its memory.
+    pub(super) fn read(&mut self, wait: bool, taken: usize) -> Result<Filled, FlowError> {
         if !self.may_cut() {
             return Ok(Filled::Nothing);
         }
         if self.buffer.is_finished() {
             return Ok(if self.close_all() { Filled::Some } else { Filled::End });
         }
-        match self.source.read(self.buffer.space(), wait).map_err(FlowError::Read)? {
-            None => return Ok(Filled::Nothing),
-            Some(0) => self.buffer.input_ended(),
-            Some(bytes) => self.buffer.filled(bytes),
+        if !self.buffer.wants_more(taken) {
+            return Ok(Filled::Nothing);
         }
-        Ok(Filled::Some)
+        read_into(&mut self.buffer, &mut self.source, wait)
     }
 
     /// Cuts what has been read, so that it can be seen how many jobs there are. Units for standard input are cut when they
@@ -347,7 +351,7 @@ impl<R: Source> Batches<R> {
             self.left_out += length as u64;
             self.units += 1;
         } else {
-            let key: Key = self.look.per.as_ref().and_then(|per| per.key(text)).map(|key| key.as_ref().into());
+            let key: Key = self.look.key(text).map(|key| key.as_ref().into());
             if !self.shape.to_stdin && self.open.get(&key).is_some_and(|job| job.size + size > self.room) {
                 self.close(&key);
             }
@@ -384,20 +388,32 @@ impl<R: Source> Batches<R> {
         let (piece, last) = self.buffer.piece();
         let (Some(job), length) = (self.open.get_mut(&None), piece.len()) else { return Ok(()) };
         job.names.push(number, piece);
-        job.unreadable = job.unreadable.take().or_else(|| self.look.too_large(self.buffer.size()));
-        if self.shape.to_stdin && job.unreadable.is_none() {
-            job.input.get_or_insert_default().write_all(piece)?;
+        if self.shape.to_stdin {
+            job.unreadable = job.unreadable.take().or_else(|| self.look.too_large());
             job.too_long_to_keep |= self.shape.keep;
         } else {
             job.too_long = true;
         }
-        if let (true, Price::Costs(costs)) = (last, self.look.price(None)) {
-            job.add_costs(&self.look, &costs);
+        if self.shape.to_stdin && job.unreadable.is_none() {
+            job.input.get_or_insert_default().write_all(piece)?;
         }
+        self.pieces += trimmed(piece, self.buffer.delimiter()).len() as u64;
         self.buffer.release_piece();
-        self.in_pieces = !last;
+        self.in_pieces = true;
+        if last {
+            self.end_pieces();
+        }
         self.count(&None, length, last);
         Ok(())
+    }
+
+    /// All of a unit was taken that is passed in pieces, if one is: now it is known what it costs.
+    fn end_pieces(&mut self) {
+        let (was_in_pieces, bytes) = (std::mem::take(&mut self.in_pieces), std::mem::take(&mut self.pieces));
+        let job = self.open.get_mut(&None).filter(|job| was_in_pieces && !job.too_long);
+        if let (Some(job), Some(costs)) = (job, self.look.costs_of_length(bytes)) {
+            job.add_costs(&self.look, &costs);
+        }
     }
 
     /// Begins a job of this key, unless one is being gathered.
@@ -434,7 +450,7 @@ impl<R: Source> Batches<R> {
 
     /// Makes all jobs ready that are being gathered, the oldest first. Returns whether there was one.
     pub(super) fn close_all(&mut self) -> bool {
-        self.in_pieces = false;
+        self.end_pieces();
         let mut open: Vec<_> = self.open.values().map(|job| (job.seq, job.key.clone())).collect();
         open.sort_unstable();
         for (_, key) in &open {

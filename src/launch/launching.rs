@@ -140,7 +140,7 @@ impl<R: Source> Launching<R> {
             // Nobody will be there to tell it if the run ends while more is waited for.
             self.tell_next();
         }
-        if cut? { Ok(Filled::Some) } else { self.batches.read(false) }
+        if cut? { Ok(Filled::Some) } else { self.batches.read(false, self.queue().memory()) }
     }
 
     /// So many wait that nothing new is read. Told once.

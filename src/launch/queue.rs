@@ -10,7 +10,7 @@ use super::retries::{Judged, Retries, Verdict};
 use super::wakes::Wakes;
 use crate::flow::order::{Crowd, Next, Order, Unit};
 use crate::flow::{Answers, Passed, Price, Sorting, unpoisoned};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
@@ -41,8 +41,11 @@ struct State {
     order: Order<Attempt>,
     /// Which attempts are made again; `None`: none.
     retries: Option<Retries>,
-    /// Keys that were sent away for too long: no unit of theirs is tried any more.
-    gone: BTreeSet<Key>,
+    /// Keys of which no unit is tried any more: they were sent away for too long, or so many commands failed.
+    gone: BTreeMap<Key, Option<NonZeroU32>>,
+    /// How many commands of a key have failed in a row, and how many end it.
+    failed: BTreeMap<Key, u32>,
+    fails: Option<NonZeroU32>,
     /// Attempts that can never be made.
     refused: VecDeque<(Attempt, Outcome)>,
     /// The attempt that is made next. It waits for its grant, or for a slot.
@@ -65,7 +68,9 @@ impl Queue {
         let state = State {
             order: sorting.begin(begun.1),
             retries: options.again.clone().map(Retries::new),
-            gone: BTreeSet::new(),
+            gone: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            fails: sorting.fails,
             refused: VecDeque::new(),
             chosen: None,
             new: Passed::default(),
@@ -179,6 +184,15 @@ impl Queue {
 
     /// Decides what follows from the end of an attempt. The pump learns of a pause of all units at once.
     pub(super) fn judge(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
+        let verdict = self.verdict(running, at, outcome, reply);
+        if let (Some(granted), Verdict::Ok | Verdict::Failed) = (&running.granted, verdict) {
+            let key = &running.attempt.job.key;
+            self.lock().note_end(key, granted, matches!(verdict, Verdict::Failed));
+        }
+        verdict
+    }
+
+    fn verdict(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
         let mut guard = self.lock();
         let State { retries, order, chosen, .. } = &mut *guard;
         let chosen = chosen.as_ref().map(|(attempt, _)| attempt);
@@ -258,7 +272,7 @@ impl Queue {
     /// The key is not tried any more. Returns the attempts that wait.
     pub(super) fn give_up(&self, key: &Key, granted: &Granted) -> Vec<Attempt> {
         let mut state = self.lock();
-        state.gone.insert(key.clone());
+        state.gone.insert(key.clone(), None);
         let waiting = state.order.drain_key(granted.key).into_iter().map(|unit| unit.content);
         waiting.inspect(|attempt| state.has_left(attempt)).collect()
     }
@@ -275,6 +289,11 @@ impl Queue {
     /// Whether so many wait that no more are read.
     pub(super) fn is_full(&self) -> bool {
         self.lock().order.is_full(self.ahead)
+    }
+
+    /// The bytes that the attempts take which wait.
+    pub(super) fn memory(&self) -> usize {
+        self.lock().order.memory()
     }
 
     /// Whether no attempt waits.
@@ -333,13 +352,30 @@ impl State {
             self.new.units += 1;
             self.new.bytes += attempt.job.length;
         }
-        if self.gone.contains(&attempt.job.key) {
-            return self.refused.push_back((attempt, Outcome::SentAway));
+        if let Some(failed) = self.gone.get(&attempt.job.key) {
+            let why = failed.map_or(Outcome::SentAway, Outcome::KeyFailed);
+            return self.refused.push_back((attempt, why));
         }
         let (job, size, now) = (Arc::clone(&attempt.job), attempt.size(), SystemClock.now());
         let unit = Unit { age: job.seq, costs: job.costs.clone(), size, arrived: arrived.max(now), content: attempt };
         if let Err(unit) = self.order.add_behind(now, job.key.as_deref(), unit, others) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
+        }
+    }
+
+    /// A command of this key has ended. If too many of them have failed in a row, none of the others is tried.
+    fn note_end(&mut self, key: &Key, granted: &Granted, has_failed: bool) {
+        let Some(most) = self.fails else { return };
+        if !has_failed {
+            self.failed.remove(key);
+            return;
+        }
+        let failed = self.failed.entry(key.clone()).or_default();
+        *failed += 1;
+        if *failed == most.get() {
+            self.gone.insert(key.clone(), Some(most));
+            let waiting = self.order.drain_key(granted.key).into_iter();
+            self.refused.extend(waiting.map(|unit| (unit.content, Outcome::KeyFailed(most))));
         }
     }
 

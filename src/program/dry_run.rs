@@ -13,11 +13,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::iter;
-use throttle::flow::framing::{Buffer, Framing};
+use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::meter::Meter;
 use throttle::flow::order::NO_KEY;
 use throttle::flow::pump::{self, PumpError};
-use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, SORTED_BUFFER, Sink, Sorted, Sorting, Source};
+use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, Sink, Sorted, Sorting, Source};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
 use throttle_limits::clock::{self, Clock, FakeClock, Nanos, SECOND};
 use throttle_limits::limits::Policy;
@@ -126,11 +126,13 @@ impl Plan {
         let mut beginning = Vec::new();
         let sink = UnitLines { framing, beginning: &mut beginning, plan: self };
         if let Some(sorting) = &self.sorting {
-            let (buffer, clock) = (Buffer::new(framing, SORTED_BUFFER), (&self.clock as &dyn Clock, true));
-            let mut flow = Sorted::new(source, sink, buffer, sorting, clock, |_| ());
+            let clock = (&self.clock as &dyn Clock, true);
+            let mut flow = Sorted::new(source, sink, framing, sorting, clock, |_| ());
             self.pump(&mut flow)?;
         } else {
-            let flow = Copying::new(source, sink, Buffer::new(framing, BUFFER), &self.meter);
+            let most = if self.look.looks_inside() { LARGEST } else { BUFFER };
+            let buffer = Buffer::new(framing, BUFFER).growing(most);
+            let flow = Copying::new(source, sink, buffer, &self.meter);
             self.pump(&mut flow.looked_into(self.look.clone()))?;
         }
         if !beginning.is_empty() {

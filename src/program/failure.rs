@@ -67,6 +67,7 @@ fn ending(outcome: &Outcome) -> String {
         Outcome::Unreadable(why) => format!("not run: {why}"),
         Outcome::TooCostly => format!("not run: {TOO_MUCH}"),
         Outcome::SentAway => "not run, as its server asked to wait for too long".to_owned(),
+        Outcome::KeyFailed(most) => format!("not tried, as others of its key failed before it (fails={most})"),
         Outcome::InputLost(error) => format!("not run, as its input cannot be held: {error}{}", advice(error)),
         Outcome::OutputLost(error) => format!("its output is lost: {error}"),
     }

@@ -20,7 +20,7 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use throttle::flow::framing::Buffer;
+use throttle::flow::framing::{Buffer, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source};
 use throttle::launch::{Batches, Known, Launching, Numbers, Options, Settling, Unused};
@@ -177,7 +177,9 @@ pub(super) fn source(commands: &Commands, hints: bool) -> Result<Opened> {
 
 /// The units of `source` as jobs, without those that are known.
 pub(super) fn batches<R: Source>(commands: &Commands, source: R, known: Option<Known>, look: Look) -> Batches<R> {
-    let buffer = Buffer::new(commands.framing, BUFFER);
+    // A unit that is an argument cannot be as long as this buffer.
+    let most = if commands.shape.to_stdin && look.looks_inside() { LARGEST } else { BUFFER };
+    let buffer = Buffer::new(commands.framing, BUFFER).growing(most);
     Batches::new(source, buffer, commands.shape, &commands.template, known, look)
 }
 

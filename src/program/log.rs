@@ -57,7 +57,8 @@ fn line(ended: &Ended, start: SystemTime, until: Option<SystemTime>) -> String {
         Outcome::Killed(signal) => (None, Some(*signal)),
         _ => (None, None),
     };
-    let is_free = matches!(outcome, Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway);
+    let is_free =
+        matches!(outcome, Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway | Outcome::KeyFailed(_));
     let fields = [
         ("seq", job.seq.to_string()),
         (name, units),

@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use throttle::flow::framing::{Buffer, Framing};
+use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{
     Copying, Descriptor, Flow, FlowError, Look, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice, enlarge,
@@ -133,19 +133,21 @@ impl Run<'_> {
                 self.report.aside(names::told(&news));
             }
         };
-        let buffer = Buffer::new(self.framing, SORTED_BUFFER);
         let clock = self.report.supply.clock();
-        let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), buffer, sorting, (clock, false), tell);
+        let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), self.framing, sorting, (clock, false), tell);
+        self.report.set_dropped(flow.dropped());
         let result = self.drive(&mut flow);
-        if !quiet && flow.untold().units > 0 {
-            self.report.aside(names::told(&News::Dropped(flow.untold().clone())));
+        if let Some(dropped) = flow.untold().filter(|_| !quiet) {
+            self.report.aside(names::told(&News::Dropped(dropped.clone())));
         }
         result
     }
 
     fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
         let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
-        let flow = Copying::new(source, sink, Buffer::new(self.framing, size), &self.report.meter);
+        let most = if self.look.looks_inside() { LARGEST } else { size };
+        let buffer = Buffer::new(self.framing, size).growing(most);
+        let flow = Copying::new(source, sink, buffer, &self.report.meter);
         self.drive(&mut flow.looked_into(self.look.clone()))
     }
 
@@ -159,8 +161,9 @@ impl Run<'_> {
                 return Ok(self.end_without_reader());
             }
             PumpError::Flow(FlowError::Write(error)) => ("cannot write to standard output".to_owned(), error.into()),
-            PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error)) => {
-                (format!("cannot read {}", self.input), error.into())
+            PumpError::Flow(FlowError::Read(error)) => (format!("cannot read {}", self.input), error.into()),
+            PumpError::Flow(FlowError::Hold(error)) => {
+                ("cannot hold a unit of such a length; make the units shorter".to_owned(), error.into())
             }
             PumpError::Flow(FlowError::Refused(number, unit, why)) => {
                 let unit = names::one(UnitName::of(self.framing).singular(), number, &unit);

@@ -17,7 +17,7 @@ use throttle_limits::store::Place;
 /// What is to be done.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
-    Pipe(Pipe),
+    Pipe(Box<Pipe>),
     Launch(Box<Launch>),
     Once(Once),
     Bucket(Bucket, Verb),
@@ -108,7 +108,7 @@ impl Task {
         }
         match &args {
             Args { launch, command, .. } if launch.shell.is_none() && command.is_empty() => {
-                Pipe::new(args, limits).map(Task::Pipe)
+                Pipe::new(args, limits).map(|pipe| Task::Pipe(Box::new(pipe)))
             }
             _ => Launch::new(args, limits).map(|launch| Task::Launch(Box::new(launch))),
         }

@@ -65,36 +65,125 @@ fn a_pipe_passes_every_byte_and_an_unterminated_last_unit_last() {
 }
 
 #[test]
-fn a_unit_that_cannot_be_looked_into_ends_a_pipe_with_words() {
-    let long = [&b"a 1\n"[..], &vec![b'x'; 300 * 1024], b"\n"].concat();
-    let ended = run(["-r", "1k/s,per=f1"], long);
-    assert_eq!((ended.code(), ended.text()), (Some(1), "a 1\n"));
-    assert!(
-        ended.err.contains("per=f1") && ended.err.contains("256 KiB") && ended.err.contains("line 2 'xxx"),
-        "{}",
-        ended.err
-    );
+fn a_long_unit_is_looked_into_like_any_other_and_ends_nothing() {
+    let long = |length: usize| format!("{{\"a\":2,\"b\":\"{}\"}}", "x".repeat(length));
+    let input = format!("{{\"a\":1}}\n{}\n{{\"a\":3}}\n{}", long(300_000), long(20_000_000));
+    for args in [
+        &["-r", "1k/s,per=/a"][..],
+        &["-r", "1k/s,cost=/a"],
+        &["-r", "1k/s,per=/a", "--drop", "--max-wait", "1h"],
+        &["-r", "1k/s,per=/a", "-k", "--stdin", "cat"],
+        &["-r", "1k/s,cost=/a+bytes/99999999", "-k", "--stdin", "cat"],
+    ] {
+        let ended = run(args, &input);
+        assert_eq!((ended.code(), ended.err.as_str()), (Some(0), ""), "{args:?}");
+        assert!(ended.text() == input, "{args:?}: {} bytes", ended.out.len());
+    }
+    let ended = run(["--dry-run", "-r", "1/s,cost=/a"], &input);
+    let times: Vec<&str> =
+        ended.text().lines().filter_map(|line| line.split_once("  # ")).map(|(_, time)| time).collect();
+    assert_eq!(times, ["0 s", "2 s", "5 s", "7 s"]);
+}
+
+/// It is as long as units may be all in all, so it waits alone.
+#[test]
+fn a_unit_of_64_mib_waits_without_a_copy_of_it() {
+    let input = format!("k {}\nk 2\nk 3", "x".repeat((64 << 20) - 2));
+    let began = Instant::now();
+    let ended = run(["-r", "5/s,initial=0,per=f1"], &input);
+    assert_eq!((ended.code(), ended.err.as_str()), (Some(0), ""));
+    assert!(ended.text() == input && began.elapsed() >= Duration::from_millis(600), "{:?}", began.elapsed());
+    assert!(ended.peak < (24 + 64) * 1024, "{} KiB", ended.peak);
+}
+
+/// Each takes more than half of the memory, so one waits outside until the other has left.
+#[test]
+fn long_units_that_do_not_fit_into_memory_together_wait_for_room() {
+    let unit = |key| format!("{key} {}\n", "x".repeat(40 << 20));
+    let input = [unit('a'), unit('b'), unit('c')].concat();
+    let ended = run(["-r", "5/s,initial=0,per=f1"], &input);
+    assert_eq!((ended.code(), ended.err.as_str()), (Some(0), ""));
+    assert!(ended.text() == input && ended.peak < (24 + 64) * 1024, "{} KiB", ended.peak);
+}
+
+#[test]
+fn a_pipe_can_keep_the_order_of_its_input_across_keys() {
+    let input = "a 1\na 2\nb 1\na 3\nb 2\nc 1\nlast";
+    let begun = Instant::now();
+    let ended = run(["-r", "10/s,per=f1", "-k"], input);
+    assert_eq!(ok(&ended), input);
+    assert!(begun.elapsed() >= Duration::from_millis(200), "{:?}", begun.elapsed());
+    let ended = run(["--dry-run", "-r", "1/s,per=f1", "-k"], input);
+    let times: Vec<&str> =
+        ended.text().lines().filter_map(|line| line.split_once("  # ")).map(|(_, time)| time).collect();
+    assert_eq!(times, ["0 s", "1 s", "1 s", "2 s", "2 s", "2 s", "2 s"], "{}", ended.text());
+    let refused = |args: &[&str], words: &str| {
+        let ended = run(args, input);
+        assert!(ended.code() == Some(2) && ended.err.contains(words), "{args:?}: {}", ended.err);
+    };
+    refused(&["-r", "1/s", "-k"], "--keep-order needs a command, or limits for each key");
+    refused(&["-r", "1/s,per=f1", "-k", "--ahead", "5"], "like -r 1/s,per=host -k");
+    refused(&["-r", "1/s,per=f1", "-k", "--drop"], "cannot be used with");
+}
+
+#[test]
+fn a_very_long_key_is_known_by_its_hash() {
+    let long = |end: &str| format!("{}{end}\n", "k".repeat(100_000));
+    let input = [long("1"), long("1"), long("2")].concat();
+    let ended = run(["-r", "10/s,per=f1,burst=1", "-n0", "-j1", "-k", "echo", "x"], &input);
+    assert_eq!(ended.text(), "x\nx\nx\n");
+    let ended = run(["-r", "10/s,per=f1", "-c", "echo \"$THROTTLE_KEY\""], &input);
+    let mut keys: Vec<&str> = ok(&ended).lines().collect();
+    keys.sort_unstable();
+    assert!(keys.iter().all(|key| key.len() == 7 + 64 && key.starts_with("sha256:")), "{keys:?}");
+    keys.dedup();
+    assert_eq!(keys.len(), 2);
 }
 
 /// Pipes and commands, which look into a unit or take what `else=` says.
 #[test]
-fn a_line_of_100_mb_takes_none_of_its_size_in_memory() {
+fn a_line_of_100_mb_is_not_looked_into_and_takes_no_more_than_64_mib() {
     let producer =
         "echo '{\"a\":1}'; printf '{\"a\":\"'; head -c 100000000 /dev/zero | tr '\\0' x; printf '\"}\\n{\"a\":2}\\n'";
     let whole = 100_000_009;
     let cases: [(&[&str], i32, usize, &str); 4] = [
-        (&["-r", "1k/s,per=/a"], 1, 8, "'per=/a' looks into units of at most 256 KiB; make the units shorter"),
+        (&["-r", "1k/s,per=/a"], 1, 8, "'per=/a' looks into units of at most 64 MiB; make the units shorter"),
         (&["-r", "1G/s,cost=/a,else=1"], 0, whole + 16, ""),
-        (&["-r", "1k/s,per=/a", "--stdin", "cat"], 123, 16, "'per=/a' looks into units of at most 192 KiB; make the"),
+        (&["-r", "1k/s,per=/a", "--stdin", "cat"], 123, 16, "'per=/a' looks into units of at most 64 MiB; make the"),
         (&["-r", "1k/s,cost=/a,else=1", "--stdin", "cat"], 0, whole + 16, ""),
     ];
     for (args, code, bytes, words) in cases {
-        let mut line = Command::new("sh").args(["-c", producer]).stdout(Stdio::piped()).spawn().unwrap();
-        let child = throttle(args).stdin(line.stdout.take().unwrap()).spawn().unwrap();
-        let ended = Started::new(child).end();
-        line.wait().unwrap();
+        let ended = produced(producer, args);
         assert_eq!((ended.code(), ended.out.len()), (Some(code), bytes), "{args:?}: {}", ended.err);
-        assert!(ended.err.contains(words) && ended.peak < 24 * 1024, "{args:?}: {} KiB: {}", ended.peak, ended.err);
+        let peak = ended.peak / 1024;
+        assert!(ended.err.contains(words) && peak < 24 + 64, "{args:?}: {peak} MiB: {}", ended.err);
+    }
+}
+
+/// What throttle makes of the output of this script.
+fn produced(script: &str, args: &[&str]) -> Ended {
+    let mut producer = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let child = throttle(args).stdin(producer.stdout.take().unwrap()).spawn().unwrap();
+    let ended = Started::new(child).end();
+    producer.wait().unwrap();
+    ended
+}
+
+/// Those behind it pay for what it cost: no wait before it, and a wait after it.
+#[test]
+fn a_unit_of_any_length_is_counted_by_its_bytes_without_a_buffer() {
+    let producer = "head -c 30000000 /dev/zero | tr '\\0' x; echo; sleep 0.1; echo last";
+    for (args, least) in [
+        (&["-r", "20M/s,cost=bytes"][..], 1200),
+        (&["-r", "20M/s,cost=bytes", "-k", "--stdin", "cat"], 1200),
+        (&["-r", "10M/s,cost=bytes/2+1"], 1200),
+        (&["-r", "1k/s", "-r", "20M/s,window,cost=bytes"], 900),
+    ] {
+        let began = Instant::now();
+        let ended = produced(producer, args);
+        assert_eq!((ended.code(), ended.out.len()), (Some(0), 30_000_006), "{args:?}: {}", ended.err);
+        assert!(began.elapsed() >= Duration::from_millis(least), "{args:?}: {:?}", began.elapsed());
+        assert!(ended.peak < 24 * 1024, "{args:?}: {} KiB", ended.peak);
     }
 }
 
@@ -169,6 +258,125 @@ fn a_pause_that_is_too_long_ends_its_key_and_no_other() {
     assert!(begun.elapsed() < LONG);
     assert_eq!((ended.code(), ended.text()), (Some(75), "b 0\nb 1\n"));
     assert!(ended.err.contains("'a' asked to wait until") && ended.err.contains("a 2"), "{}", ended.err);
+}
+
+#[test]
+fn a_key_that_fails_again_and_again_is_given_up_and_no_other() {
+    let script = "echo $1 >> tried; case $1 in *!) false;; esac";
+    let input = "a 1!\na 2\nb 1!\na 3!\na 4!\nb 2\na 5\na 6!\nc 1!\n";
+    let cases: [(&[&str], &str); 2] = [
+        (&["-r", "unlimited,per=f1,jobs=1,fails=2"], "a 1!\na 2\na 3!\na 4!\nb 1!\nb 2\nc 1!\n"),
+        (
+            &["-r", "9k/s,per=f1,jobs=1,fails=2", "--attempts", "2", "--backoff", "1ms"],
+            "a 1!\na 1!\na 2\na 3!\na 3!\nb 1!\nb 1!\nb 2\nc 1!\nc 1!\n",
+        ),
+    ];
+    for (args, tried) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = throttle([args, &["--log", "log", "-c", script]].concat());
+        let ended = {
+            command.current_dir(folder.path());
+            finish(command, input)
+        };
+        assert_eq!(ended.code(), Some(123), "{}", ended.err);
+        let not_run = "not tried, as others of its key failed before it (fails=2)";
+        for unit in ["line 7 'a 5'", "line 8 'a 6!'"] {
+            assert!(ended.err.contains(&format!("{unit}: {not_run}")), "{}", ended.err);
+        }
+        let found = fs::read_to_string(folder.path().join("tried")).unwrap();
+        let mut found: Vec<&str> = found.split_inclusive('\n').collect();
+        found.sort_unstable();
+        // With attempts it may fail before it is known that others have.
+        found.retain(|unit| *unit != "a 4!\n" || !args.contains(&"--attempts"));
+        assert_eq!(found.concat(), tried);
+        let log = fs::read_to_string(folder.path().join("log")).unwrap();
+        let last: serde_json::Value =
+            serde_json::from_str(log.lines().find(|line| line.contains("a 6!")).unwrap()).unwrap();
+        assert_eq!((&last["verdict"], &last["charged"]), (&"failed".into(), &0.into()));
+    }
+}
+
+#[test]
+fn keys_can_have_rates_of_their_own_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let rates = folder.path().join("rates");
+    fs::write(&rates, "# tiers\n\n  a \t10/s\nb  2/s,burst=2\r\n(none) 4/s\nnever 1/h\nw 2/s,window,slack=0").unwrap();
+    let limit = format!("1/s,per=f1,rates={}", rates.display());
+    let input = "a 1\na 2\na 3\nb 1\nb 2\nb 3\nc 1\nc 2\n \n \nw 1\nw 2\nw 3\n";
+    let ended = run(["--dry-run", "-r", &limit], input);
+    let mut found: Vec<&str> = ended.text().lines().filter(|line| !line.starts_with('#')).collect();
+    found.sort_unstable();
+    let expected = [
+        "   # 0 s",
+        "   # 250 ms",
+        "a 1  # 0 s",
+        "a 2  # 100 ms",
+        "a 3  # 200 ms",
+        "b 1  # 0 s",
+        "b 2  # 0 s",
+        "b 3  # 500 ms",
+        "c 1  # 0 s",
+        "c 2  # 1 s",
+        "w 1  # 0 s",
+        "w 2  # 0 s",
+        "w 3  # 1 s",
+    ];
+    assert_eq!(found, expected, "{}", ended.err);
+    for command in [&[][..], &["-k", "-c", "echo \"$1\""]] {
+        let begun = Instant::now();
+        let ended = run([&["-r", &limit][..], command].concat(), input.replace(" \n", "x\n"));
+        assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+        assert_eq!(ok(&ended).lines().count(), 13);
+    }
+}
+
+#[test]
+fn a_mistake_in_a_file_of_rates_is_named_by_its_line_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let rates = folder.path().join("rates");
+    let limit = format!("1/s,per=f1,rates={}", rates.display());
+    let refused = |limit: &str, words: &str| {
+        let ended = run(["-r", limit, "-c", "echo ran"], "a\n");
+        assert_eq!((ended.code(), ended.text()), (Some(2), ""), "{}", ended.err);
+        assert!(ended.err.contains(words), "{words}: {}", ended.err);
+    };
+    refused(&limit, "cannot read it: No such file");
+    for (text, words) in [
+        ("a 1/s\nb\n", "line 2: 'b' has no limit; write KEY LIMIT, like a.example 1/10s"),
+        ("a 1/s\n\nb 5kib\n", "line 3: "),
+        ("a 1/s\nb 2/s\na 3/s", "line 3: 'a' is named in line 1, too; leave one of them out"),
+        ("a 1MB/s", "line 1: '1MB/s' counts bytes, and per= is about units; write for example 5/s"),
+        ("a 1/s,per=f2", "line 1: "),
+    ] {
+        fs::write(&rates, text).unwrap();
+        refused(&limit, &format!("rates={}: {words}", rates.display()));
+    }
+    refused("1/s,rates=x", "rates=x: of which keys? add per=host");
+    refused("1/s,per=f1,rates=", "which file? write per=host,rates=FILE");
+    refused("unlimited,per=f1,jobs=1,rates=x", "write a rate, like 1k/s,per=host,rates=FILE");
+}
+
+#[test]
+fn what_fails_in_a_row_is_counted_for_keys_and_commands_only() {
+    for (args, words) in [
+        (&["-r", "1/s,fails=3", "true"][..], "fails=3: of what? add per=host, or use --max-fail 3"),
+        (
+            &["-r", "1/s,per=f1,fails=0", "true"],
+            "so many in a row are at least one; write for example per=host,fails=3",
+        ),
+        (
+            &["-r", "1/s,per=f1,fails=3"],
+            "fails=3 counts commands, and none is run; write -r 1/s,per=f1,fails=3 COMMAND",
+        ),
+        (
+            &["-r", "1/s,per=f1,fails=3", "-r", "9/m,per=f1,fails=2", "true"],
+            "fails= is given in '1/s,per=f1,fails=3' and",
+        ),
+        (&["-r", "1/s,per=f1,failures=3", "true"], "did you mean 5/s,per=host,fails=3?"),
+    ] {
+        let ended = run(args, "");
+        assert!(ended.code() == Some(2) && ended.err.contains(words), "{args:?}: {}", ended.err);
+    }
 }
 
 #[test]
@@ -277,6 +485,43 @@ fn what_would_wait_is_dropped_and_counted() {
     assert!(said.starts_with("throttle: dropped 6 units (3 keys, most 'k"), "{said}");
     let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
     assert_eq!((&summary["units"], &summary["dropped"]), (&6.into(), &6.into()), "in = out + dropped");
+    assert_eq!(summary["dropped_by_key"], serde_json::json!({"k0": 2, "k1": 2, "k2": 2}));
+}
+
+/// Two can leave in time after the first. The others need not wait for their time to be dropped.
+#[test]
+fn a_unit_that_is_known_to_wait_too_long_is_dropped_when_it_is_read() {
+    for rate in ["1/m,burst=1", "1/m,burst=1,per=f1"] {
+        let mut child = throttle(["-r", rate, "--drop", "--max-wait", "150s", "-q", "--summary=json"]).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(grouped(1, 2000).as_bytes()).unwrap();
+        let child = Started::new(child);
+        sleep(Duration::from_secs(1));
+        child.signal(rustix::process::Signal::INT);
+        let ended = child.end();
+        let summary: serde_json::Value = serde_json::from_str(&ended.err).expect(&ended.err);
+        let counts = ["units", "read_and_not_passed_on", "dropped"].map(|field| summary[field].as_u64().unwrap());
+        assert_eq!(counts, [1, 2, 1997], "{rate}");
+        drop(stdin);
+    }
+}
+
+/// More than any pipe holds, and more than may wait at once.
+#[test]
+fn a_writer_never_waits_for_a_reader_that_stalls_if_units_are_dropped() {
+    let line = format!("k {}\n", "x".repeat(1000));
+    for wait in ["0", "1h"] {
+        let mut child =
+            throttle(["-r", "1M/s,per=f1", "--drop", "--max-wait", wait, "-q", "--summary=json"]).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        (0..80_000).for_each(|_| stdin.write_all(line.as_bytes()).unwrap());
+        drop(stdin);
+        let ended = Started::new(child).end();
+        let summary: serde_json::Value = serde_json::from_str(&ended.err).expect(&ended.err);
+        let [units, dropped] = ["units", "dropped"].map(|field| summary[field].as_u64().unwrap());
+        assert_eq!((ended.code(), units + dropped), (Some(0), 80_000), "in = out + dropped");
+        assert!(ended.text() == line.repeat(usize::try_from(units).unwrap()) && dropped > 50_000, "{dropped}");
+    }
 }
 
 #[test]

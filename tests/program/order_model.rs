@@ -337,7 +337,7 @@ impl Run {
         let (own, common, start) = (policies(each), policies(all), 1000 * MS);
         let of = |policies: &'static [(Policy, usize)]| policies.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let (own, common): (Vec<_>, Vec<_>) = (of(own.leak()), of(common.leak()));
-        let order = Order::new(&Rules { each: &own, all: &common, jobs, max_wait }, start);
+        let order = Order::new(&Rules { each: &own, all: &common, jobs, max_wait, ..Rules::default() }, start);
         let fills = each.iter().chain(all).filter_map(|spec| match spec.start(start) {
             State::Bucket(bucket) => Some(bucket.fill_time()),
             State::Window(_) => None,

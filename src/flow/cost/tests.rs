@@ -35,6 +35,13 @@ fn a_cost_is_fixed_or_read_from_the_unit() {
         ("bytes/4+300", "12345", Some(302)),
         ("bytes+1k", "12345", Some(1005)),
         ("bytes+18446744073709551615", "1", Some(u64::MAX)),
+        ("/max_tokens+bytes/4+300", r#"{"max_tokens":7}"#, Some(7 + 4 + 300)),
+        ("/max_tokens+bytes/4+300", r#"{"max_tokens":"many"}"#, None),
+        ("/max_tokens+bytes/4+300,else=9", "{}", Some(9)),
+        ("300+f2+f1", "4 5", Some(309)),
+        ("f2:++f1:+", "4+5", Some(9)),
+        ("/a\\+b+1", r#"{"a+b":6}"#, Some(7)),
+        ("f1+f2", "18446744073709551615 1", Some(u64::MAX)),
     ] {
         assert_eq!(cost(text).of(unit.as_bytes()), expected, "{text} of {unit:?}");
     }
@@ -42,14 +49,21 @@ fn a_cost_is_fixed_or_read_from_the_unit() {
 
 #[test]
 fn a_unit_that_is_not_looked_into_costs_what_is_known_without() {
-    for (text, expected) in
-        [("800", Some(800)), ("bytes/4,else=100", Some(100)), ("bytes/4", None), ("f2", None), ("f2,else=0", Some(0))]
-    {
-        assert_eq!(cost(text).unread(), expected, "{text}");
+    for (text, unread, of_length) in [
+        ("800", Some(800), Some(800)),
+        ("bytes/4,else=100", Some(100), Some(25)),
+        ("bytes/4+7", None, Some(32)),
+        ("f2", None, None),
+        ("f2+bytes", None, None),
+        ("f2+bytes,else=0", Some(0), Some(0)),
+    ] {
+        let cost = cost(text);
+        assert_eq!((cost.unread(), cost.of_length(99)), (unread, of_length), "{text}");
+        assert_eq!(cost.looks_inside(), text.starts_with('f'), "{text}");
     }
     assert_eq!(
-        cost("bytes/4+300").too_large(96 << 10).to_string(),
-        "'cost=bytes/4+300' looks into units of at most 96 KiB; add what a longer one costs, like else=1000"
+        cost("f2+bytes/4").too_large().to_string(),
+        "'cost=f2+bytes/4' looks into units of at most 64 MiB; add what a longer one costs, like else=1000"
     );
 }
 
@@ -71,6 +85,10 @@ fn each_mistake_has_its_own_words() {
         ("bytes*2", "bytes/4+300"),
         ("bytes+300/4", "bytes/4+300"),
         ("bytes-1", "bytes/4+300"),
+        ("f3/2", "only bytes are divided"),
+        ("bytes+", "how much? write a number, f3"),
+        ("+5", "how much? write a number, f3"),
+        ("f3+tokens", "no cost is called 'tokens'"),
         ("host", "a cost is a number in the unit"),
         ("re:[0-9]+", "a cost is a number in the unit"),
         ("tokens", "no cost is called 'tokens'; JSON: /tokens; else write 800, f3 or bytes/4"),
@@ -96,6 +114,16 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn the_cost_of_a_sum_is_the_sum_of_the_costs(
+        terms in prop::collection::vec("(f[1-3]|f2:\\+|/a|bytes(/[1-9])?|[1-9][0-9]{0,3})", 1..5),
+        unit in prop::sample::select(vec!["1 2 3", "4+5", "{\"a\":6}", "7", ""]),
+    ) {
+        let of = |text: &str| cost(text).of(unit.as_bytes());
+        let sum: Option<u64> = terms.iter().map(|term| of(term)).sum();
+        prop_assert_eq!(of(&terms.join("+")), sum);
+    }
 
     #[test]
     fn any_text_is_read_or_refused_in_one_line(text in "(bytes|f|/|else=|[0-9]|[:,.~$+-]|[a-z]|\\PC){0,8}") {

@@ -6,7 +6,6 @@ use super::unit::{Crowd, Unit};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::Each;
 
 /// So many finish tags are kept of keys that are idle. If there are more, the virtual time moves on.
 const MOST_TAGS: usize = 10_000;
@@ -93,10 +92,10 @@ impl<T> Busy<T> {
 }
 
 impl<T> InUse<T> {
-    /// None; at most `most` are stored.
-    pub(super) fn new(each: Each, most: usize, max_wait: Option<Nanos>) -> Self {
+    /// None is in use.
+    pub(super) fn new(table: Keyed, max_wait: Option<Nanos>) -> Self {
         InUse {
-            table: Keyed::new(each, most),
+            table,
             busy: HashMap::default(),
             outside: BTreeSet::new(),
             outsiders: 0,

@@ -1,5 +1,6 @@
 //! The limits of many keys, each with a state of its own, in at most 100 bytes a key beyond the key's own bytes.
 
+use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use throttle_limits::clock::{MILLISECOND, Nanos};
 pub use throttle_limits::limits::KeyId;
@@ -14,7 +15,11 @@ const BETWEEN_SWEEPS: Nanos = 100 * MILLISECOND;
 /// The states of all keys. Those in use have units that wait or run.
 #[derive(Debug)]
 pub(crate) struct Keyed {
-    pub(crate) each: Each,
+    each: Each,
+    /// The limits of keys that have others: of those that were not seen yet, and of those that are stored, which are never
+    /// forgotten.
+    named: HashMap<Box<[u8]>, Each>,
+    own: HashMap<KeyId, Each>,
     keys: Keys<Name>,
     /// The most keys that are stored.
     most: usize,
@@ -31,8 +36,20 @@ enum Name {
 }
 
 impl Keyed {
-    pub(crate) fn new(each: Each, most: usize) -> Self {
-        Keyed { each, keys: Keys::new(FEW), most, swept: 0, fresh_from: 0 }
+    /// Each key has the limits `each`, but those that are `named` have others.
+    pub(crate) fn new(each: Each, named: HashMap<Box<[u8]>, Each>, most: usize) -> Self {
+        Keyed { each, named, own: HashMap::new(), keys: Keys::new(FEW), most, swept: 0, fresh_from: 0 }
+    }
+
+    /// All limits of keys.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &Each> {
+        [&self.each].into_iter().chain(self.named.values()).chain(self.own.values())
+    }
+
+    /// The limits of the key with this name.
+    pub(crate) fn limits_of(&self, name: &[u8]) -> &Each {
+        let own = || self.own.get(&self.find(name)?);
+        if self.own.is_empty() { None } else { own() }.or_else(|| self.named.get(name)).unwrap_or(&self.each)
     }
 
     /// How many keys are stored.
@@ -46,7 +63,13 @@ impl Keyed {
 
     /// Adds a key that is not yet there, in its fresh state, and forgets some that are fresh again.
     pub(crate) fn add(&mut self, name: &[u8], now: Nanos) -> KeyId {
-        self.keys.add(self.keys.hash(name), name, &self.each, now)
+        let key = self.keys.add(self.keys.hash(name), name, &self.each, now);
+        if let Some(each) = self.named.remove(name) {
+            *self.keys.state_mut(key) = each.fresh();
+            self.keys.set_in_use(key, true);
+            self.own.insert(key, each);
+        }
+        key
     }
 
     pub(crate) fn name(&self, key: KeyId) -> &[u8] {
@@ -64,12 +87,16 @@ impl Keyed {
 
     /// Nothing of the key waits or runs any more.
     pub(crate) fn set_idle(&mut self, key: KeyId) {
-        self.keys.set_in_use(key, false);
-        self.note(key);
+        if !self.own.contains_key(&key) {
+            self.keys.set_in_use(key, false);
+            self.note(key);
+        }
     }
 
     pub(crate) fn forget(&mut self, key: KeyId) {
-        self.keys.forget(key);
+        if !self.own.contains_key(&key) {
+            self.keys.forget(key);
+        }
     }
 
     /// The state of the key may be fresh earlier than before.
@@ -81,11 +108,11 @@ impl Keyed {
 
     /// The state of a key, and the limits that it is a state of.
     pub(crate) fn state(&self, key: KeyId) -> (&Each, &Thin) {
-        (&self.each, self.keys.state(key))
+        (self.own.get(&key).unwrap_or(&self.each), self.keys.state(key))
     }
 
     pub(crate) fn state_mut(&mut self, key: KeyId) -> (&Each, &mut Thin) {
-        (&self.each, self.keys.state_mut(key))
+        (self.own.get(&key).unwrap_or(&self.each), self.keys.state_mut(key))
     }
 
     /// Whether there is room for one more key beside those stored, not counting `outside` of them. If there is not, all

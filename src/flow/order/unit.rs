@@ -4,13 +4,15 @@ use super::keyed::KeyId;
 use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
 pub use throttle_limits::limits::Charged;
-use throttle_limits::limits::Policy;
+use throttle_limits::limits::{Each, Policy};
 
 /// What an [`Order`](super::Order) keeps to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules<'a> {
     /// The limits of each key. Each policy counts the cost of a unit that has the index beside it.
     pub each: &'a [(&'a Policy, usize)],
+    /// Keys that have other limits than these.
+    pub named: &'a [NamedKey],
     /// The limits of all keys together.
     pub all: &'a [(&'a Policy, usize)],
     /// The most units of one key that may run at once. Something runs from when it leaves until [`Order::ended`](super::Order::ended). `None`
@@ -18,6 +20,23 @@ pub struct Rules<'a> {
     pub jobs: Option<NonZeroU32>,
     /// Units that would wait longer are dropped, in nanoseconds.
     pub max_wait: Option<Nanos>,
+}
+
+/// A key with limits of its own.
+#[derive(Clone, Debug)]
+pub struct NamedKey {
+    /// Its name.
+    pub key: Box<[u8]>,
+    /// Its limits. Each counts the cost of a unit that has the index beside it.
+    pub each: Vec<(Policy, usize)>,
+}
+
+impl NamedKey {
+    /// Its name, and its limits as they are made at `now`.
+    pub(super) fn limits(&self, now: Nanos) -> (Box<[u8]>, Each) {
+        let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
+        (self.key.clone(), Each::new(&each, now))
+    }
 }
 
 /// A unit that waits.

@@ -1,5 +1,6 @@
 //! What is wrong with a selector, or with a unit that it looks into.
 
+use crate::flow::framing::LARGEST;
 use thiserror::Error;
 
 /// The deepest JSON Pointer. The parser can descend 127 levels.
@@ -7,12 +8,10 @@ pub(super) const MOST_DEEP: usize = 100;
 
 /// A unit that is larger than what can be looked into.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("'{by}' looks into units of at most {} KiB; {advice}", .most / 1024)]
+#[error("'{by}' looks into units of at most {} MiB; {advice}", LARGEST >> 20)]
 pub struct TooLarge {
     /// What looks into it, as it was written.
     pub(crate) by: String,
-    /// In bytes.
-    pub(crate) most: usize,
     pub(crate) advice: String,
 }
 

@@ -15,19 +15,19 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Reads the part at the beginning of `text`, and returns the rest: it begins with a comma, or is empty. `None` if it is
-    /// not meant as a part.
-    pub(crate) fn read(text: &str) -> Option<Result<(Self, &str), SelectorError>> {
+    /// Reads the part at the beginning of `text`, and returns the rest: it begins with one of these `ends`, or is empty. `None`
+    /// if it is not meant as a part.
+    pub(crate) fn read<'a>(text: &'a str, ends: &[char]) -> Option<Result<(Self, &'a str), SelectorError>> {
         if text.starts_with('/') {
-            return Some(Pointer::read(text).map(|(pointer, rest)| (Part::Json(pointer), rest)));
+            return Some(Pointer::read(text, ends).map(|(pointer, rest)| (Part::Json(pointer), rest)));
         }
         let number = text.strip_prefix('f')?;
         let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
         let (digits, rest) = number.split_at(end);
-        match (digits, rest.as_bytes().first()) {
-            ("", None | Some(b':' | b',' | b'-')) => Some(Err(SelectorError::NoFieldNumber)),
+        match (digits, rest.chars().next()) {
+            ("", None | Some(':' | ',' | '-')) => Some(Err(SelectorError::NoFieldNumber)),
             ("", _) => None,
-            (_, None | Some(b',' | b':')) => Some(field(digits, rest)),
+            (_, next) if next.is_none_or(|next| next == ':' || ends.contains(&next)) => Some(field(digits, rest, ends)),
             // A name of JSON that looks like it: `f2.x`.
             _ => None,
         }
@@ -48,7 +48,7 @@ impl Part {
 }
 
 /// `rest` follows the digits: a colon and a byte, or what does not belong to the field.
-fn field<'a>(digits: &str, rest: &'a str) -> Result<(Part, &'a str), SelectorError> {
+fn field<'a>(digits: &str, rest: &'a str, ends: &[char]) -> Result<(Part, &'a str), SelectorError> {
     // A number that is too large names a field that no unit has.
     let number = NonZeroUsize::new(digits.parse().unwrap_or(usize::MAX)).ok_or(SelectorError::FieldZero)?;
     let Some(rest) = rest.strip_prefix(':') else { return Ok((Part::Field(number, None), rest)) };
@@ -57,10 +57,10 @@ fn field<'a>(digits: &str, rest: &'a str) -> Result<(Part, &'a str), SelectorErr
         [byte, ..] if byte.is_ascii() => (*byte, &rest[1..]),
         _ => return Err(SelectorError::NotOneByte),
     };
-    match rest.as_bytes().first() {
-        None | Some(b',') => Ok((Part::Field(number, Some(byte)), rest)),
+    match rest.chars().next() {
+        next if next.is_none_or(|next| ends.contains(&next)) => Ok((Part::Field(number, Some(byte)), rest)),
         Some(_) if byte == b',' => Err(SelectorError::CommaMissing(number.get())),
-        Some(_) => Err(SelectorError::NotOneByte),
+        _ => Err(SelectorError::NotOneByte),
     }
 }
 

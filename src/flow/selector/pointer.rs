@@ -12,13 +12,18 @@ use std::fmt;
 pub(crate) struct Pointer(Box<[Box<str>]>);
 
 impl Pointer {
-    /// Reads the pointer at the beginning of `text`, up to a comma without a backslash before it.
-    pub(super) fn read(text: &str) -> Result<(Self, &str), SelectorError> {
-        let mut commas = text.match_indices(',').map(|(place, _)| place);
-        let end = commas.find(|place| !text[..*place].ends_with('\\')).unwrap_or(text.len());
+    /// Reads the pointer at the beginning of `text`, up to one of these `ends` without a backslash before it.
+    pub(super) fn read<'a>(text: &'a str, ends: &[char]) -> Result<(Self, &'a str), SelectorError> {
+        let mut ends = text.match_indices(ends).map(|(place, _)| place);
+        let end = ends.find(|place| !text[..*place].ends_with('\\')).unwrap_or(text.len());
         let (pointer, rest) = text.split_at(end);
-        let names: Option<Box<[Box<str>]>> =
-            pointer.replace("\\,", ",").split('/').skip(1).map(|name| unescaped(name).map(String::into)).collect();
+        let names: Option<Box<[Box<str>]>> = pointer
+            .replace("\\,", ",")
+            .replace("\\+", "+")
+            .split('/')
+            .skip(1)
+            .map(|name| unescaped(name).map(String::into))
+            .collect();
         let names = names.ok_or_else(|| SelectorError::Tilde(tildes_escaped(pointer)))?;
         if names.len() > MOST_DEEP { Err(SelectorError::TooDeep) } else { Ok((Pointer(names), rest)) }
     }
@@ -49,9 +54,9 @@ fn unescaped(name: &str) -> Option<String> {
     })
 }
 
-/// A name as it is written in a pointer, in a list.
+/// A name as it is written in a pointer, in a list or a sum.
 pub(crate) fn escaped(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1").replace(',', "\\,")
+    name.replace('~', "~0").replace('/', "~1").replace(',', "\\,").replace('+', "\\+")
 }
 
 /// The same pointer with each ~ that escapes nothing escaped.

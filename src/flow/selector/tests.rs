@@ -207,8 +207,8 @@ fn what_follows_a_comma_is_left_in_a_list() {
 
 #[test]
 fn a_unit_that_is_too_large_is_said_with_the_largest_size() {
-    let error = "/id".parse::<Selector>().unwrap().too_large(192 << 10).to_string();
-    assert_eq!(error, "'per=/id' looks into units of at most 192 KiB; make the units shorter, or leave per= out");
+    let error = "/id".parse::<Selector>().unwrap().too_large().to_string();
+    assert_eq!(error, "'per=/id' looks into units of at most 64 MiB; make the units shorter, or leave per= out");
 }
 
 /// Pieces of which many URLs are made.

@@ -1,7 +1,7 @@
 //! The command line as a whole: its groups of flags, and the rules between flags. Parsing, help, man page, completions and
 //! the page of options come from it.
 //!
-//! Headings have a meaning: a flag under "Launch" needs a command (but --dry-run does not), and flags under "Input" and
+//! Headings have a meaning: a flag under "Launch" needs a command (but --dry-run and --keep-order do not), and flags under "Input" and
 //! "Launch" cannot be used with a flag that is about a bucket by itself.
 
 use super::bucket::SharedFlags;
@@ -58,7 +58,7 @@ const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
 
 /// Other flags that exclude each other, and what to write instead, if there is a way.
 const APART: [(&str, &[&str], &str); 11] = [
-    ("drop", &["bucket"], ""),
+    ("drop", &["bucket", "keep_order"], ""),
     (
         "drop",
         &["command", "shell"],
@@ -141,7 +141,8 @@ pub(super) fn missing(command: &Command, matches: &ArgMatches) -> Option<String>
         return None;
     }
     let needs_command = |arg: &&Arg| {
-        let is_of_launch = arg.get_help_heading() == Some("Launch") && arg.get_id() != "dry_run";
+        let is_of_pipes_too = ["dry_run", "keep_order"].iter().any(|id| arg.get_id() == id);
+        let is_of_launch = arg.get_help_heading() == Some("Launch") && !is_of_pipes_too;
         (arg.get_id() == "repeat" || is_of_launch) && is_given(arg.get_id().as_str())
     };
     let flag = shown(command.get_arguments().find(needs_command)?.get_id().as_str());

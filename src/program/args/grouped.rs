@@ -3,6 +3,7 @@
 use super::rule::Rule;
 use crate::program::lookup::quoted;
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::time::Duration;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
@@ -21,6 +22,8 @@ pub(crate) struct Grouped {
     pub(crate) per: Option<Selector>,
     /// The most commands of one key at once.
     pub(crate) jobs: Option<NonZeroU32>,
+    /// So many failures in a row end a key.
+    pub(crate) fails: Option<NonZeroU32>,
     pub(crate) burst: Option<Amount>,
     /// As the user wrote them.
     pub(super) rules: Vec<Rule>,
@@ -74,7 +77,8 @@ impl Grouped {
         }
         let per = rules.iter().find_map(|rule| rule.per.clone());
         let jobs = rules.iter().find_map(|rule| rule.jobs);
-        Ok(Some(Grouped { all, each, per, jobs, burst, rules: rules.to_vec() }))
+        let fails = rules.iter().find_map(|rule| rule.fails);
+        Ok(Some(Grouped { all, each, per, jobs, fails, burst, rules: rules.to_vec() }))
     }
 
     /// The same for a bucket, which must be able to keep them.
@@ -137,10 +141,33 @@ impl Grouped {
             },
             each: policies(&self.each, self.all.len()),
             all: policies(&self.all, 0),
+            named: Vec::new(),
             jobs: runs.then(|| self.jobs.unwrap_or(NonZeroU32::MAX)),
+            fails: self.fails,
             max_wait: drop_after.map(in_nanos),
             ahead,
         })
+    }
+
+    /// The file that names the limits of some keys.
+    pub(crate) fn rates(&self) -> Option<&Path> {
+        self.rules.iter().find_map(|rule| rule.rates.as_deref())
+    }
+
+    /// The limits of a key that has this one instead of that with `rates=`, and which of the costs each counts.
+    ///
+    /// # Errors
+    /// It does not go with the others.
+    pub(crate) fn each_with(&self, limit: Limit) -> Result<Vec<(Policy, usize)>, String> {
+        if limit.rate().is_some_and(|rate| rate.is_bytes()) {
+            return Err(format!("'{limit}' counts bytes, and per= is about units; write for example 5/s"));
+        }
+        let mut rules = self.rules.clone();
+        rules.iter_mut().filter(|rule| rule.rates.is_some()).for_each(|rule| rule.limit = limit);
+        let groups = Grouped::new(&rules, self.burst)?.map_or_else(Vec::new, |named| named.each);
+        let kind = |group: &Group| self.each.iter().position(|other| other.cost == group.cost);
+        let kinds = groups.into_iter().filter_map(|group| Some((kind(&group)?, group.policy)));
+        Ok(kinds.map(|(place, policy)| (policy, self.all.len() + place)).collect())
     }
 
     /// Where the limits that were written are among those of a bucket, which must agree with them.
@@ -170,10 +197,13 @@ impl Grouped {
 
     /// What to say if commands of a key are counted, but none is run.
     pub(crate) fn jobs_without_commands(&self) -> Option<String> {
-        let rule = self.rules.iter().find(|rule| rule.jobs.is_some())?;
-        let jobs = rule.jobs?;
+        let counts = |rule: &Rule| {
+            let jobs = rule.jobs.map(|jobs| format!("jobs={jobs}"));
+            jobs.or(rule.fails.map(|fails| format!("fails={fails}")))
+        };
+        let (rule, counts) = self.rules.iter().find_map(|rule| Some((rule, counts(rule)?)))?;
         let rule = word(rule);
-        Some(format!("--rate: jobs={jobs} counts commands, and none is run; write -r {rule} COMMAND"))
+        Some(format!("--rate: {counts} counts commands, and none is run; write -r {rule} COMMAND"))
     }
 }
 
@@ -219,12 +249,10 @@ fn check(rules: &[Rule]) -> Result<(), String> {
             word(&right)
         ));
     }
-    let mut jobs = rules.iter().filter(|rule| rule.jobs.is_some());
-    if let (Some(first), Some(second)) = (jobs.next(), jobs.next()) {
-        let is_nothing_else = second.limit == Limit::Unlimited;
-        let right = if is_nothing_else { first.clone() } else { Rule { jobs: None, ..second.clone() } };
-        return Err(format!("--rate: jobs= is given in '{first}' and '{second}'; write it once: -r {}", word(&right)));
-    }
+    let without_jobs = |rule: &Rule| Rule { jobs: None, ..rule.clone() };
+    check_once(rules, "jobs", |rule| rule.jobs.is_some(), without_jobs)?;
+    check_once(rules, "fails", |rule| rule.fails.is_some(), |rule| Rule { fails: None, ..rule.clone() })?;
+    check_once(rules, "rates", |rule| rule.rates.is_some(), |rule| Rule { rates: None, ..rule.clone() })?;
     let is_bytes = |rule: &&Rule| rule.limit.rate().is_some_and(|rate| rate.is_bytes());
     let units = rules.iter().find(|rule| rule.limit != Limit::Unlimited && !is_bytes(rule));
     if let (Some(bytes), Some(units)) = (rules.iter().find(is_bytes), units) {
@@ -233,6 +261,20 @@ fn check(rules: &[Rule]) -> Result<(), String> {
         return Err(in_limits(&PolicyError::BytesBesideUnits { bytes, units }));
     }
     Ok(())
+}
+
+/// What is wrong if something that holds for the run is given twice. `without` leaves it out.
+fn check_once(
+    rules: &[Rule],
+    name: &str,
+    is_given: impl Fn(&Rule) -> bool,
+    without: impl Fn(&Rule) -> Rule,
+) -> Result<(), String> {
+    let mut found = rules.iter().filter(|rule| is_given(rule));
+    let (Some(first), Some(second)) = (found.next(), found.next()) else { return Ok(()) };
+    let is_nothing_else = second.limit == Limit::Unlimited;
+    let right = if is_nothing_else { first.clone() } else { without(second) };
+    Err(format!("--rate: {name}= is given in '{first}' and '{second}'; write it once: -r {}", word(&right)))
 }
 
 /// A burst beside limits that count different things belongs to one of them.

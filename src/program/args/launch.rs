@@ -57,7 +57,9 @@ pub(crate) struct LaunchFlags {
     /// Print output in input order. If 10 000 results or 1 GiB of output wait for an earlier command, launching waits.
     /// Output that waits is kept in an unnamed file in TMPDIR (/tmp), like output beyond 1 MiB of all commands
     /// together.
-    #[arg(short, long, help = "Print output in input order", long_help)]
+    ///
+    /// In a pipe with limits for each key: pass units on in input order. One key then holds up all.
+    #[arg(short, long, help = "Print output, or pass units on, in input order", long_help)]
     pub(crate) keep_order: bool,
 
     /// Print each line of output as soon as it is complete; lines of different commands mix. A last line without its

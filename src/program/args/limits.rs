@@ -20,7 +20,8 @@ use throttle_limits::store::Address;
 pub(crate) struct LimitFlags {
     /// Let through at most this; repeat it for several limits at once.
     ///
-    /// LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N].
+    /// LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N][,fails=N]
+    /// [,rates=FILE].
     ///
     /// RATE is COUNT[/[N]UNIT]: 5/s 100/min 3/15s 0.5/s 5k/h 2/500ms 1MiB/s 1.5GB/s, or unlimited.
     ///
@@ -62,10 +63,20 @@ pub(crate) struct LimitFlags {
     ///
     /// jobs=N beside per=SEL: at most N commands for one value at once. unlimited,per=host,jobs=2 limits nothing else.
     ///
+    /// fails=N beside per=SEL: after N commands for one value have failed in a row, its other units are not tried, and fail
+    /// as such: unlimited,per=host,fails=3 does not wait 90 times for a host that is gone.
+    ///
+    /// rates=FILE beside per=SEL: lines of KEY LIMIT name values that have another limit than this one; blank lines, and
+    /// lines that begin with #, count for nothing. The file is read once, before anything else.
+    ///
     /// cost=COST: how much of the limit a unit takes, instead of 1: a number, 800; a field with a whole number in it,
-    /// f3 or f3:X; a value in JSON, /max_tokens; or bytes[/N][+M], its bytes divided by N and rounded up, and M more. 0
-    /// passes free. else=N is the cost of a unit whose own cannot be read; without it such a unit fails, and ends a
-    /// pipe. -r 500/min -r 200k/min,burst=200k,cost=bytes/4+300 is for an API that counts requests and tokens.
+    /// f3 or f3:X; a value in JSON, /max_tokens; bytes[/N], its bytes divided by N and rounded up; or a sum of these,
+    /// /max_tokens+bytes/4+300 (a plus in a name of JSON is \+). 0 passes free. else=N is the cost of a unit whose own
+    /// cannot be read; without it such a unit fails, and ends a pipe. -r 500/min
+    /// -r 200k/min,burst=200k,cost=bytes/4+300 is for an API that counts requests and tokens.
+    ///
+    /// A unit that is looked into, for SEL or COST, may be 64 MiB long. bytes counts units of any length: a pipe passes
+    /// one that outgrows its buffer at once, and those behind it wait until all of it is paid.
     #[arg(short, long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = rule())]
     #[arg(help = "At most this: 5/s, 100/min, 10MiB/s; repeat for several", long_help)]
     pub(crate) rate: Vec<Rule>,
@@ -79,8 +90,9 @@ pub(crate) struct LimitFlags {
     pub(crate) burst: Option<Amount>,
 
     /// Pass on what conforms, and drop every unit that would wait longer than --max-wait (0 without it), so that a fast
-    /// writer never waits for us: tail -F app.log | throttle -r 10/s,burst=50,per=/service --drop. How many units were
-    /// dropped is said at most every 10 s and at the end.
+    /// writer never waits for us: tail -F app.log | throttle -r 10/s,burst=50,per=/service --drop. A unit is dropped as
+    /// soon as it is known that it cannot leave in time, also if --ahead units wait, or if the reader of the output
+    /// stalls. How many units were dropped is said at most every 10 s and at the end; --summary=json counts them by key.
     #[arg(long, help = "Drop units that would wait, instead of passing them on late", long_help)]
     pub(crate) drop: bool,
 }

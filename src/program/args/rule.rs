@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::str::FromStr;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle_limits::rate::Limit;
 
-/// `LIMIT[,per=SEL][,cost=COST][,else=N][,jobs=N]`
+/// `LIMIT[,per=SEL][,cost=COST][,else=N][,jobs=N][,fails=N][,rates=FILE]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub(crate) limit: Limit,
@@ -17,6 +18,10 @@ pub(crate) struct Rule {
     pub(crate) cost: Option<Cost>,
     /// The most commands of one key at once.
     pub(crate) jobs: Option<NonZeroU32>,
+    /// After so many commands of one key have failed in a row, its other units are not tried.
+    pub(crate) fails: Option<NonZeroU32>,
+    /// Names the limits of some keys.
+    pub(crate) rates: Option<PathBuf>,
 }
 
 /// The items of a list, as they are found.
@@ -28,6 +33,8 @@ struct Items<'a> {
     cost: Option<Cost>,
     otherwise: Option<u64>,
     jobs: Option<NonZeroU32>,
+    fails: Option<NonZeroU32>,
+    rates: Option<PathBuf>,
 }
 
 impl<'a> Items<'a> {
@@ -61,6 +68,17 @@ impl<'a> Items<'a> {
                 let why = "at least one command of a key must run; write for example per=host,jobs=2";
                 set_once(&mut self.jobs, jobs.map_err(|_| about(&why))?, "per=host,jobs=2").map(|()| rest)
             }
+            "fails" => {
+                let fails = item[key.len() + 1..].parse();
+                let why = "so many in a row are at least one; write for example per=host,fails=3";
+                set_once(&mut self.fails, fails.map_err(|_| about(&why))?, "per=host,fails=3").map(|()| rest)
+            }
+            "rates" => {
+                let file = &item[key.len() + 1..];
+                let named =
+                    if file.is_empty() { Err(about(&"which file? write per=host,rates=FILE")) } else { Ok(file) };
+                set_once(&mut self.rates, named?.into(), "per=host,rates=FILE").map(|()| rest)
+            }
             _ => {
                 refuse_unknown_key(key, item)?;
                 self.limit.push(item);
@@ -70,9 +88,15 @@ impl<'a> Items<'a> {
     }
 
     fn into_rule(self, text: &str) -> Result<Rule, String> {
-        let Items { limit, per, cost, otherwise, jobs } = self;
+        let Items { limit, per, cost, otherwise, jobs, fails, rates } = self;
         if let (None, Some(jobs)) = (&per, jobs) {
             return Err(format!("jobs={jobs}: of what? add per=host, or use -j {jobs}"));
+        }
+        if let (None, Some(fails)) = (&per, fails) {
+            return Err(format!("fails={fails}: of what? add per=host, or use --max-fail {fails}"));
+        }
+        if let (None, Some(rates)) = (&per, &rates) {
+            return Err(format!("rates={}: of which keys? add per=host", rates.display()));
         }
         let cost = match (cost, otherwise) {
             (None, Some(_)) => return Err("else= belongs to a cost; write for example cost=f3,else=100".to_owned()),
@@ -84,7 +108,7 @@ impl<'a> Items<'a> {
         }
         let limit: Limit =
             limit.join(",").parse().map_err(|error: throttle_limits::rate::ParseError| error.to_string())?;
-        let rule = Rule { limit, per, cost, jobs };
+        let rule = Rule { limit, per, cost, jobs, fails, rates };
         rule.contradiction().map_or(Ok(rule), Err)
     }
 }
@@ -93,7 +117,7 @@ impl Rule {
     /// What does not go together.
     fn contradiction(&self) -> Option<String> {
         let is_bytes = self.limit.rate().is_some_and(|rate| rate.is_bytes());
-        let Rule { limit, per, cost, jobs } = self;
+        let Rule { limit, per, cost, jobs, fails, rates } = self;
         match (limit, per, cost) {
             (_, Some(per), _) if is_bytes => {
                 Some(format!("'{limit}' counts bytes, and per= is about units; write for example 5/s,per={per}"))
@@ -104,7 +128,11 @@ impl Rule {
             (Limit::Unlimited, _, Some(_)) => {
                 Some("unlimited takes no cost; write a rate, like 500/min,cost=f3".to_owned())
             }
-            (Limit::Unlimited, Some(per), None) if jobs.is_none() => {
+            (Limit::Unlimited, ..) if rates.is_some() => Some(
+                "rates= names keys with another limit than this one; write a rate, like 1k/s,per=host,rates=FILE"
+                    .to_owned(),
+            ),
+            (Limit::Unlimited, Some(per), None) if jobs.is_none() && fails.is_none() => {
                 Some(format!("unlimited limits no key; write 1/s,per={per} or unlimited,jobs=2,per={per}"))
             }
             _ => None,
@@ -123,7 +151,8 @@ fn set_once<T>(slot: &mut Option<T>, value: T, example: &str) -> Result<(), Stri
 
 /// A pattern takes all that follows, so keys must come before it. `before` are the items that do.
 fn refuse_keys_in_pattern(selector: &str, before: &[&str]) -> Result<(), String> {
-    const KEYS: [&str; 8] = ["per=", "cost=", "else=", "jobs=", "burst=", "initial=", "slack=", "window"];
+    const KEYS: [&str; 10] =
+        ["per=", "cost=", "else=", "jobs=", "fails=", "rates=", "burst=", "initial=", "slack=", "window"];
     let is_key = |item: &str| KEYS.iter().any(|key| item.starts_with(key));
     let mut pattern = selector;
     while let Some(comma) = pattern.rfind(',').filter(|&comma| is_key(&pattern[comma + 1..])) {
@@ -142,12 +171,15 @@ fn refuse_unknown_key(key: &str, item: &str) -> Result<(), String> {
         "pre" | "per" | "key" | "by" | "each" | "for" | "group" | "host" => "per=host",
         "cost" | "costs" | "weight" | "tokens" | "cots" => "cost=800",
         "jobs" | "job" | "j" | "jbos" | "procs" | "parallel" | "concurrency" | "slots" => "per=host,jobs=2",
+        "fail" | "failures" | "max-fail" | "errors" => "per=host,fails=3",
+        "rate" | "file" | "tiers" => "per=host,rates=FILE",
         "else" | "default" | "otherwise" => "cost=f3,else=100",
         // The limit itself knows these, or says what is wrong: burst, initial, window, slack, and numbers.
         other if other.starts_with(|first: char| "biws".contains(first) || !first.is_alphabetic()) => return Ok(()),
         _ => {
             return Err(format!(
-                "no key '{item}' in a limit; use burst=N, initial=N, window, slack=TIME, per=SEL, jobs=N, cost=COST or else=N, \
+                "no key '{item}' in a limit; use burst=N, initial=N, window, slack=TIME, per=SEL, jobs=N, fails=N, rates=FILE, cost=COST \
+                 or else=N, \
                  like 5/s,burst=10; a second limit is a second --rate"
             ));
         }
@@ -191,6 +223,8 @@ impl fmt::Display for Rule {
         write!(f, "{}{first}", self.limit)?;
         self.cost.as_ref().map_or(Ok(()), |cost| write!(f, ",cost={cost}"))?;
         self.jobs.map_or(Ok(()), |jobs| write!(f, ",jobs={jobs}"))?;
+        self.fails.map_or(Ok(()), |fails| write!(f, ",fails={fails}"))?;
+        self.rates.as_ref().map_or(Ok(()), |rates| write!(f, ",rates={}", rates.display()))?;
         f.write_str(last)
     }
 }
@@ -206,7 +240,10 @@ mod tests {
         assert_eq!(rule.limit, "200k/min,burst=5".parse().unwrap());
         assert_eq!((rule.per, rule.cost), ("f2:,".parse().ok(), "/a\\,b,else=3".parse().ok()));
         assert_eq!(rule.jobs, NonZeroU32::new(2));
-        assert_eq!("5/s".parse(), Ok(Rule { limit: "5/s".parse().unwrap(), per: None, cost: None, jobs: None }));
+        assert_eq!(
+            "5/s".parse(),
+            Ok(Rule { limit: "5/s".parse().unwrap(), per: None, cost: None, jobs: None, fails: None, rates: None })
+        );
         let rule: Rule = "unlimited,jobs=2,per=re:a{1,2},b".parse().unwrap();
         assert_eq!((rule.limit, rule.per), (Limit::Unlimited, "re:a{1,2},b".parse().ok()));
     }
@@ -220,6 +257,9 @@ mod tests {
             "5000/h,window,slack=0,per=/a\\,b,cost=f2:,,else=1",
             "1/s,per=f2:,,jobs=3",
             "unlimited,per=f1:\\t,jobs=2",
+            "unlimited,per=host,fails=3",
+            "1/s,jobs=2,fails=3,per=re:a",
+            "1/s,rates=/etc/a b,per=re:a",
             "1/s,cost=800,jobs=2,per=re:a, b{1,2}",
         ] {
             assert_eq!(text.parse::<Rule>().map(|rule| rule.to_string()).as_deref(), Ok(text));
@@ -234,7 +274,7 @@ mod tests {
             items in prop::collection::vec(
                 prop::sample::select(vec![
                     "5/s", "1MB/s", "unlimited", "burst=5", "window", "per=", "host", "f2", ":", ",", "/a", "re:", "cost=", "bytes",
-                    "else=", "jobs=", "2", " ", "\\\\", "é", "=",
+                    "else=", "jobs=", "fails=", "rates=", "2", " ", "\\\\", "é", "=",
                 ]),
                 0..9,
             ),

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 /// Limits that show what can be written, and what may follow one after a comma.
 const LIMITS: &str = "1/s 10/s 100/min 5000/h,window 1MiB/s unlimited";
-const KEYS: &str = "window burst=10 initial=0 slack=0 per=host jobs=2 cost=bytes/4+300 else=100";
+const KEYS: &str = "window burst=10 initial=0 slack=0 per=host jobs=2 fails=3 rates=FILE cost=bytes/4+300 else=100";
 
 /// The command line with what only a shell needs to know: values to choose from, and which values are no files.
 fn command() -> Command {

@@ -39,7 +39,8 @@ impl Sink for Slow {
 }
 
 fn report(args: &[&str]) -> (FakeClock, Report) {
-    let Task::Pipe(Pipe { limits, input, reporting, .. }) = Task::from_words(args).unwrap() else { panic!("{args:?}") };
+    let Task::Pipe(pipe) = Task::from_words(args).unwrap() else { panic!("{args:?}") };
+    let Pipe { limits, input, reporting, .. } = *pipe;
     let policy = &limits.named().unwrap().policy();
     let unit = UnitName::of(input.framing(policy).unwrap());
     let clock = FakeClock::at(1000 * SECOND);

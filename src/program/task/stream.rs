@@ -48,7 +48,12 @@ impl Pipe {
         if let Some(mistake) = named.and_then(Grouped::jobs_without_commands) {
             return Err(mistake);
         }
-        let sorting = sorting(&args, &limits, false);
+        let mut sorting = sorting(&args, &limits, false);
+        if args.launch.keep_order {
+            let has_keys = |sorting: &&mut Sorting| sorting.look.per.is_some() && args.input.ahead.is_none();
+            let in_order = sorting.as_mut().filter(has_keys).ok_or(KEPT_ORDER)?;
+            in_order.ahead = 1;
+        }
         if args.input.ahead.is_some() && sorting.is_none() {
             return Err(
                 "--ahead belongs to limits for each key; write for example -r 1/s,per=host --ahead 10000".to_owned()
@@ -118,6 +123,9 @@ impl Commands {
         name.map_or_else(|| "the script".to_owned(), |name| name.to_string_lossy().into_owned())
     }
 }
+
+const KEPT_ORDER: &str = "--keep-order needs a command, or limits for each key without --ahead, like -r 1/s,per=host -k; \
+    a pipe without such limits keeps the order";
 
 const NO_BYTES: &str = "--rate: a command is a unit, not bytes; write -r 5/s \
     (for a command's own traffic use its option: rsync --bwlimit, curl --limit-rate)";

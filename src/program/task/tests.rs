@@ -26,7 +26,7 @@ fn mistake(args: &[&str]) -> Option<String> {
 #[track_caller]
 fn pipe(args: &[&str]) -> Pipe {
     let Ok(Task::Pipe(pipe)) = Task::from_words(args) else { panic!("{args:?} is no pipe") };
-    pipe
+    *pipe
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_bucket_keeps_the_costs_of_its_limits_but_not_the_number_of_one_call() {
 fn a_stream_with_limits_and_without_a_bucket_does_not_use_the_bucket_of_the_environment() {
     let environment = Environment::new(Some("a b".into()), None, None);
     let task = |args: &[&str]| Task::from_environment(args, &environment);
-    assert!(matches!(task(&["-r", "5/s"]), Ok(Task::Pipe(Pipe { limits: Limits::Own(_), .. }))));
+    assert!(matches!(task(&["-r", "5/s"]), Ok(Task::Pipe(pipe)) if matches!(pipe.limits, Limits::Own(_))));
     for args in [&[][..], &["true"], &["--once"], &["--show"], &["--set", "-r", "5/s"]] {
         let error = task(args).expect_err("it is needed");
         assert!(error.starts_with("THROTTLE_BUCKET 'a b': a name is of"), "{args:?}: {error}");
