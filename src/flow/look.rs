@@ -25,7 +25,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// The key of `unit`, which is given without its delimiter; `None` if it has none. See [`bounded`].
+    /// The key of `unit`, which is given without its delimiter; `None` if it has none. A long one is known by its hash.
     #[must_use]
     pub fn key<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         self.per.as_ref().and_then(|per| per.key(unit)).map(bounded)

@@ -63,6 +63,9 @@ impl<R: Source> Launching<R> {
 
     /// Reads so many new units that a unit which the server has refused often can wait behind them.
     fn read_ahead(&mut self) -> Result<(), FlowError> {
+        if self.queue().wants_new() {
+            self.sort();
+        }
         while self.queue().wants_new() && !self.is_full() {
             match self.batches.next() {
                 Some(job) => self.queue().add(Attempt::first(job)),
