@@ -262,38 +262,39 @@ fn a_pause_that_is_too_long_ends_its_key_and_no_other() {
 
 #[test]
 fn a_key_that_fails_again_and_again_is_given_up_and_no_other() {
-    let script = "echo $1 >> tried; case $1 in *!) false;; esac";
     let input = "a 1!\na 2\nb 1!\na 3!\na 4!\nb 2\na 5\na 6!\nc 1!\n";
-    let cases: [(&[&str], &str); 2] = [
-        (&["-r", "unlimited,per=f1,jobs=1,fails=2"], "a 1!\na 2\na 3!\na 4!\nb 1!\nb 2\nc 1!\n"),
-        (
-            &["-r", "9k/s,per=f1,jobs=1,fails=2", "--attempts", "2", "--backoff", "1ms"],
-            "a 1!\na 1!\na 2\na 3!\na 3!\nb 1!\nb 1!\nb 2\nc 1!\nc 1!\n",
-        ),
-    ];
-    for (args, tried) in cases {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = throttle([args, &["--log", "log", "-c", script]].concat());
-        let ended = {
-            command.current_dir(folder.path());
-            finish(command, input)
-        };
-        assert_eq!(ended.code(), Some(123), "{}", ended.err);
-        let not_run = "not tried, as others of its key failed before it (fails=2)";
-        for unit in ["line 7 'a 5'", "line 8 'a 6!'"] {
-            assert!(ended.err.contains(&format!("{unit}: {not_run}")), "{}", ended.err);
-        }
-        let found = fs::read_to_string(folder.path().join("tried")).unwrap();
-        let mut found: Vec<&str> = found.split_inclusive('\n').collect();
-        found.sort_unstable();
-        // With attempts it may fail before it is known that others have.
-        found.retain(|unit| *unit != "a 4!\n" || !args.contains(&"--attempts"));
-        assert_eq!(found.concat(), tried);
-        let log = fs::read_to_string(folder.path().join("log")).unwrap();
-        let last: serde_json::Value =
-            serde_json::from_str(log.lines().find(|line| line.contains("a 6!")).unwrap()).unwrap();
-        assert_eq!((&last["verdict"], &last["charged"]), (&"failed".into(), &0.into()));
+    let (ended, tried, log) = with_fails(&["-r", "unlimited,per=f1,jobs=1,fails=2"], input);
+    for unit in ["line 7 'a 5'", "line 8 'a 6!'"] {
+        assert!(
+            ended.err.contains(&format!("{unit}: not tried, as others of its key failed before it")),
+            "{}",
+            ended.err
+        );
     }
+    assert_eq!(tried, ["a 1!", "a 2", "a 3!", "a 4!", "b 1!", "b 2", "c 1!"]);
+    let last: serde_json::Value =
+        serde_json::from_str(log.lines().find(|line| line.contains("a 6!")).unwrap()).unwrap();
+    assert_eq!((&last["verdict"], &last["charged"]), (&"failed".into(), &0.into()));
+    // With attempts some more may have begun before it is known that two have failed.
+    let input: String = (0..40).map(|unit| format!("a {unit}!\n")).chain(["b\n".to_owned()]).collect();
+    let args = ["-r", "9k/s,per=f1,jobs=1,fails=2", "--attempts", "2", "--backoff", "1ms"];
+    let (ended, tried, _) = with_fails(&args, &input);
+    let not_run = "line 40 'a 39!': not tried, as others of its key failed before it (fails=2)";
+    assert!(ended.err.contains(not_run) && tried.contains(&"b".to_owned()), "{} {tried:?}", ended.err);
+}
+
+/// How a run with these flags ends whose commands fail for units with `!`; the units that were tried, and the log.
+fn with_fails(args: &[&str], input: &str) -> (Ended, Vec<String>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo $1 >> tried; case $1 in *!) false;; esac";
+    let mut command = throttle([args, &["--log", "log", "-c", script]].concat());
+    command.current_dir(folder.path());
+    let ended = finish(command, input);
+    assert_eq!(ended.code(), Some(123), "{}", ended.err);
+    let read = |name| fs::read_to_string(folder.path().join(name)).unwrap();
+    let mut tried: Vec<String> = read("tried").lines().map(str::to_owned).collect();
+    tried.sort_unstable();
+    (ended, tried, read("log"))
 }
 
 #[test]
