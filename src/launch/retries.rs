@@ -178,7 +178,8 @@ impl Retries {
     fn forget(&mut self, now: Nanos) {
         if self.pauses.len() >= MANY_PAUSES && now >= self.sweep_at {
             self.sweep_at = now.saturating_add(SWEEP);
-            self.pauses.retain(|_, pause| pause.until > now || pause.pace.learned().is_some());
+            let is_left = |pause: &Pause| pause.until > now || pause.suspects > 0 || pause.pace.learned().is_some();
+            self.pauses.retain(|_, pause| is_left(pause));
         }
     }
 

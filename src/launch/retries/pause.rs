@@ -70,10 +70,10 @@ pub(super) struct Pause {
     /// latest pause that made no pause.
     pub(super) incidents: u32,
     pub(super) since: Option<Nanos>,
-    pub(super) probes: u32,
+    probes: u32,
     /// How many attempts have succeeded that started after the latest pause began, and how long the latest of all took.
-    pub(super) served: u32,
-    pub(super) took: Nanos,
+    served: u32,
+    took: Nanos,
     /// How often a unit was told to wait since then that paused nobody.
     pub(super) alone: u32,
     /// When the latest unit was refused that had not been refused before.
@@ -82,7 +82,7 @@ pub(super) struct Pause {
     pub(super) suspects: u32,
     /// How many attempts for other units run, and when the latest that succeeded started.
     pub(super) others: u32,
-    pub(super) served_at: Nanos,
+    served_at: Nanos,
     /// Whether only units are left that were told so before.
     pub(super) is_at_end: bool,
 }

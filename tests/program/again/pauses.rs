@@ -283,6 +283,24 @@ fn nginx_is_obeyed_with_either_status() {
     }
 }
 
+/// Law 12, as after a restart: the first units are bad, and nothing was served yet. Others are read and go first.
+#[test]
+fn units_at_the_front_that_are_always_told_to_wait_leave_the_calls_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-r", "200/s", "-j", "4", "--attempts", "3", "--backoff", "20ms..100ms", "--max-pause", "20s"];
+    let script = "echo $1 >> tried; case $1 in *!) exit 75;; esac";
+    let mut command = throttle([&options[..], &["-c", script]].concat());
+    command.current_dir(folder.path());
+    let input: String =
+        (1..=3).map(|unit| format!("{unit}!\n")).chain((1..=60).map(|unit| format!("{unit}\n"))).collect();
+    let ended = finish(command, input);
+    assert_eq!(ended.code(), Some(123), "{}", ended.err);
+    let tried = std::fs::read_to_string(folder.path().join("tried")).unwrap();
+    let good = tried.lines().filter(|unit| !unit.ends_with('!')).count();
+    let before = tried.lines().position(|unit| unit == "30").unwrap();
+    assert!(good == 60 && before < 80, "{before} were tried before unit 30: {tried}");
+}
+
 /// Before, it paused the others again and again: 21 of 300 were done when the run ended.
 #[test]
 fn one_unit_that_is_always_told_to_wait_fails_alone() {
