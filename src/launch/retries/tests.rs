@@ -549,6 +549,16 @@ fn many_bad_units_at_the_beginning_hold_up_nobody_else() {
     }
 }
 
+/// A server that says that something is not there serves, too.
+#[test]
+fn answers_that_refuse_a_unit_for_good_show_that_the_server_serves() {
+    let gone = || (10 * MILLISECOND, Outcome::Exited(22), Reply { status: Some(404), ..Reply::default() });
+    let refused = || failed(75);
+    let (took, done, failed, _) = with_bad_units(&[2], 300, 4, policy(3), [&gone, &refused]);
+    assert_eq!((done, failed), (0, 300));
+    assert!(took < 20_000, "15 s without it: {took}");
+}
+
 /// It may be down for a while.
 #[test]
 fn a_server_that_serves_nothing_fails_no_unit() {
