@@ -7,7 +7,7 @@ function __throttle_command
             case --
                 set -q words[2]; and string escape -- $words[2..]
                 return 0
-            case --rate --burst --bucket --max-wait --group --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --later-on --max-pause --stop-after --max-fail --done --log --progress
+            case --rate --burst --bucket --key --max-wait --group --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --later-on --max-pause --stop-after --max-fail --done --log --progress
                 set -e words[1]
             case '-*'
                 string match -qr -- '^-[0kutqhV]*[rbdajPnIc]$' $words[1]; and set -e words[1]
@@ -43,6 +43,7 @@ complete -c throttle -f -a '(__throttle_complete_command)'
 complete -c throttle -n 'not __throttle_command' -s r -l rate -a '(__throttle_limits)' -d 'At most this: 5/s, 100/min, 10MiB/s; repeat for several' -r -f
 complete -c throttle -n 'not __throttle_command' -s b -l burst -d 'Most at once after a pause [default: 10 ms of rate]' -r -f
 complete -c throttle -n 'not __throttle_command' -l bucket -a '(__throttle_buckets)' -d 'Limits shared with all that name it: file or redis://' -r -F
+complete -c throttle -n 'not __throttle_command' -l key -d 'With --once, --clear, --pause: for this key' -r -f
 complete -c throttle -n 'not __throttle_command' -l max-wait -d 'Exit 75 instead of waiting longer; with --drop: drop' -r -f
 complete -c throttle -n 'not __throttle_command' -l group -d 'With --set: members of GROUP may use the bucket\'s file' -r -f
 complete -c throttle -n 'not __throttle_command' -l show -d 'Show the bucket: text or json' -r -f -a "text\t''

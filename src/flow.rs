@@ -23,13 +23,13 @@ mod splice;
 mod tee;
 
 pub use at_once::write_at_once;
-pub use contract::{Answers, Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
+pub use contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
 pub(crate) use copy::read_into;
 pub use copy::{Copying, Descriptor, Sink, Source};
 pub use dropping::Dropped;
 pub use lock::unpoisoned;
 pub(crate) use look::Keyless;
-pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH};
+pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH, short};
 pub use order::NamedKey;
 pub use poll::poll;
 pub use sorted::{BUFFER as SORTED_BUFFER, News, Sorted};

@@ -241,7 +241,7 @@ impl<L: Borrow<RateLimiter>> fmt::Debug for AcquireFrom<L> {
 }
 
 fn wait(permits: usize) -> Wait {
-    Wait::new(Cost::One(units(permits)), None)
+    Wait::new(Cost::One(units(permits)))
 }
 
 fn units(permits: usize) -> u64 {

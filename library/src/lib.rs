@@ -1,5 +1,8 @@
 //! Exact rate limiting: integers, monotonic time, several limits at once, windows.
 //!
+//! The [`guide`] begins with the commonest wishes, each as a program. It also has pages for those who come
+//! [from governor](guide::from_governor), [from leaky-bucket](guide::from_leaky_bucket) or [from tower](guide::from_tower).
+//!
 //! # Which limiter to use
 //!
 //! | you want | use |
@@ -8,8 +11,12 @@
 //! | callers that queue, with timeouts, a bounded queue and closing | [`Limiter::leaky`](limiter::Limiter::leaky) |
 //! | several limits at once, also "5000 in any hour" | [`Limiter::builder`](limiter::Limiter::builder) with [`limit`](limiter::Builder::limit) |
 //! | several costs at once, requests and tokens | [`Limiter::joint`](limiter::Limiter::joint) |
+//! | a slow start, and again after idle time | [`Builder::warm_up`](limiter::Builder::warm_up) |
 //! | a cost that is only known afterwards | [`Limiter::acquire_to_settle`](limiter::Limiter::acquire_to_settle) |
 //! | limits for each host, user or account | [`Keyed`](limiter::Keyed) |
+//! | the same, within limits of all | [`keyed_within`](limiter::Builder::keyed_within) |
+//! | one quota for a service and its scripts | `shared::Shared`, with the feature `shared` |
+//! | a service of tower, a `Stream` or a `Sink` | [`adapters`] |
 //! | a rate of starts *and* a number of jobs at the same time | [`Semaphore`] |
 //! | the behaviour of the crate leaky-bucket, with the same names | [`leaky_bucket`] |
 //! | to do the waiting yourself | [`Limiter::reserve`](limiter::Limiter::reserve), or [`limits`] and [`bucket`], which are pure arithmetic |
@@ -74,8 +81,16 @@
 //!
 //! # Features
 //!
-//! None is on by default. `shared` adds buckets that processes share, in a [file or on a Redis server](store). `tls` adds
-//! encrypted connections to Redis.
+//! None is on by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `shared` | buckets that processes share, in a [file or on a Redis server](store) |
+//! | `tls` | encrypted connections to Redis |
+//! | `tower` | a `Layer` for services, in [`adapters`] |
+//! | `stream` | `Stream`s and `Sink`s that keep to a limit, in [`adapters`] |
+//! | `serde` | a [`Limit`] and a [`Rate`] in configuration files, as text |
+//! | `tracing` | an event for each wait that begins or ends, and for each refusal |
 //!
 //! # Where futures can wait
 //!
@@ -98,12 +113,15 @@
 #[macro_use]
 mod messages;
 
+pub mod adapters;
 pub mod clock;
 pub mod leaky_bucket;
 pub mod limiter;
 pub mod limits;
 pub mod rate;
 pub mod semaphore;
+#[cfg(feature = "shared")]
+pub mod shared;
 pub mod store;
 
 pub use limiter::Limiter;
@@ -111,7 +129,17 @@ pub use limits::bucket;
 pub use rate::{Limit, Rate};
 pub use semaphore::Semaphore;
 
-/// The examples of the guide, as tests.
+#[doc = include_str!("../docs/guide.md")]
+pub mod guide {
+    #[doc = include_str!("../docs/from_governor.md")]
+    pub mod from_governor {}
+    #[doc = include_str!("../docs/from_leaky_bucket.md")]
+    pub mod from_leaky_bucket {}
+    #[doc = include_str!("../docs/from_tower.md")]
+    pub mod from_tower {}
+}
+
+/// The examples of the page for the registry, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Guide;
+struct Readme;

@@ -4,7 +4,7 @@ use crate::clock::Nanos;
 use crate::limiter::queue::{Denied, Effects, Places, Queue};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
-use crate::limiter::{AcquireError, BuildError, IntoCosts, Oversize, PARTS, Rules, Timer, Units};
+use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Rules, Timer, Units};
 use crate::limits::bucket::Bucket;
 use crate::limits::{Cost, Limits};
 use crate::rate::{ParseError, Rate};
@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// At most `capacity` places are held at once, and after a burst at most `rate` places a second are given out.
 ///
@@ -131,7 +131,7 @@ impl Semaphore {
     /// # Errors
     /// As for [`acquire`](Self::acquire).
     pub fn acquire_many(&self, places: usize) -> AcquirePermit {
-        AcquirePermit::new(self, places, None)
+        AcquirePermit::new(self, places)
     }
 
     /// Like [`acquire`](Self::acquire), but at most `limit` from now.
@@ -139,8 +139,15 @@ impl Semaphore {
     /// # Errors
     /// As for [`acquire`](Self::acquire), and [`AcquireError::TooLong`] at once or [`AcquireError::TimedOut`] later.
     pub fn acquire_timeout(&self, limit: Duration) -> AcquirePermit {
-        let deadline = self.shared.time.now().saturating_add(crate::limiter::time::nanos(limit));
-        AcquirePermit::new(self, 1, Some(deadline))
+        self.acquire().timeout(limit)
+    }
+
+    /// Like [`acquire_timeout`](Self::acquire_timeout), with a deadline instead of a duration.
+    ///
+    /// # Errors
+    /// As for [`acquire_timeout`](Self::acquire_timeout).
+    pub fn acquire_by(&self, deadline: impl Into<Instant>) -> AcquirePermit {
+        self.acquire().by(deadline)
     }
 
     /// Takes a place now, or nothing.
@@ -158,14 +165,14 @@ impl Semaphore {
     /// As for [`try_acquire`](Self::try_acquire).
     pub fn try_acquire_many(&self, places: usize) -> Result<Permit, AcquireError> {
         let places = count(places);
-        let mut permit = Err(AcquireError::NoPlace);
-        // The permit is made under the lock. Wakers run after that; if one panics, the permit frees its places.
+        let mut permit = Err(None);
+        // The permit is made under the lock. The timer is set after that; if it panics, the permit frees its places.
         self.shared.with(|queue, now, effects| match queue.try_take(now, &Cost::One(places), effects) {
             Ok(()) => permit = Ok(self.permit(places)),
             Err(Denied::TooLong { .. }) if queue.places().is_some_and(|own| own.free() < places) => {}
-            Err(denied) => permit = Err(error(denied, places)),
+            Err(denied) => permit = Err(Some(denied)),
         });
-        permit
+        permit.map_err(|denied| denied.map_or(AcquireError::NoPlace, |denied| error(denied, places)))
     }
 
     /// Like [`acquire`](Self::acquire), but blocks the thread. If a test has paused tokio's clock, see the guide of the
@@ -193,6 +200,14 @@ impl Semaphore {
         self.acquire_timeout(limit).block()
     }
 
+    /// Like [`acquire_by`](Self::acquire_by), but blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`acquire_by`](Self::acquire_by), except [`AcquireError::NoTimer`].
+    pub fn blocking_acquire_by(&self, deadline: impl Into<Instant>) -> Result<Permit, AcquireError> {
+        self.acquire_by(deadline).block()
+    }
+
     /// Free places, minus those that waiters have asked for.
     #[must_use]
     pub fn available(&self) -> usize {
@@ -205,6 +220,17 @@ impl Semaphore {
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.available() == 0
+    }
+
+    /// How long until a new request for a place gets its token, if no waiter leaves.
+    ///
+    /// # Errors
+    /// [`AcquireError::NoPlace`] if it has to wait for a place; [`AcquireError::Closed`].
+    pub fn time_until(&self) -> Result<Duration, AcquireError> {
+        if self.is_locked() && !self.is_closed() {
+            return Err(AcquireError::NoPlace);
+        }
+        self.shared.time_until(&Cost::One(1)).map_err(|denied| error(denied, 1))
     }
 
     /// How many wait.
@@ -222,10 +248,32 @@ impl Semaphore {
         });
     }
 
+    /// Changes the rate to `starts` in every `period` from now on. Saved tokens stay, and waiters get new times.
+    ///
+    /// # Errors
+    /// A rate that is not above 0.
+    pub fn set_rate(&self, starts: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
+        let rate = rate(starts.into(), period)?;
+        self.shared.with(|queue, now, effects| queue.set_rate(now, rate, effects)).ok_or(BuildError::NoBucket)
+    }
+
+    /// Gives out no place for `time` from now. Waiters keep their places in the queue, and permits that are held stay valid.
+    /// At the end of the pause there is no token, and they begin to come in.
+    ///
+    /// A later pause that is shorter does not end a longer one.
+    pub fn pause_for(&self, time: Duration) {
+        self.shared.pause_until(self.shared.time.after(time));
+    }
+
+    /// Like [`pause_for`](Self::pause_for), until `time`.
+    pub fn pause_until(&self, time: impl Into<Instant>) {
+        self.shared.pause_until(self.shared.time.at(time));
+    }
+
     /// Sets the burst of tokens to `capacity`, if it follows the number of places.
     fn follow_capacity(&self, queue: &mut Queue, now: Nanos, capacity: u64, effects: &mut Effects) {
         if self.burst_is_capacity {
-            queue.set_burst(now, 0, burst(capacity), effects);
+            queue.set_burst(now, burst(capacity), effects);
         }
     }
 
@@ -236,6 +284,12 @@ impl Semaphore {
     /// Refuses every later request with [`AcquireError::Closed`]. All waiters are still served.
     pub fn close(&self) {
         self.shared.with(|queue, _, _| queue.close());
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.look(Queue::is_closed)
     }
 
     fn look<R>(&self, look: impl FnOnce(&Queue) -> R) -> R {
@@ -270,7 +324,7 @@ impl Builder {
             Some(starts) => NonZeroU64::new(count(starts)).ok_or(BuildError::ZeroBurst)?,
             None => burst(capacity),
         };
-        let rules = Rules { oversize: Oversize::Wait, ..Rules::default() };
+        let rules = Rules { oversize: Oversize::Wait, place: Some(0), ..Rules::default() };
         let shared = Shared::new(self.time.unwrap_or_else(Time::tokio), |now| {
             let limits = Limits::none(now).with_bucket(Bucket::new(rate, most, most.get(), now));
             Ok::<_, BuildError>(Queue::new(limits, rules, Some(Places { capacity, held: 0 })))
@@ -307,18 +361,33 @@ impl Drop for Permit {
 }
 
 impl AcquirePermit {
-    fn new(semaphore: &Semaphore, places: usize, deadline: Option<Nanos>) -> Self {
+    fn new(semaphore: &Semaphore, places: usize) -> Self {
         let places = count(places);
-        AcquirePermit {
-            semaphore: semaphore.clone(),
-            places,
-            wait: Wait::new(Cost::One(places), deadline),
-            given: false,
-        }
+        AcquirePermit { semaphore: semaphore.clone(), places, wait: Wait::new(Cost::One(places)), given: false }
     }
 
-    /// Blocks this thread.
-    fn block(mut self) -> Result<Permit, AcquireError> {
+    /// Waits at most `limit` from now; see [`AcquireFrom::timeout`](crate::limiter::AcquireFrom::timeout).
+    pub fn timeout(self, limit: Duration) -> Self {
+        let deadline = self.semaphore.shared.time.after(limit);
+        self.until(Some(deadline))
+    }
+
+    /// Waits until `deadline` at most; see [`AcquireFrom::by`](crate::limiter::AcquireFrom::by).
+    pub fn by(self, deadline: impl Into<Instant>) -> Self {
+        let deadline = self.semaphore.shared.time.at(deadline);
+        self.until(Some(deadline))
+    }
+
+    fn until(mut self, deadline: Option<Nanos>) -> Self {
+        self.wait.set_deadline(deadline);
+        self
+    }
+
+    /// Blocks the thread instead.
+    ///
+    /// # Errors
+    /// As the future, except [`AcquireError::NoTimer`].
+    pub fn block(mut self) -> Result<Permit, AcquireError> {
         let waited = self.wait.block(&self.semaphore.shared);
         self.give(waited)
     }
@@ -344,7 +413,7 @@ impl Future for AcquirePermit {
 impl Drop for AcquirePermit {
     fn drop(&mut self) {
         self.wait.leave(&self.semaphore.shared);
-        // It was granted, but the waker of another waiter panicked before the permit was returned.
+        // It was granted, but the timer panicked before the permit was returned.
         if self.wait.is_granted() && !self.given {
             drop(self.semaphore.permit(self.places));
         }
@@ -371,7 +440,7 @@ impl fmt::Debug for AcquirePermit {
 }
 
 fn error(denied: Denied, places: u64) -> AcquireError {
-    AcquireError::new(denied, &places.into_costs())
+    AcquireError::new(denied, &Cost::One(places.saturating_mul(PARTS.get())))
 }
 
 /// The rate in places. The limiter's rate is in millionths.

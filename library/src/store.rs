@@ -7,7 +7,7 @@
 //! # #[cfg(feature = "shared")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use throttle_limits::clock::Nanos;
-//! use throttle_limits::limits::Policy;
+//! use throttle_limits::limits::{Policy, Take};
 //! use throttle_limits::store::{File, Place, Store, wait_for};
 //!
 //! let path = std::env::temp_dir().join(format!("bucket of {}", std::process::id()));
@@ -19,7 +19,7 @@
 //!         bucket.clock().sleep_until(time);
 //!         true
 //!     };
-//!     wait_for(&bucket, grant, &[1], sleep, |_| ());
+//!     wait_for(&bucket, grant, &Take::of(&[1]), sleep, |_| ());
 //!     // … what the limit is for …
 //! }
 //! # File::remove(&place)?;
@@ -31,7 +31,8 @@
 
 use crate::clock::{Clock, Nanos};
 use crate::limits::{
-    Ask, Counts, Disagreement, GiveBack, Grant, Ledger, Operation, Policy, Refusal, Reply, Take, Waiting,
+    Ask, Counts, Disagreement, GiveBack, Grant, KeyView, Ledger, Operation, Policy, Refusal, Reply, Served, Take,
+    Waiting,
 };
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -40,6 +41,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 mod file;
 mod lease;
 mod memory;
+#[cfg(feature = "shared")]
+mod named;
 #[cfg(feature = "shared")]
 mod redis;
 mod supply;
@@ -50,8 +53,10 @@ pub use lease::Lease;
 use lease::Rules;
 pub use memory::Memory;
 #[cfg(feature = "shared")]
+pub use named::{Named, folder_of_buckets};
+#[cfg(feature = "shared")]
 pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble};
-pub use supply::{Supply, wait_for};
+pub use supply::{Claim, Refused, Supply, When, wait_for};
 
 /// Keeps the [`Ledger`] of a bucket: alone, or with others who read the same log. No caller sleeps while others wait for an
 /// answer.
@@ -95,27 +100,43 @@ pub trait Store: Debug {
     /// Whether it is now so late that using the grant of these costs would make a burst: the process was held back, as by
     /// SIGSTOP. Then the bucket learns that it is not used, and the caller takes another. If it cannot be told, windows count
     /// the grant.
-    fn is_too_late(&self, grant: &Grant, costs: &[u64]) -> bool {
-        let late = self.clock().now().saturating_sub(grant.at);
-        if !self.is_shared() || late <= lease::LATE || !Rules::of_new(&self.policy()).is_too_late(late) {
-            return false;
+    fn is_too_late(&self, grant: &Grant, take: &Take) -> bool {
+        let is_late = self.is_late(grant);
+        if is_late {
+            let _ = self.late(vec![take.unused(grant)]);
         }
-        let _ = self.late(GiveBack { number: grant.number(), unused: vec![(grant.at, costs.into())] });
-        true
+        is_late
     }
 
-    /// Reports what was granted and not used because this process woke too late. Only windows have to know.
+    /// The same, but the bucket does not learn of it.
+    fn is_late(&self, grant: &Grant) -> bool {
+        let late = self.clock().now().saturating_sub(grant.at);
+        self.is_shared() && late > lease::LATE && Rules::of_new(&self.policy()).is_too_late(late)
+    }
+
+    /// Reports what was granted and not used because this process woke too late. Only windows have to know, and what counts
+    /// commands.
     ///
     /// # Errors
     /// [`StoreError`]; windows count it then.
-    fn late(&self, late: GiveBack) -> Result<(), StoreError> {
-        let has_window = self.policy().windows() > 0;
-        if has_window && !late.unused.is_empty() { self.apply(Operation::Late(late)).map(drop) } else { Ok(()) }
+    fn late(&self, late: Vec<GiveBack>) -> Result<(), StoreError> {
+        let policy = self.policy();
+        let counts = policy.windows() > 0 || policy.of_keys().is_some() || policy.counts_jobs();
+        if counts && late.iter().any(|late| !late.unused.is_empty()) {
+            self.apply(Operation::Late(late)).map(drop)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether requests take so long that the next lease should be requested while the current one is in use.
     fn is_remote(&self) -> bool {
         false
+    }
+
+    /// How long a request takes to get there, in nanoseconds.
+    fn one_way(&self) -> Nanos {
+        0
     }
 
     /// Requests an operation without waiting for it. `false` if that was not possible.
@@ -145,6 +166,42 @@ pub trait Store: Debug {
         self.take_as(Take { costs: costs.into(), latest, ..Take::default() })
     }
 
+    /// Grants nothing of this key before `time`, to any caller.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is held then.
+    fn hold_key(&self, key: &[u8], time: Nanos) -> Result<(), StoreError> {
+        self.apply(Operation::Hold { until: time, refused: Vec::new(), key: Some(key.into()) }).map(drop)
+    }
+
+    /// The command with this grant has ended, if the bucket counts those.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the bucket learns of it when the process is gone.
+    fn ended(&self, grant: &Grant) -> Result<(), StoreError> {
+        let counts = self.policy().counts_jobs();
+        if counts { self.apply(Operation::End { number: grant.number() }).map(drop) } else { Ok(()) }
+    }
+
+    /// Removes those who wait for this key, and lifts its pause.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is changed then.
+    fn clear_key(&self, key: &[u8]) -> Result<(), StoreError> {
+        self.apply(Operation::Clear { anew: None, is_empty: false, number: 0, key: Some(key.into()) }).map(drop)
+    }
+
+    /// Whether as many commands run as may, of this key or in all, with so many more of the key, and in all; as far as is known
+    /// without asking the store.
+    fn is_busy(&self, key: &[u8], with: [usize; 2]) -> bool {
+        seen(self, |ledger| ledger.is_busy(key, with))
+    }
+
+    /// Whether a grant of this key was taken back since, because a server refused something: it must not be used.
+    fn is_taken_back(&self, grant: &Grant, key: &[u8]) -> bool {
+        seen(self, |ledger| ledger.is_outdated_of_key(key, grant.number(), grant.at))
+    }
+
     /// Like [`take`](Self::take), with all that can be said of it.
     ///
     /// # Errors
@@ -158,32 +215,31 @@ pub trait Store: Debug {
     }
 
     /// A grant with a long wait is an entry, and can move up. Returns the grant with its time now, which may be earlier
-    /// than before: call this every second, as [`wait_for`] does. If the store has lost the entry, it is added again, with
-    /// its `costs`.
+    /// than before: call this every second, as [`wait_for`] does. If the store has lost the entry, it is added again, as it
+    /// was asked for with `take`.
     ///
     /// # Errors
     /// [`StoreError`]; the grant stays as it is then.
-    fn look(&self, grant: &Grant, costs: &[u64]) -> Result<Grant, StoreError> {
+    fn look(&self, grant: &Grant, take: &Take) -> Result<Grant, StoreError> {
         self.sync()?;
         match seen(self, |ledger| ledger.time_of(grant.number())) {
             Some(at) => return Ok(grant.moved_to(at)),
             None if !grant.is_entry() => return Ok(*grant),
             None => {}
         }
-        let take = Take { costs: costs.into(), latest: Nanos::MAX, promised: grant.at, ..Take::default() };
-        Ok(self.take_as(take)?.0)
+        let again = Take { latest: Nanos::MAX, from: grant.at, served: Served::default(), ..take.clone() };
+        Ok(self.take_as(again)?.0)
     }
 
-    /// Gives back a grant of these costs that was not used. If it was an entry, the entries behind it move up.
+    /// Gives back a grant that was not used. If it was an entry, the entries behind it move up.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is given back then.
-    fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {
-        if grant.units == 0 {
+    fn give_back(&self, grant: &Grant, take: &Take) -> Result<(), StoreError> {
+        if grant.number() == 0 {
             return Ok(());
         }
-        let unused = vec![(grant.at, costs.into())];
-        self.apply(Operation::GiveBack(GiveBack { number: grant.number(), unused })).map(drop)
+        self.apply(Operation::GiveBack(vec![take.unused(grant)])).map(drop)
     }
 
     /// Settles a grant that was charged the first costs at its real costs, the second. The limits are as if it had cost
@@ -194,7 +250,19 @@ pub trait Store: Debug {
     /// [`StoreError`]; nothing is settled then.
     fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
         let [charged, real] = costs.map(Box::from);
-        self.apply(Operation::Settle { number: grant.number(), at: grant.at, charged, real }).map(drop)
+        self.apply(Operation::Settle { number: grant.number(), at: grant.at, charged, real, key: None }).map(drop)
+    }
+
+    /// The same for a unit that may have a key, at its real costs: those of the limits of all, then those of its key.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle).
+    fn settle_of(&self, grant: &Grant, take: &Take, real: &[u64]) -> Result<(), StoreError> {
+        let Some(of) = &take.key else { return self.settle(grant, [&take.costs, real]) };
+        let (all, key) = if real.len() > 1 { real.split_at(self.policy().len().min(real.len())) } else { (real, real) };
+        let key = Some((of.clone(), key.into()));
+        let (number, charged, real) = (grant.number(), take.costs.clone(), all.into());
+        self.apply(Operation::Settle { number, at: grant.at, charged, real, key }).map(drop)
     }
 
     /// Grants nothing before `time`, to any caller.
@@ -202,7 +270,7 @@ pub trait Store: Debug {
     /// # Errors
     /// [`StoreError`]; nothing is held then.
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
-        self.apply(Operation::Hold { until: time, refused: Vec::new() }).map(drop)
+        self.apply(Operation::Hold { until: time, refused: Vec::new(), key: None }).map(drop)
     }
 
     /// Changes the limits for everyone, from their next request on. A limit at the same index and of the same kind
@@ -221,7 +289,7 @@ pub trait Store: Debug {
     /// # Errors
     /// [`StoreError`]; nothing is changed then.
     fn clear(&self, anew: Option<&Policy>) -> Result<(), StoreError> {
-        self.apply(Operation::Clear { anew: anew.cloned(), is_empty: false, number: random() }).map(drop)
+        self.apply(Operation::Clear { anew: anew.cloned(), is_empty: false, number: random(), key: None }).map(drop)
     }
 
     /// The policy and the state of the limits now.
@@ -270,7 +338,7 @@ pub trait Store: Debug {
         match reply {
             Reply::Refused(refusal) => return Err(refusal.into()),
             Reply::Granted(runs) => lease.add(seen(self, |ledger| Rules::of(ledger.policy(), ledger.limits())), runs),
-            Reply::Done => {}
+            Reply::Done | Reply::Each(_) => {}
         }
         Ok(())
     }
@@ -281,7 +349,8 @@ pub trait Store: Debug {
     /// # Errors
     /// [`StoreError`]; the rest is not given back then.
     fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
-        lease.take_rest().into_iter().try_for_each(|back| self.apply(Operation::GiveBack(back)).map(drop))
+        let rest: Vec<GiveBack> = lease.take_rest().into_iter().collect();
+        if rest.is_empty() { Ok(()) } else { self.apply(Operation::GiveBack(rest)).map(drop) }
     }
 }
 
@@ -293,7 +362,8 @@ pub(crate) const MOST_LIMITS: usize = 16;
 /// # Errors
 /// [`StoreError::Limits`].
 pub fn check(policy: &Policy) -> Result<(), StoreError> {
-    if policy.is_empty() || policy.len() > MOST_LIMITS { Err(StoreError::Limits) } else { Ok(()) }
+    let of_keys = policy.of_keys().map_or(0, |keys| keys.each.len());
+    if policy.is_empty() || policy.len() + of_keys > MOST_LIMITS { Err(StoreError::Limits) } else { Ok(()) }
 }
 
 /// A number that nobody else has, less than 2^62.
@@ -326,6 +396,10 @@ pub struct View {
     pub paused_until: Option<Nanos>,
     /// The time between two calls, in nanoseconds, if a server allows less than the limits.
     pub learned: Option<Nanos>,
+    /// How many commands run, if the bucket counts them.
+    pub running: usize,
+    /// The keys that are not as new as the bucket, by name.
+    pub keys: Vec<KeyView>,
     /// What happened since the bucket was made.
     pub counts: Counts,
     /// The time of all this, on the bucket's clock.
@@ -343,6 +417,8 @@ impl View {
             line: ledger.waiting(now),
             paused_until: ledger.paused_until().filter(|until| *until > now),
             learned: ledger.learned(),
+            running: ledger.running(),
+            keys: ledger.keys_at(now),
             counts: ledger.counts(),
             now,
         }

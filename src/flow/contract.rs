@@ -3,15 +3,16 @@
 use std::io;
 use thiserror::Error;
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::{Grant, Served, Start};
+use throttle_limits::limits::{Grant, Served, Start, Take};
 
 /// Units on their way from a source to a sink.
 pub trait Flow {
-    /// Reads more input. With `wait`, blocks until there is some or the input ends.
+    /// Reads more input. If there is none, waits until there is some or the input ends, but not longer than so many
+    /// nanoseconds; only a flow whose units have keys has to come back in time.
     ///
     /// # Errors
     /// If reading fails.
-    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError>;
+    fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError>;
 
     /// The number of units that were read and not yet handed over.
     fn waiting(&self) -> u64;
@@ -27,8 +28,9 @@ pub trait Flow {
     /// If the sink fails; [`FlowError::Write`] of `BrokenPipe` if its reader is gone.
     fn ready(&mut self) -> Result<u64, FlowError>;
 
-    /// Chooses what is handed over next, and returns what it costs. If that is not usual, it is granted alone. Waits for
-    /// nothing.
+    /// Chooses what is handed over next, and returns what it costs. If that is not usual, it is granted alone. One with a
+    /// key of a shared bucket is out of the flow until [`Turn::OfKey`] says what becomes of it; meanwhile others are chosen.
+    /// Waits for nothing.
     fn choose(&mut self) -> Price {
         Price::Usual
     }
@@ -55,6 +57,8 @@ pub struct Answers {
     pub refused: Vec<Start>,
     /// Those that it served.
     pub served: Served,
+    /// Keys of a shared bucket, and how long nothing of them may be handed over.
+    pub keys: Vec<(Box<[u8]>, Nanos)>,
 }
 
 /// What is handed over together.
@@ -73,8 +77,20 @@ pub enum Turn<'a> {
         /// Tells what the unit really cost, if its price was [`Price::AtLeast`].
         settle: &'a dyn Fn(&[u64]),
     },
+    /// The unit with a key that has this number.
+    OfKey(u64, Answer<'a>),
     /// The unit that was chosen gets no grant.
     Refused(Unpaid),
+}
+
+/// What becomes of a unit with a key of a shared bucket.
+pub enum Answer<'a> {
+    /// It leaves, with this grant for what it asked.
+    Granted(Grant, &'a Take),
+    /// Its key has to wait for so many nanoseconds: it waits again, and another unit may go first.
+    NotYet(Nanos),
+    /// It costs more than a limit ever grants.
+    Never,
 }
 
 impl Turn<'_> {
@@ -111,6 +127,15 @@ pub enum Price {
     Usual,
     /// So much of each limit.
     Costs(Box<[u64]>),
+    /// What is asked of a shared bucket, which keeps the limits of the unit's key and those of all.
+    OfKey {
+        /// The number of the unit.
+        ticket: u64,
+        /// What it costs.
+        take: Take,
+        /// How long it has waited, in nanoseconds.
+        waited: Nanos,
+    },
     /// At least so much of each limit. Its end was not read yet: what it costs is settled when it is.
     AtLeast(Box<[u64]>),
     /// It cannot be read.

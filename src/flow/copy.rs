@@ -9,6 +9,7 @@ use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::io;
+use throttle_limits::clock::Nanos;
 
 /// How much of a unit that can never leave is kept to name it.
 const NAMED: usize = 400;
@@ -155,9 +156,9 @@ impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
 }
 
 impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
-    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+    fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
         match (self.buffer.wants_more(0), self.buffer.is_finished()) {
-            (true, _) => read_into(&mut self.buffer, &mut self.source, wait),
+            (true, _) => read_into(&mut self.buffer, &mut self.source, wait > 0),
             (false, true) => Ok(Filled::End),
             (false, false) => Ok(Filled::Nothing),
         }
@@ -200,6 +201,7 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
                 return Ok(());
             }
             Turn::Costly { joins, .. } => 1 + self.count_those_that_join(joins),
+            Turn::OfKey(..) => 1,
             Turn::Refused(why) => {
                 let why = self.look.why(self.buffer.first(), why);
                 return Err(refused(self.buffer.beginning(), self.passed + 1, why));

@@ -8,10 +8,13 @@ use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::Policy;
+use throttle_limits::limits::{OfKey, Policy, Take};
 
 /// The longest key that is kept, in bytes. Linux passes a command no variable that is longer than 128 KiB.
 const LONGEST_KEY: usize = 64 * 1024;
+
+/// The longest name of a key in a bucket that others use, in bytes.
+const LONGEST_SHARED: usize = 200;
 
 /// What limits want to know of a unit.
 #[derive(Clone, Debug, Default)]
@@ -116,11 +119,26 @@ impl Look {
 
 /// The key, or its hash if it is very long.
 pub(crate) fn bounded(key: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
-    if key.len() <= LONGEST_KEY {
-        return key;
+    if key.len() <= LONGEST_KEY { key } else { hash_of(&key).into() }
+}
+
+/// One number stands for a cost of every limit.
+fn once_if_equal(costs: &[u64]) -> &[u64] {
+    match costs {
+        [] => &[1],
+        [first, rest @ ..] if rest.iter().all(|cost| cost == first) => &costs[..1],
+        _ => costs,
     }
-    let hash = Sha256::digest(&key).iter().fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}"));
-    hash.into_bytes().into()
+}
+
+/// The name of a key in a bucket that others use: its hash, if it is long.
+#[must_use]
+pub fn short(key: &[u8]) -> Box<[u8]> {
+    if key.len() <= LONGEST_SHARED { key.into() } else { hash_of(key).into() }
+}
+
+fn hash_of(key: &[u8]) -> Vec<u8> {
+    Sha256::digest(key).iter().fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}")).into_bytes()
 }
 
 /// Notices if the first units have no key, which may be a mistake: they share one limit.
@@ -160,6 +178,11 @@ pub struct Sorting {
     pub max_wait: Option<Nanos>,
     /// The most units that are read while others wait.
     pub ahead: usize,
+    /// If a bucket that others use keeps the limits: how many of the costs are those of its limits of all. The others are
+    /// those of each key.
+    pub shared: Option<usize>,
+    /// Whether that bucket counts the commands that run.
+    pub counts_jobs: bool,
 }
 
 impl Sorting {
@@ -168,6 +191,16 @@ impl Sorting {
     pub fn begin<T>(&self, now: Nanos) -> Order<T> {
         let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let all: Vec<_> = self.all.iter().map(|(policy, kind)| (policy, *kind)).collect();
-        Order::new(&Rules { each: &each, named: &self.named, all: &all, jobs: self.jobs, max_wait: self.max_wait }, now)
+        let is_shared = self.shared.is_some();
+        let (named, jobs, max_wait) = (&self.named[..], self.jobs, self.max_wait);
+        Order::new(&Rules { each: &each, named, all: &all, jobs, max_wait, is_shared }, now)
+    }
+
+    /// What a unit of this key costs a bucket that others use, which keeps so many limits of all.
+    #[must_use]
+    pub fn price(of_all: usize, key: &[u8], costs: &[u64]) -> Take {
+        let (all, each) = costs.split_at(of_all.min(costs.len()));
+        let key = OfKey { costs: once_if_equal(each).into(), ..OfKey::of(short(key)) };
+        Take { key: Some(key), ..Take::of(once_if_equal(all)) }
     }
 }

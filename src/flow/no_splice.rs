@@ -4,6 +4,7 @@ use super::contract::{Filled, Flow, FlowError, Passed, Turn};
 use super::copy::Descriptor;
 use std::convert::Infallible;
 use std::marker::PhantomData;
+use throttle_limits::clock::Nanos;
 
 /// There is none here.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ impl<R, W> Splice<R, W> {
 }
 
 impl<R, W> Flow for Splice<R, W> {
-    fn fill(&mut self, _: bool) -> Result<Filled, FlowError> {
+    fn fill(&mut self, _: Nanos) -> Result<Filled, FlowError> {
         match self.never {}
     }
 

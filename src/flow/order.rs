@@ -36,6 +36,8 @@ pub struct Order<T> {
     keys: InUse<T>,
     all: Each,
     thin: Thin,
+    /// The limits of all, for the lengths of units.
+    lengths: Each,
     has_windows: bool,
     /// How far a grant may lie in the past when its unit leaves.
     allowance: Nanos,
@@ -57,7 +59,9 @@ impl<T> Order<T> {
     /// As [`new`](Self::new), but stores at most `most` keys.
     #[must_use]
     pub fn with_most_keys(rules: &Rules<'_>, now: Nanos, most: usize) -> Self {
-        let (each, all) = (Each::new(rules.each, now), Each::new(rules.all, now));
+        let lengths = Each::new(rules.all, now);
+        let all = if rules.is_shared { Each::new(&[], now) } else { lengths.clone() };
+        let each = Each::new(if rules.is_shared { &[] } else { rules.each }, now);
         let keys = Keyed::new(each, rules.named.iter().map(|named| named.limits(now)).collect(), most);
         let allowance = keys.limits().chain([&all]).filter_map(Each::allowance).min();
         let has_windows = keys.limits().chain([&all]).any(Each::has_windows);
@@ -66,6 +70,7 @@ impl<T> Order<T> {
             has_windows,
             thin: all.fresh(),
             all,
+            lengths,
             allowance: allowance.unwrap_or(0),
             jobs: rules.jobs.map(NonZeroU32::get),
             now,
@@ -195,7 +200,7 @@ impl<T> Order<T> {
                 order.all.charge(&mut order.thin, times, &unit.costs);
                 let busy = order.keys.busy(key);
                 busy.running += u32::from(counts_jobs);
-                busy.finish = order.heads.go(start, order.all.time_for(&unit.costs).max(1), busy.units.is_empty());
+                busy.finish = order.heads.go(start, order.lengths.time_for(&unit.costs).max(1), busy.units.is_empty());
             });
             self.heads.rest();
             self.gone += 1;
@@ -222,6 +227,22 @@ impl<T> Order<T> {
             }
             busy.running = busy.running.saturating_sub(1);
         });
+    }
+
+    /// A unit that has just left did not start: it waits again, and nothing of its key leaves before `until`. The limits count
+    /// what it was charged: only where others keep them.
+    ///
+    /// # Errors
+    /// As for [`add`](Self::add).
+    pub fn put_back(&mut self, now: Nanos, key: KeyId, unit: Unit<T>, until: Nanos) -> Result<(), Unit<T>> {
+        let length = self.lengths.time_for(&unit.costs).max(1);
+        let busy = self.keys.busy(key);
+        busy.finish = busy.finish.saturating_sub(length);
+        let name: Box<[u8]> = self.name(key).into();
+        let added = self.add(now, Some(&name), unit);
+        self.not_before(now, key, until);
+        self.ended(now, key);
+        added.map(drop)
     }
 
     /// Nothing of this key leaves before `until`, and its buckets are empty then.

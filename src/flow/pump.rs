@@ -1,12 +1,12 @@
 //! The pump: one loop that reads units, waits for the sink, takes a grant, sleeps until its time, and hands over.
 
-use super::contract::{Answers, Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
+use super::contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
 use super::meter::{Meter, Phase};
 use std::cell::{Cell, RefCell};
 use thiserror::Error;
-use throttle_limits::clock::{Clock, Nanos};
-use throttle_limits::limits::{Grant, Refusal, Served, Start};
-use throttle_limits::store::{StoreError, Supply};
+use throttle_limits::clock::{Clock, MILLISECOND, Nanos};
+use throttle_limits::limits::{Grant, Refusal, Served, Start, Take};
+use throttle_limits::store::{Claim, Refused, StoreError, Supply, When};
 
 /// Why the pump stopped before the end of its input.
 #[derive(Debug, Error)]
@@ -18,6 +18,9 @@ pub enum PumpError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+/// If as many commands run as may, and nothing tells when one ends, others are asked for after this time.
+const BUSY: Nanos = 5 * MILLISECOND;
 
 /// Moves every unit of `flow` when the limits that `supply` draws from allow it, until its end.
 ///
@@ -33,7 +36,15 @@ pub fn run(flow: &mut impl Flow, supply: &Supply, meter: &Meter) -> Result<(), P
 /// # Errors
 /// As [`run`].
 pub fn run_on(flow: &mut impl Flow, supply: &Supply, clock: &dyn Clock, meter: &Meter) -> Result<(), PumpError> {
-    let mut pump = Pump { flow, supply, clock, meter, hold: Cell::new(None), refused: RefCell::default() };
+    let mut pump = Pump {
+        flow,
+        supply,
+        clock,
+        meter,
+        hold: Cell::new(None),
+        refused: RefCell::default(),
+        keys: RefCell::default(),
+    };
     while pump.gather()? {
         let room = pump.wait_for_sink()?;
         pump.hold()?;
@@ -51,18 +62,18 @@ struct Pump<'a, F> {
     hold: Cell<Option<Nanos>>,
     /// The starts of what a server refused, if that is news.
     refused: RefCell<Vec<Start>>,
+    /// Keys of a shared bucket, and until when nothing of them may be handed over, if that is news.
+    keys: RefCell<Vec<(Box<[u8]>, Nanos)>>,
 }
 
 impl<F: Flow> Pump<'_, F> {
     /// Waits until a unit was read; `false` at the end of the input.
     fn gather(&mut self) -> Result<bool, PumpError> {
         self.hold()?;
-        if self.flow.waiting() > 0 {
-            return Ok(true);
-        }
-        while self.flow.waiting() == 0 {
-            let state = self.note_read_ahead();
-            match state.limited_until {
+        while self.flow.waiting() == 0 && self.until_event() > 0 {
+            let (state, event) = (self.note_read_ahead(), self.until_event());
+            let granted = (event < Nanos::MAX).then(|| self.clock.now().saturating_add(event));
+            match state.limited_until.into_iter().chain(granted).min() {
                 Some(time) => {
                     self.enter(Phase::Limit(0));
                     self.meter.waits_until(time, 0);
@@ -70,7 +81,7 @@ impl<F: Flow> Pump<'_, F> {
                 None if state.waits_for_sink => self.enter(Phase::Sink),
                 None => self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source }),
             }
-            if self.flow.fill(true)? == Filled::End && self.flow.waiting() == 0 {
+            if self.flow.fill(event)? == Filled::End && self.flow.waiting() == 0 {
                 self.enter(Phase::Working);
                 return Ok(false);
             }
@@ -79,10 +90,20 @@ impl<F: Flow> Pump<'_, F> {
         Ok(true)
     }
 
+    /// How long until there is news of units with keys that were asked for.
+    fn until_event(&self) -> Nanos {
+        let next = if self.supply.has_keys() { self.supply.next_event() } else { None };
+        next.map_or(Nanos::MAX, |time| time.saturating_sub(self.supply.clock().now()))
+    }
+
     /// If nothing may be handed over for some time, gives back what is reserved, and holds the limits for that long.
     fn hold(&mut self) -> Result<(), StoreError> {
         self.has_hold();
         let (hold, refused) = (self.hold.take(), self.refused.take());
+        for (key, time) in self.keys.take() {
+            let store = self.supply.store();
+            store.hold_key(&key, store.clock().now().saturating_add(time))?;
+        }
         if let Some(until) = hold {
             self.meter.paused_until(until);
         }
@@ -100,9 +121,12 @@ impl<F: Flow> Pump<'_, F> {
 
     /// Takes a grant for waiting units that the sink has room for, sleeps until its time, and hands them over.
     fn release_run(&mut self, room: u64) -> Result<(), PumpError> {
+        if self.supply.has_keys() {
+            return self.release_of_keys(room);
+        }
         match self.flow.choose() {
             Price::Usual => {}
-            Price::Nothing => return Ok(()),
+            Price::Nothing | Price::OfKey { .. } => return Ok(()),
             Price::Costs(costs) => return self.release_one(&costs),
             Price::AtLeast(costs) => {
                 self.supply.settles(true);
@@ -143,11 +167,101 @@ impl<F: Flow> Pump<'_, F> {
         )
     }
 
+    /// The same for units with keys of a shared bucket: hands over those that were granted and whose time has come, and asks
+    /// for those whose own limits conform soon, if they have a place in the sink.
+    fn release_of_keys(&mut self, room: u64) -> Result<(), PumpError> {
+        let refused = self.supply.answered()?;
+        self.refuse(refused)?;
+        let mut room = usize::try_from(room).unwrap_or(usize::MAX);
+        while room > 0
+            && let Some(claim) = self.supply.claim()?
+        {
+            room -= usize::from(self.use_claim(&claim)?);
+        }
+        let (wanted, more_at) = self.supply.wanted();
+        let most = wanted.min(room.saturating_sub(self.supply.reserved()));
+        // If all places in the sink are reserved, none is asked for before one is free.
+        let mut at = if wanted > 0 { Nanos::MAX } else { more_at };
+        if most > 0 {
+            let (takes, rest) = self.choose_several(most)?;
+            if !takes.is_empty() {
+                let refused = self.supply.ask_for(takes)?;
+                return self.refuse(refused);
+            }
+            if rest == 0 && self.flow.waiting() == 0 {
+                return Ok(());
+            }
+            at = self.supply.clock().now().saturating_add(rest.max(MILLISECOND));
+        }
+        let soon = || self.supply.clock().now().saturating_add(BUSY);
+        let next = self.supply.next_event().unwrap_or_else(soon).min(at);
+        self.enter_limit(next, None, 0);
+        self.supply.sleep_unless(self.clock, next, &|| self.has_hold() || !self.keys.borrow().is_empty())?;
+        Ok(())
+    }
+
+    /// Hands over a unit with its grant, if that is still good. Returns whether it was.
+    fn use_claim(&mut self, Claim { ticket, granted }: &Claim) -> Result<bool, PumpError> {
+        match granted {
+            Some((grant, take)) => {
+                self.meter.late(1, self.clock.now().saturating_sub(grant.at));
+                self.hand_over(grant, Turn::OfKey(*ticket, Answer::Granted(*grant, take)))?;
+            }
+            None => self.pass(Turn::OfKey(*ticket, Answer::NotYet(0)))?,
+        }
+        Ok(granted.is_some())
+    }
+
+    /// Chooses at most so many units to ask for: of those whose turn it is, all whose own limits conform soon. Also returns how
+    /// long none of the others can go.
+    fn choose_several(&mut self, most: usize) -> Result<(Vec<(u64, Take)>, Nanos), PumpError> {
+        let mut takes = Vec::new();
+        while takes.len() < most {
+            match self.flow.choose() {
+                Price::OfKey { ticket, mut take, waited } => {
+                    let since = self.supply.clock().now().saturating_sub(waited);
+                    take.key.iter_mut().for_each(|of| of.since = since);
+                    match self.supply.when(&take, &takes)? {
+                        When::Now(latest) => {
+                            take.key.iter_mut().for_each(|of| of.latest = latest);
+                            takes.push((ticket, take));
+                        }
+                        When::After(wait) => self.pass(Turn::OfKey(ticket, Answer::NotYet(wait)))?,
+                        When::NoneBefore(wait) => {
+                            self.pass(Turn::OfKey(ticket, Answer::NotYet(0)))?;
+                            return Ok((takes, wait));
+                        }
+                    }
+                }
+                Price::Nothing => break,
+                _ => self.pass(Turn::Refused(Unpaid::Unread))?,
+            }
+        }
+        Ok((takes, 0))
+    }
+
+    /// These got no grant.
+    fn refuse(&mut self, refused: Refused) -> Result<(), PumpError> {
+        for (ticket, refusal) in refused {
+            let what = match refusal {
+                Refusal::Never => Answer::Never,
+                Refusal::TooLong { wait } => Answer::NotYet(wait),
+                Refusal::Busy => Answer::NotYet(BUSY),
+            };
+            self.pass(Turn::OfKey(ticket, what))?;
+        }
+        Ok(())
+    }
+
     fn hand_over(&mut self, grant: &Grant, turn: Turn<'_>) -> Result<(), PumpError> {
         if self.has_hold() {
             return Ok(());
         }
-        let (units, costs) = (turn.units(), if let Turn::Costly { costs, .. } = turn { Some(costs) } else { None });
+        let (units, costs) = match turn {
+            Turn::Costly { costs, .. } => (1, Some(costs)),
+            Turn::OfKey(_, Answer::Granted(_, take)) => (1, Some(&*take.costs)),
+            _ => (turn.units(), None),
+        };
         if let Some(costs) = costs {
             self.supply.open(grant, costs);
         }
@@ -166,7 +280,8 @@ impl<F: Flow> Pump<'_, F> {
 
     /// Whether there is news of a time for which nothing may be handed over.
     fn has_hold(&self) -> bool {
-        let Answers { hold, mut refused, served } = self.flow.take_answers();
+        let Answers { hold, mut refused, served, mut keys } = self.flow.take_answers();
+        self.keys.borrow_mut().append(&mut keys);
         let until = hold.map(|time| self.clock.now().saturating_add(time));
         self.hold.set(self.hold.take().max(until));
         self.refused.borrow_mut().append(&mut refused);
@@ -181,7 +296,7 @@ impl<F: Flow> Pump<'_, F> {
     fn top_up(&mut self) -> Result<(), PumpError> {
         let quantum = self.supply.quantum();
         if self.flow.waiting() < quantum && self.supply.available() < quantum {
-            while self.flow.fill(false)? == Filled::Some && self.flow.waiting() < quantum {}
+            while self.flow.fill(0)? == Filled::Some && self.flow.waiting() < quantum {}
         }
         Ok(())
     }
@@ -189,14 +304,18 @@ impl<F: Flow> Pump<'_, F> {
     /// Sleeps until the grant of so many units, or until there is news of a [hold](Flow::take_answers). Returns whether the grant
     /// may be used now.
     fn sleep_until(&mut self, grant: &Grant, units: u64) -> Result<bool, StoreError> {
-        self.note_read_ahead();
-        self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
-        self.meter.waits_until(grant.at, units);
+        self.enter_limit(grant.at, grant.bound_by, units);
         let has_come = self.supply.sleep_unless(self.clock, grant.at, &|| self.has_hold())?;
         if has_come {
             self.meter.late(units, self.clock.now().saturating_sub(grant.at));
         }
         Ok(has_come)
+    }
+
+    fn enter_limit(&self, at: Nanos, bound_by: Option<usize>, units: u64) {
+        self.note_read_ahead();
+        self.enter(Phase::Limit(bound_by.unwrap_or(usize::MAX)));
+        self.meter.waits_until(at, units);
     }
 
     fn note_read_ahead(&self) -> State {

@@ -3,7 +3,7 @@
 //!
 //! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.
 
-use super::contract::{Filled, Flow, FlowError, Passed, Price, State, Turn};
+use super::contract::{Answer, Filled, Flow, FlowError, Passed, Price, State, Turn};
 use super::copy::{Sink, Source, read_into, refused};
 use super::dropping::{Dropped, Dropping};
 use super::framing::{Buffer, Framing, LARGEST, trimmed};
@@ -16,6 +16,7 @@ use super::selector::Selector;
 use rustix::event::PollFlags;
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -43,6 +44,38 @@ struct Run {
     used: u64,
 }
 
+impl Run {
+    /// Begins with a unit that has left: as many more may leave as conform now.
+    fn begin(&mut self, key: KeyId, name: &[u8], costs: &[u64], order: &mut Order<Box<[u8]>>) {
+        self.left = order.more(key, costs);
+        if self.left > 0 {
+            self.key = Some(key);
+            name.clone_into(&mut self.name);
+            costs.clone_into(&mut self.costs);
+        }
+    }
+
+    /// Whether the next unit belongs to it and may leave. Then it is counted.
+    fn goes_on(&mut self, name: &[u8], costs: &[u64]) -> bool {
+        let goes_on = self.left > 0 && self.name == name && self.costs == costs;
+        if goes_on {
+            (self.left, self.used) = (self.left - 1, self.used + 1);
+        }
+        goes_on
+    }
+
+    /// Charges what has left.
+    fn end(&mut self, order: &mut Order<Box<[u8]>>) {
+        if let Some(key) = self.key.filter(|_| self.used > 0) {
+            order.pass_more(key, &self.costs, self.used);
+        }
+        (self.left, self.used) = (0, 0);
+    }
+}
+
+/// A unit that a shared bucket is asked for.
+type Asked = (KeyId, Unit<Box<[u8]>>);
+
 /// A flow of units by key.
 pub struct Sorted<'a, R, W> {
     source: R,
@@ -68,6 +101,11 @@ pub struct Sorted<'a, R, W> {
     dropping: Option<Dropping>,
     keyless: Keyless,
     told_full: bool,
+    /// See [`Sorting::shared`].
+    shared: Option<usize>,
+    /// The units that a shared bucket is asked for, by their numbers, and the latest of these.
+    asked: BTreeMap<u64, Asked>,
+    ticket: u64,
 }
 
 impl<R, W> std::fmt::Debug for Sorted<'_, R, W> {
@@ -107,6 +145,9 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             dropping: sorting.max_wait.map(|max_wait| Dropping::new(max_wait, sorting.look.per.is_some())),
             keyless: Keyless::default(),
             told_full: false,
+            shared: sorting.shared,
+            asked: BTreeMap::new(),
+            ticket: 0,
         }
     }
 
@@ -125,12 +166,17 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         self.order.borrow().is_full(self.ahead) && self.dropping.is_none()
     }
 
+    /// Whether no unit waits.
+    fn is_empty(&self) -> bool {
+        self.order.borrow().is_empty() && self.asked.is_empty()
+    }
+
     /// Whether a unit was read that is not sorted yet. Nothing may follow a last unit that has no end, so that one is sorted
     /// when no other waits.
     fn has_new(&self) -> bool {
         let ends = || match self.buffer.waiting() {
             0 => false,
-            1 => self.buffer.run(1).ends_with(self.buffer.delimiter().as_slice()) || self.order.borrow().is_empty(),
+            1 => self.buffer.run(1).ends_with(self.buffer.delimiter().as_slice()) || self.is_empty(),
             _ => true,
         };
         !self.is_full() && ends()
@@ -154,7 +200,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         while sorted.is_ok() && (self.outgoing.has_room() || self.outgoing.is_stalled) && self.has_new() {
             sorted = self.sort_next(now);
         }
-        end_run(&mut self.run, self.order.get_mut());
+        self.run.end(self.order.get_mut());
         sorted?;
         if let Some(dropped) = self.dropping.as_mut().and_then(|dropping| dropping.news(now)) {
             (self.tell)(News::Dropped(dropped));
@@ -166,8 +212,45 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         Ok(())
     }
 
+    /// What the unit costs whose turn it is, if a shared bucket keeps the limits.
+    fn choose_of_key(&mut self, of_all: usize) -> Price {
+        match self.order.get_mut().next(self.clock.now()) {
+            Next::Go(key, unit, _) => {
+                let take = Sorting::price(of_all, self.order.get_mut().name(key), &unit.costs);
+                let waited = self.clock.now().saturating_sub(unit.arrived);
+                self.ticket += 1;
+                self.asked.insert(self.ticket, (key, unit));
+                Price::OfKey { ticket: self.ticket, take, waited }
+            }
+            Next::Drop(key, _) => {
+                self.drop_waiting(key);
+                Price::Nothing
+            }
+            Next::At(_) | Next::Blocked | Next::Empty => Price::Nothing,
+        }
+    }
+
+    /// A unit that a shared bucket was asked for has an answer.
+    fn answer(&mut self, ticket: u64, answer: &Answer<'_>) -> Result<(), FlowError> {
+        let Some((key, unit)) = self.asked.remove(&ticket) else { return Ok(()) };
+        let (order, now) = (self.order.get_mut(), self.clock.now());
+        match answer {
+            Answer::Granted(..) => {
+                order.ended(now, key);
+                self.outgoing.take(unit.content.into());
+            }
+            // It was in the order before, so it is granted some time.
+            Answer::NotYet(wait) => drop(order.put_back(now, key, unit, now.saturating_add(*wait))),
+            Answer::Never => return Err(refused(&unit.content, self.lines, TOO_MUCH.to_owned())),
+        }
+        Ok(())
+    }
+
     /// Takes out those that waited and may go, and drops those that wait too long.
     fn take_waiting(&mut self, now: Nanos) {
+        if self.shared.is_some() {
+            return;
+        }
         let counts_later = self.order.get_mut().has_windows();
         while self.outgoing.has_room() {
             let order = self.order.get_mut();
@@ -212,24 +295,18 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             (self.tell)(News::NoKeys(per.clone()));
         }
         let name = key.as_deref().unwrap_or(NO_KEY);
-        if self.run.left > 0 && self.run.name == name && self.run.costs == self.costs {
-            (self.run.left, self.run.used) = (self.run.left - 1, self.run.used + 1);
-        } else {
+        if !self.run.goes_on(name, &self.costs) {
             let key = key.map(bounded);
             let name = key.as_deref().unwrap_or(NO_KEY);
             let order = self.order.get_mut();
-            end_run(&mut self.run, order);
-            let passed = if self.outgoing.is_stalled { None } else { order.pass(now, key.as_deref(), &self.costs) };
+            self.run.end(order);
+            let has_to_wait = self.outgoing.is_stalled || self.shared.is_some();
+            let passed = if has_to_wait { None } else { order.pass(now, key.as_deref(), &self.costs) };
             let Some(id) = passed else {
                 let key = key.map(Cow::into_owned);
                 return self.add(now, key.as_deref());
             };
-            self.run.left = order.more(id, &self.costs);
-            if self.run.left > 0 {
-                self.run.key = Some(id);
-                name.clone_into(&mut self.run.name);
-                self.costs.clone_into(&mut self.run.costs);
-            }
+            self.run.begin(id, name, &self.costs, order);
             if order.has_windows() {
                 self.handed.push((id, Charged { at: now, counted: now, number: 0 }, self.costs.as_slice().into()));
             }
@@ -273,10 +350,10 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         refused(self.buffer.beginning(), self.lines + 1, why)
     }
 
-    /// Waits until there is input, or a unit may go; fails if its reader leaves before that.
-    fn wait(&mut self, reads: bool) -> Result<(), FlowError> {
+    /// Waits until there is input, or a unit may go, at most so many nanoseconds; fails if its reader leaves before that.
+    fn wait(&mut self, reads: bool, most: Nanos) -> Result<(), FlowError> {
         let now = self.clock.now();
-        let at = self.due_at(now);
+        let at = self.due_at(now).into_iter().chain(now.checked_add(most)).min();
         if self.is_dry {
             if let Some(at) = at {
                 self.clock.sleep_until(at);
@@ -306,32 +383,24 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     }
 }
 
-/// Charges what has left.
-fn end_run(run: &mut Run, order: &mut Order<Box<[u8]>>) {
-    if let Some(key) = run.key.filter(|_| run.used > 0) {
-        order.pass_more(key, &run.costs, run.used);
-    }
-    (run.left, run.used) = (0, 0);
-}
-
 /// The usual size of the buffer. It grows for a long unit.
 pub const BUFFER: usize = 256 * 1024;
 
 impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
-    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+    fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
         if self.buffer.outgrown() {
             return Err(self.outgrown());
         }
         let taken = if self.dropping.is_some() { 0 } else { self.order.get_mut().memory() };
         let reads = self.buffer.wants_more(taken) && !self.is_full();
-        if reads && read_into(&mut self.buffer, &mut self.source, wait && self.is_dry)? == Filled::Some {
+        if reads && read_into(&mut self.buffer, &mut self.source, wait > 0 && self.is_dry)? == Filled::Some {
             return Ok(Filled::Some);
         }
-        if self.buffer.is_finished() && self.order.borrow().is_empty() && !self.outgoing.is_stalled {
+        if self.buffer.is_finished() && self.is_empty() && !self.outgoing.is_stalled {
             return Ok(Filled::End);
         }
-        if wait {
-            self.wait(reads)?;
+        if wait > 0 {
+            self.wait(reads, wait)?;
         }
         Ok(Filled::Nothing)
     }
@@ -347,7 +416,7 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         let order = self.order.borrow();
         State {
             ahead: Passed {
-                units: order.len() as u64 + self.buffer.units() + self.outgoing.units(),
+                units: (order.len() + self.asked.len()) as u64 + self.buffer.units() + self.outgoing.units(),
                 bytes: order.memory() as u64,
             },
             dropped: self.dropped().map_or(0, |dropped| unpoisoned(dropped.lock()).units),
@@ -370,11 +439,21 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
 
     fn choose(&mut self) -> Price {
         self.decided = self.sort();
-        Price::Usual
+        match self.shared {
+            None => Price::Usual,
+            Some(of_all) if self.decided.is_ok() && !self.outgoing.is_stalled => self.choose_of_key(of_all),
+            Some(_) => Price::Unknown,
+        }
     }
 
     /// Hands over all units that may go, however many were asked for.
-    fn pass(&mut self, _: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
+    fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
+        if let Turn::OfKey(ticket, answer) = turn {
+            self.answer(ticket, &answer)?;
+            if !matches!(answer, Answer::Granted(..)) {
+                return Ok(());
+            }
+        }
         self.outgoing.write(&mut self.sink, self.dropping.is_some(), passed)?;
         let result = std::mem::replace(&mut self.decided, Ok(()));
         if self.outgoing.is_stalled {

@@ -10,6 +10,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use std::io;
+use throttle_limits::clock::Nanos;
 
 /// Shorter runs are copied: that is cheaper than moving pages that are mostly empty.
 const LEAST_RUN: u64 = 64 * 1024;
@@ -124,9 +125,9 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
 }
 
 impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
-    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+    fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
         let before = self.waiting;
-        self.look(wait).map_err(FlowError::Read)?;
+        self.look(wait > 0).map_err(FlowError::Read)?;
         if self.waiting > before {
             return Ok(Filled::Some);
         }

@@ -10,7 +10,8 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use throttle_limits::limits::{Grant, Pace, Start};
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::{Grant, Pace, Start, Take};
 
 /// A job that is about to be tried.
 #[derive(Clone, Debug)]
@@ -59,6 +60,9 @@ pub(super) struct Granted {
     pub(super) key: KeyId,
     pub(super) charged: Charged,
     pub(super) costs: Box<[u64]>,
+    /// Its age in the order, and since when it waited there.
+    pub(super) age: u64,
+    pub(super) arrived: Nanos,
 }
 
 /// An attempt that has a slot.
@@ -75,19 +79,27 @@ pub(super) struct Running {
     pub(super) charge: Option<Charge>,
 }
 
-/// What an attempt was charged, where limits count a cost of their own.
+/// What an attempt was charged, where limits count a cost of their own, or others share those of its key.
 #[derive(Clone, Debug)]
 pub struct Charge {
     /// Its grant.
     pub grant: Grant,
-    /// What it cost each limit.
-    pub costs: Box<[u64]>,
+    /// What was asked for.
+    pub take: Take,
+}
+
+impl Charge {
+    /// What it cost each limit: those of all, then those of its key.
+    pub(super) fn costs(&self) -> Box<[u64]> {
+        let of_key = self.take.key.iter().flat_map(|of| &of.costs);
+        self.take.costs.iter().chain(of_key).copied().collect()
+    }
 }
 
 /// The limits of all, which attempts get their grants from.
 pub trait Settler: Debug + Send + Sync {
-    /// The attempt really cost each limit so much. Best effort.
-    fn settle(&self, charge: &Charge, real: &[u64]);
+    /// The attempt has ended. If its command told so, it really cost each limit so much. Best effort.
+    fn settle(&self, charge: &Charge, real: Option<&[u64]>);
 
     /// Whether [`settle`](Self::settle) may have to wait for other processes.
     fn may_block(&self) -> bool;

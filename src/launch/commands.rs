@@ -7,7 +7,7 @@ use super::job::{Job, Outcome};
 use super::options::{NEVER, Options, Output};
 use super::printer::{Collected, Printer};
 use super::queue::Queue;
-use super::reply_file::ReplyFile;
+use super::reply_file::{ReplyFile, expect_replies};
 use super::shared::{Screen, Shared};
 use super::slots::{self, Slots};
 use super::spool::Spool;
@@ -59,6 +59,7 @@ impl Launcher {
         settler: Arc<dyn Settler>,
         events: Events,
     ) -> io::Result<Self> {
+        expect_replies();
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
         // A thread that has ended might not be replaced: the system may have no room for a new one.

@@ -6,11 +6,13 @@ use super::event::Event;
 use super::job::{Batches, Outcome};
 use super::queue::Queue;
 use super::temporary::is_shortage;
-use crate::flow::{Answers, Filled, Flow, FlowError, Keyless, Passed, Price, Source, State, Turn, Unpaid};
+use crate::flow::{Answer, Answers, Filled, Flow, FlowError, Keyless, Passed, Price, Source, State, Turn, Unpaid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::Take;
 
 /// Units on their way from a source to commands.
 pub struct Launching<R> {
@@ -69,7 +71,7 @@ impl<R: Source> Launching<R> {
         while self.queue().wants_new() && !self.is_full() {
             match self.batches.next() {
                 Some(job) => self.queue().add(Attempt::first(job)),
-                None if self.fill(false)? == Filled::Some => {}
+                None if self.fill(0)? == Filled::Some => {}
                 None => break,
             }
         }
@@ -107,18 +109,18 @@ impl<R: Source> Launching<R> {
 
     /// Reads what there is. With `wait`, and if there is nothing: waits until there is some, an attempt may be made, or one
     /// has ended after which the input may be at its end.
-    fn read_or_wait(&mut self, wait: bool) -> Result<Filled, FlowError> {
+    fn read_or_wait(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
         let is_full = self.is_full();
         if is_full && self.queue().is_keyed() {
             // Those that wait for more units of their key would wait for ever.
             self.batches.close_all();
         }
-        let filled = if is_full { Filled::Nothing } else { self.cut_or_read(wait)? };
+        let filled = if is_full { Filled::Nothing } else { self.cut_or_read(wait > 0)? };
         self.sort();
         if filled == Filled::End && self.batches.waiting() == 0 {
             self.queue().has_all();
         }
-        if filled == Filled::Some || !wait {
+        if filled == Filled::Some || wait == 0 {
             return Ok(filled);
         }
         if self.queue().is_full() {
@@ -133,7 +135,7 @@ impl<R: Source> Launching<R> {
         }
         let source = if filled == Filled::End || is_full { None } else { self.batches.source_fd() };
         let is_news = || is_over() || (is_full && !self.is_full());
-        queue.wait(source, is_news).map_err(FlowError::Read)?;
+        queue.wait(source, wait, is_news).map_err(FlowError::Read)?;
         Ok(Filled::Nothing)
     }
 
@@ -157,16 +159,18 @@ impl<R: Source> Launching<R> {
 
     /// Whether each attempt has a price of its own, and waits for its own grant.
     fn has_prices(&self) -> bool {
-        !self.queue().is_keyed() && self.batches.has_prices()
+        self.queue().is_shared() || !self.queue().is_keyed() && self.batches.has_prices()
     }
 }
 
 impl<R: Source> Flow for Launching<R> {
     /// If the system has no room for the units, tries again as long as a command runs, which may free some.
-    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+    fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
         match self.read_or_wait(wait) {
-            Err(FlowError::Hold(error)) if is_shortage(&error) && (!wait || self.launcher.shared.slots.count() > 0) => {
-                thread::sleep(Duration::from_millis(if wait { 10 } else { 0 }));
+            Err(FlowError::Hold(error))
+                if is_shortage(&error) && (wait == 0 || self.launcher.shared.slots.count() > 0) =>
+            {
+                thread::sleep(Duration::from_millis(if wait > 0 { 10 } else { 0 }));
                 Ok(Filled::Nothing)
             }
             filled => filled,
@@ -224,7 +228,17 @@ impl<R: Source> Flow for Launching<R> {
             Turn::Usual(units) => (0..units).for_each(|_| self.start(None, None, passed)),
             Turn::Costly { grant, costs, .. } => {
                 let settles = self.launcher.shared.options.settling.is_any();
-                self.start(settles.then(|| Charge { grant, costs: costs.into() }), None, passed);
+                let charge = || Charge { grant, take: Take::of(costs) };
+                self.start(settles.then(charge), None, passed);
+            }
+            Turn::OfKey(ticket, Answer::Granted(grant, take)) => {
+                self.queue().granted(ticket, false);
+                self.start(Some(Charge { grant, take: take.clone() }), None, passed);
+            }
+            Turn::OfKey(ticket, Answer::NotYet(wait)) => self.queue().put_back(ticket, wait),
+            Turn::OfKey(ticket, Answer::Never) => {
+                self.queue().granted(ticket, true);
+                self.start(None, None, passed);
             }
             Turn::Refused(why) => {
                 self.start(None, (why == Unpaid::TooMuch).then_some(Outcome::TooCostly), passed);

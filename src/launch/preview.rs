@@ -5,7 +5,7 @@ use crate::flow::order::{Next, Order, Unit};
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Turn, Unpaid};
 use std::cell::RefCell;
 use std::io;
-use throttle_limits::clock::Clock;
+use throttle_limits::clock::{Clock, Nanos};
 
 /// Jobs that are shown instead of run.
 pub struct Preview<'a, R, S> {
@@ -63,8 +63,8 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R
 }
 
 impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Flow for Preview<'_, R, S> {
-    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        self.sort(wait)
+    fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
+        self.sort(wait > 0)
     }
 
     fn waiting(&self) -> u64 {
@@ -84,7 +84,7 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Flow for Prev
     fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
         match turn {
             Turn::Usual(units) => (0..units).try_for_each(|_| self.show_next(None, passed)),
-            Turn::Costly { .. } => self.show_next(None, passed),
+            Turn::Costly { .. } | Turn::OfKey(..) => self.show_next(None, passed),
             Turn::Refused(why) => self.show_next((why == Unpaid::TooMuch).then_some(Outcome::TooCostly), passed),
         }
     }

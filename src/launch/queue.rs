@@ -8,8 +8,8 @@ use super::options::{NEVER, Options};
 use super::reply::Reply;
 use super::retries::{Judged, Retries, Verdict};
 use super::wakes::Wakes;
-use crate::flow::order::{Crowd, Next, Order, Unit};
-use crate::flow::{Answers, Passed, Price, Sorting, unpoisoned};
+use crate::flow::order::{Crowd, NO_KEY, Next, Order, Unit};
+use crate::flow::{Answers, Passed, Price, Sorting, short, unpoisoned};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::num::NonZeroU32;
@@ -34,6 +34,8 @@ pub(super) struct Queue {
     is_all_read: AtomicBool,
     /// Whether replies may tell what a command really cost.
     settles: bool,
+    /// See [`Sorting::shared`].
+    shared: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -50,8 +52,13 @@ struct State {
     refused: VecDeque<(Attempt, Outcome)>,
     /// The attempt that is made next. It waits for its grant, or for a slot.
     chosen: Option<Chosen>,
+    /// The attempts that a shared bucket is asked for, by their numbers, and the latest of these.
+    asked: BTreeMap<u64, (Attempt, Granted)>,
+    ticket: u64,
     /// The units that wait for their first attempt.
     new: Passed,
+    /// Keys that a server has asked to wait, and for how long, if others have to know.
+    holds: Vec<(Box<[u8]>, Nanos)>,
 }
 
 /// An attempt that leaves the order, and its grant, or why it is never made.
@@ -73,7 +80,10 @@ impl Queue {
             fails: sorting.fails,
             refused: VecDeque::new(),
             chosen: None,
+            asked: BTreeMap::new(),
+            ticket: 0,
             new: Passed::default(),
+            holds: Vec::new(),
         };
         Ok(Queue {
             state: Mutex::new(state),
@@ -82,13 +92,19 @@ impl Queue {
             ahead: sorting.ahead,
             is_keyed: options.by_key.is_some(),
             is_all_read: AtomicBool::new(false),
-            settles: options.settling.is_any(),
+            settles: options.settling.is_any() && sorting.shared.is_none(),
+            shared: sorting.shared,
         })
     }
 
     /// The thread that calls this is the pump's.
     pub(super) fn is_used_by_pump(&self) {
         self.wakes.is_used_by_pump();
+    }
+
+    /// Whether a bucket that others use keeps the limits of each key.
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
     /// Whether limits are kept for each key. If not, grants come from elsewhere.
@@ -121,21 +137,49 @@ impl Queue {
         state.chosen.as_ref().map(|(attempt, _)| Arc::clone(&attempt.job))
     }
 
-    /// What the attempt costs that is made next. One that was chosen before waits again: another may be due before it.
+    /// What the attempt costs that is made next.
     pub(super) fn price(&self) -> Price {
         let (mut state, settles) = (self.lock(), self.settles);
-        match state.chosen.take() {
-            Some((attempt, Ok(granted))) => {
-                state.order.ended(SystemClock.now(), granted.key);
-                state.has_left(&attempt);
-                state.add(attempt, 0, 0);
-            }
-            refused => state.chosen = refused,
-        }
         if state.chosen.is_none() {
             state.chosen = state.next(settles);
         }
-        state.chosen.as_ref().map_or(Price::Nothing, |(attempt, _)| attempt.job.price())
+        match (state.chosen.take(), self.shared) {
+            (None, _) => Price::Nothing,
+            (Some((attempt, Ok(granted))), Some(of_all)) if attempt.job.refused().is_none() => {
+                let key = attempt.job.key.as_deref().unwrap_or(NO_KEY);
+                let take = Sorting::price(of_all, key, &granted.costs);
+                let waited = SystemClock.now().saturating_sub(granted.arrived);
+                state.ticket += 1;
+                let ticket = state.ticket;
+                state.asked.insert(ticket, (attempt, granted));
+                Price::OfKey { ticket, take, waited }
+            }
+            (Some(chosen), shared) => {
+                let price = if shared.is_some() { Price::Unknown } else { chosen.0.job.price() };
+                state.chosen = Some(chosen);
+                price
+            }
+        }
+    }
+
+    /// An attempt that a shared bucket was asked for is made next: it has its grant. Or it never is, if it costs too much, or
+    /// its key is not tried any more.
+    pub(super) fn granted(&self, ticket: u64, is_too_costly: bool) {
+        let (mut state, now) = (self.lock(), SystemClock.now());
+        let Some((attempt, granted)) = state.asked.remove(&ticket) else { return };
+        let refused = if is_too_costly { Some(Outcome::TooCostly) } else { state.gone_outcome(&attempt.job.key) };
+        if refused.is_some() {
+            state.order.ended(now, granted.key);
+        }
+        state.chosen = Some((attempt, refused.map_or(Ok(granted), Err)));
+    }
+
+    /// An attempt that a shared bucket was asked for waits again, and nothing of its key starts for so many nanoseconds.
+    pub(super) fn put_back(&self, ticket: u64, wait: Nanos) {
+        let (mut state, now) = (self.lock(), SystemClock.now());
+        if let Some((attempt, granted)) = state.asked.remove(&ticket) {
+            state.put_back(now, attempt, granted, now.saturating_add(wait));
+        }
     }
 
     /// Takes out the attempt that was chosen: it has a slot, and its command starts now. `pace` is that of the limits of all,
@@ -194,8 +238,8 @@ impl Queue {
 
     fn verdict(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
         let mut guard = self.lock();
-        let State { retries, order, chosen, .. } = &mut *guard;
-        let chosen = chosen.as_ref().map(|(attempt, _)| attempt);
+        let State { retries, order, chosen, asked, .. } = &mut *guard;
+        let chosen = chosen.iter().map(|(attempt, _)| attempt).chain(asked.values().map(|(attempt, _)| attempt));
         let Some(retries) = retries else {
             return if matches!(outcome, Outcome::Ok) { Verdict::Ok } else { Verdict::Failed };
         };
@@ -216,6 +260,12 @@ impl Queue {
             self.wake_pump();
         } else if let (Some(granted), Some(time)) = (&running.granted, retries.take_hold(key, now)) {
             order.hold_until(now, granted.key, now.saturating_add(time));
+            if self.shared.is_some() {
+                guard.holds.push((short(key.as_deref().unwrap_or(NO_KEY)), time));
+                drop(guard);
+                self.wake_pump();
+                self.wakes.unpark();
+            }
         }
         verdict
     }
@@ -228,7 +278,7 @@ impl Queue {
     /// The command with this grant has ended, and really cost so much of each kind. `next` is tried after it.
     pub(super) fn ended(&self, granted: Option<Granted>, real: &[u64], next: Option<Attempt>) {
         let (now, mut state) = (SystemClock.now(), self.lock());
-        if let Some(Granted { key, charged, costs }) = granted {
+        if let Some(Granted { key, charged, costs, .. }) = granted {
             if self.settles && self.is_keyed {
                 state.order.settle(now, key, charged, [&costs, real]);
             }
@@ -251,8 +301,10 @@ impl Queue {
     /// What the limits of all have to be told: nothing, if limits are kept for each key.
     pub(super) fn take_answers(&self) -> Answers {
         let mut state = self.lock();
+        let keys = std::mem::take(&mut state.holds);
         let retries = state.retries.as_mut().filter(|_| !self.is_keyed);
-        retries.map_or_else(Answers::default, |retries| retries.take_answers(SystemClock.now()))
+        let answers = retries.map_or_else(Answers::default, |retries| retries.take_answers(SystemClock.now()));
+        Answers { keys, ..answers }
     }
 
     pub(super) fn has_hold(&self) -> bool {
@@ -281,9 +333,10 @@ impl Queue {
     pub(super) fn drain(&self) -> Vec<Attempt> {
         let mut state = self.lock();
         let chosen = state.chosen.take().map(|(attempt, _)| attempt);
+        let asked = std::mem::take(&mut state.asked).into_values().map(|(attempt, _)| attempt);
         let refused = std::mem::take(&mut state.refused).into_iter().map(|(attempt, _)| attempt);
         let waiting = state.order.drain().into_iter().map(|(_, unit)| unit.content);
-        chosen.into_iter().chain(refused).chain(waiting).collect()
+        chosen.into_iter().chain(asked).chain(refused).chain(waiting).collect()
     }
 
     /// Whether so many wait that no more are read.
@@ -299,7 +352,7 @@ impl Queue {
     /// Whether no attempt waits.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.lock();
-        state.order.is_empty() && state.refused.is_empty() && state.chosen.is_none()
+        state.order.is_empty() && state.refused.is_empty() && state.chosen.is_none() && state.asked.is_empty()
     }
 
     /// Whether more new units should wait, for others to wait behind them.
@@ -318,13 +371,19 @@ impl Queue {
         self.lock().order.crowd()
     }
 
-    /// Returns when `source` can be read, an attempt may be made, or the pump was woken; at once if `is_news`.
-    pub(super) fn wait(&self, source: Option<BorrowedFd<'_>>, is_news: impl Fn() -> bool) -> io::Result<()> {
+    /// Returns when `source` can be read, an attempt may be made, the pump was woken, or after so many nanoseconds; at once if
+    /// `is_news`.
+    pub(super) fn wait(
+        &self,
+        source: Option<BorrowedFd<'_>>,
+        most: Nanos,
+        is_news: impl Fn() -> bool,
+    ) -> io::Result<()> {
         self.wakes.wait(source, || {
             let time = self.lock().order.ready_at(SystemClock.now());
             let left = time.map(|time| time.saturating_sub(SystemClock.now()));
             let waits = self.ready() == 0 && !self.has_hold() && !is_news();
-            waits.then(|| left.map_or(NEVER, Duration::from_nanos))
+            waits.then(|| Duration::from_nanos(left.unwrap_or(most).min(most)).min(NEVER))
         })
     }
 
@@ -352,13 +411,31 @@ impl State {
             self.new.units += 1;
             self.new.bytes += attempt.job.length;
         }
-        if let Some(failed) = self.gone.get(&attempt.job.key) {
-            let why = failed.map_or(Outcome::SentAway, Outcome::KeyFailed);
+        if let Some(why) = self.gone_outcome(&attempt.job.key) {
             return self.refused.push_back((attempt, why));
         }
         let (job, size, now) = (Arc::clone(&attempt.job), attempt.size(), SystemClock.now());
         let unit = Unit { age: job.seq, costs: job.costs.clone(), size, arrived: arrived.max(now), content: attempt };
         if let Err(unit) = self.order.add_behind(now, job.key.as_deref(), unit, others) {
+            self.refused.push_back((unit.content, Outcome::TooCostly));
+        }
+    }
+
+    /// Why nothing of this key is tried any more, if that is so.
+    fn gone_outcome(&self, key: &Key) -> Option<Outcome> {
+        self.gone.get(key).map(|failed| failed.map_or(Outcome::SentAway, Outcome::KeyFailed))
+    }
+
+    /// An attempt that was chosen waits again, and nothing of its key starts before `until`.
+    fn put_back(&mut self, now: Nanos, attempt: Attempt, granted: Granted, until: Nanos) {
+        let (job, size) = (Arc::clone(&attempt.job), attempt.size());
+        let Granted { key, age, costs, arrived, .. } = granted;
+        if let Some(why) = self.gone_outcome(&job.key) {
+            self.order.ended(now, key);
+            return self.refused.push_back((attempt, why));
+        }
+        let unit = Unit { age, costs, size, arrived, content: attempt };
+        if let Err(unit) = self.order.put_back(now, key, unit, until) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
         }
     }
@@ -396,6 +473,6 @@ impl State {
         if settles {
             self.order.open(key, charged, &unit.costs);
         }
-        Some((unit.content, Ok(Granted { key, charged, costs: unit.costs })))
+        Some((unit.content, Ok(Granted { key, charged, age: unit.age, costs: unit.costs, arrived: unit.arrived })))
     }
 }

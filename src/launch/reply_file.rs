@@ -102,6 +102,18 @@ fn apart(file: File) -> File {
     rustix::io::fcntl_dupfd_cloexec(&file, number).map_or(file, File::from)
 }
 
+/// For the time when this process has only one thread. When the numbers of open files grow beyond their table, the kernel makes
+/// a larger one, and waits some milliseconds if there are several threads: the first commands would start late.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn expect_replies() {
+    // Best effort.
+    drop(File::open("/dev/null").map(apart));
+}
+
+/// Nothing to do.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(super) fn expect_replies() {}
+
 /// There is none.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn in_memory() -> io::Result<(File, PathBuf)> {

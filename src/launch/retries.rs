@@ -79,7 +79,7 @@ impl Retries {
             _ if is_served => {
                 if let Some(pause) = self.pauses.get_mut(key) {
                     if pause.is_learned_by_all && pause.pace.listens() {
-                        self.answers.served = self.answers.served.and(history.start.succeeded());
+                        self.answers.served = self.answers.served.and(history.succeeded());
                     }
                     pause.succeeded(ended, *history);
                 }

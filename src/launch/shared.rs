@@ -92,11 +92,16 @@ impl Shared {
     async fn settle(&self, charge: Option<Charge>, real: &Real) {
         let Some(charge) = charge else { return };
         if !self.settler.may_block() {
-            self.settler.settle(&charge, &real.costs);
-        } else if real.told.is_some() {
-            let (settler, costs) = (Arc::clone(&self.settler), real.costs.clone());
-            let _ = self.on_a_thread(None, move || settler.settle(&charge, &costs)).await;
+            self.settler.settle(&charge, Some(&real.costs));
+        } else if real.told.is_some() || self.counts_jobs() {
+            let (settler, costs) = (Arc::clone(&self.settler), real.told.map(|_| real.costs.clone()));
+            let _ = self.on_a_thread(None, move || settler.settle(&charge, costs.as_deref())).await;
         }
+    }
+
+    /// Whether a bucket that others use counts the commands that run.
+    fn counts_jobs(&self) -> bool {
+        self.options.by_key.as_ref().is_some_and(|sorting| sorting.counts_jobs)
     }
 
     /// What the command has told about the answer it got.
@@ -126,8 +131,9 @@ impl Shared {
     /// What it really cost each limit.
     fn real(&self, running: &Running, reply: &Reply) -> Real {
         let Running { granted, charge, .. } = running;
-        let charged = granted.as_ref().map(|granted| &granted.costs).or(charge.as_ref().map(|charge| &charge.costs));
-        let mut real = self.options.settling.real(charged.map_or(&[], |costs| costs), reply);
+        let of_charge = || charge.as_ref().map(Charge::costs);
+        let charged = granted.as_ref().map(|granted| granted.costs.clone()).or_else(of_charge);
+        let mut real = self.options.settling.real(&charged.unwrap_or_default(), reply);
         if let Some(remark) = real.remark.take() {
             self.events.send_once(Event::BadReply(remark));
         }

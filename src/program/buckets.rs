@@ -2,6 +2,7 @@
 
 use super::answer::print;
 use super::args::{self, Bucket, Format, Grouped, Kind, Limits};
+use super::bucket_keys;
 use super::exit::Exit;
 use super::say::say;
 use super::task::{Once, Set, Task, Verb};
@@ -13,10 +14,12 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use throttle::flow::{Sorting, short};
 use throttle::launch::printable;
 use throttle_limits::clock::{self, Nanos, SystemClock, in_nanos};
-use throttle_limits::limits::{Grant, Operation, Policy};
+use throttle_limits::limits::{Grant, Operation, Policy, Refusal, Take};
 use throttle_limits::store::{
     File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
 };
@@ -55,7 +58,7 @@ pub(super) fn open(
     max_wait: Option<Duration>,
 ) -> Result<Box<AnyBucket>, StoreError> {
     let opened =
-        open_with(bucket, named.map(Grouped::policy).as_ref(), patience(bucket, max_wait), lock_deadline(max_wait))?;
+        open_with(bucket, named.map(Grouped::kept).as_ref(), patience(bucket, max_wait), lock_deadline(max_wait))?;
     agree(named, &*opened)?;
     Ok(opened)
 }
@@ -65,8 +68,8 @@ fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> 
     agrees.map_err(|disagreement| StoreError::Disagrees(disagreement, opened.place()))
 }
 
-/// A grant, when it was asked for, the bucket, and the costs.
-pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Box<[u64]>);
+/// A grant, when it was asked for, the bucket, and how it was asked for.
+pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Take);
 
 /// Takes one from the bucket. A server is asked once, unless the bucket keeps other limits than those that were named.
 pub(super) fn take_one(once: &Once) -> Result<Taken> {
@@ -75,27 +78,47 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
     let opened: Arc<AnyBucket> = match &bucket.kind {
         Kind::File(_) => Arc::from(open(bucket, named, max_wait)?),
         Kind::Server(address) => {
-            let policy = named.map(Grouped::policy);
+            let policy = named.map(Grouped::kept);
             Arc::new(Redis::unasked(address.clone(), policy.as_ref(), patience(bucket, max_wait))?)
         }
     };
     let due = || {
         agree(named, &*opened)?;
-        check_kept(Some(bucket), &*opened, |policy| Once::check(policy).and_then(|()| once.costs(policy)))
+        check_kept(Some(bucket), &*opened, |policy| once.take(policy))
     };
-    let mut costs = due()?;
+    let (mut take, latest) = (due()?, once.latest(opened.clock().now()));
     loop {
-        let latest = once.latest(opened.clock().now());
-        let (grant, asked) = opened.take(&costs, latest)?;
+        let taken = opened.take_as(Take { latest, ..take.clone() });
         // What a server keeps is known from its answer.
         let found = due();
-        if found.as_ref().is_ok_and(|due| *due == costs) {
-            return Ok((grant, asked, opened, costs));
+        let is_as_asked = found.as_ref().is_ok_and(|due| *due == take);
+        match taken {
+            Err(StoreError::Refused(Refusal::Busy)) if is_as_asked => wait_for_room(&*opened, &take, latest)?,
+            Ok((grant, asked)) if is_as_asked => return Ok((grant, asked, opened, take)),
+            Err(error) if is_as_asked => return Err(error.into()),
+            Ok((grant, _)) => opened.give_back(&grant, &take)?,
+            Err(_) => {}
         }
-        opened.give_back(&grant, &costs)?;
-        costs = found?;
+        take = found?;
     }
 }
+
+/// Waits until another command may run, but not beyond `latest`.
+fn wait_for_room(bucket: &AnyBucket, take: &Take, latest: Nanos) -> Result<(), StoreError> {
+    let key = take.key.as_ref().map_or(&[][..], |of| &of.name);
+    while bucket.is_busy(key, [0; 2]) {
+        if bucket.clock().now() >= latest {
+            return Err(Refusal::Busy.into());
+        }
+        thread::sleep(if bucket.is_remote() { FAR } else { NEAR });
+        bucket.sync()?;
+    }
+    Ok(())
+}
+
+/// How often it is asked whether a command has ended.
+const NEAR: Duration = Duration::from_millis(5);
+const FAR: Duration = Duration::from_millis(250);
 
 /// `patience`: how long its server is waited for. `locked`: how long others may keep its file locked.
 fn open_with(
@@ -144,7 +167,7 @@ pub(super) fn supply<T>(
     check: impl FnOnce(&Policy) -> Result<T, String>,
 ) -> Result<(Supply, T)> {
     let store: Box<AnyBucket> = match limits {
-        _ if sorts => Box::new(Memory::new(&Policy::default(), SystemClock)),
+        Limits::Own(_) if sorts => Box::new(Memory::new(&Policy::default(), SystemClock)),
         Limits::Own(named) => Box::new(Memory::new(&named.policy(), SystemClock)),
         Limits::Shared(bucket, named) => open(bucket, named.as_ref(), None)?,
     };
@@ -152,10 +175,24 @@ pub(super) fn supply<T>(
     Ok((Supply::new(store), checked))
 }
 
+/// How the units of a stream are sorted under `policy`, which is in force: as was said with its own limits, or as a bucket
+/// keeps them. `ahead`: the most that are read while others wait.
+pub(super) fn sorting(
+    limits: &Limits,
+    own: Option<&Sorting>,
+    policy: &Policy,
+    ahead: usize,
+) -> Result<Option<Sorting>> {
+    match limits {
+        Limits::Own(_) => Ok(own.cloned()),
+        Limits::Shared(..) => args::sorting_of(policy, None, ahead).map_err(|error| anyhow!(error)),
+    }
+}
+
 /// The limits of a stream. A bucket is opened only if nothing else knows them, and not made.
 pub(super) fn policy(limits: &Limits, check: impl FnOnce(&Policy) -> Result<(), String>) -> Result<Policy> {
     match limits {
-        Limits::Own(named) | Limits::Shared(_, Some(named)) => Ok(named.policy()),
+        Limits::Own(named) | Limits::Shared(_, Some(named)) => Ok(named.kept()),
         Limits::Shared(bucket, None) => {
             let opened = open(bucket, None, None)?;
             check_kept(Some(bucket), &*opened, check)?;
@@ -189,8 +226,8 @@ pub(super) fn run(bucket: &Bucket, verb: &Verb) -> Result<Exit> {
         Verb::Show(format) => return show(bucket, *format),
         Verb::List(format) => return list(bucket, *format),
         Verb::Set(what) => set(bucket, what)?,
-        Verb::Clear => open_briefly(bucket, None)?.clear(None)?,
-        Verb::Pause(time) => pause(bucket, *time)?,
+        Verb::Clear(key) => clear(bucket, key.as_deref())?,
+        Verb::Pause(time, key) => pause(bucket, *time, key.as_deref())?,
         Verb::Remove { quiet } => remove(bucket, *quiet)?,
     }
     Ok(Exit::Success)
@@ -219,15 +256,48 @@ fn number_of(group: &str) -> Result<u32> {
     number.ok_or_else(|| anyhow!("--group '{group}': there is no such group; to see yours: id"))
 }
 
-/// Grants nothing from the bucket for `time` from now on. A time of 0 lifts a pause.
-fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
+/// The bucket, which must keep limits for each key if a key is named.
+fn open_with_key(bucket: &Bucket, key: Option<&[u8]>) -> Result<Box<AnyBucket>> {
     let opened = open_briefly(bucket, None)?;
+    check_kept(Some(bucket), &*opened, |policy| has_keys(policy, key))?;
+    Ok(opened)
+}
+
+/// # Errors
+/// A key is named, and there are none.
+fn has_keys(policy: &Policy, key: Option<&[u8]>) -> Result<(), String> {
+    match key {
+        Some(_) if policy.of_keys().is_none() => {
+            Err("--key: there are no limits for each key; leave it out".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Empties the queue of the bucket, or of one key.
+fn clear(bucket: &Bucket, key: Option<&[u8]>) -> Result<()> {
+    let opened = open_with_key(bucket, key)?;
+    match key {
+        Some(key) => opened.clear_key(&short(key))?,
+        None => opened.clear(None)?,
+    }
+    Ok(())
+}
+
+/// Grants nothing from the bucket, or to one key, for `time` from now on. A time of 0 lifts a pause.
+fn pause(bucket: &Bucket, time: Duration, key: Option<&[u8]>) -> Result<()> {
+    let opened = open_with_key(bucket, key)?;
+    let key = key.map(short);
     if time.is_zero() {
-        opened.apply(Operation::Resume)?;
+        opened.apply(Operation::Resume { key })?;
         return Ok(());
     }
-    let time = in_nanos(time);
-    Ok(opened.hold_until(opened.clock().now().saturating_add(time))?)
+    let until = opened.clock().now().saturating_add(in_nanos(time));
+    match key {
+        Some(key) => opened.hold_key(&key, until)?,
+        None => opened.hold_until(until)?,
+    }
+    Ok(())
 }
 
 /// A question waits this long at most: for others that keep a file locked, or for a server that is away.
@@ -333,8 +403,12 @@ fn shown(bucket: &Bucket, view: &View) -> String {
         None => String::new(),
         Some(last) => format!("  {} waiting, the last for {}\n", view.line.len(), clock::shown_wait(last.wait)),
     };
+    let jobs = view.policy.jobs().map_or_else(String::new, |most| format!("  jobs={most}: {} running\n", view.running));
     let (pause, slowed, counts) = (shown_pause(view), shown_learned(view), shown_counts(view));
-    format!("bucket {} in {place}\n{lines}{counts}{line}{pause}{slowed}  next unit: {next}\n", name(&bucket.kind))
+    let keys = bucket_keys::lines(view);
+    let next =
+        if view.policy.of_keys().is_some() { "next unit of a new key" } else { "next unit" }.to_owned() + ": " + &next;
+    format!("bucket {} in {place}\n{lines}{jobs}{keys}{counts}{line}{pause}{slowed}  {next}\n", name(&bucket.kind))
 }
 
 /// What is left of each limit. During a pause a limit owes nothing: what comes in is lost.
@@ -396,6 +470,10 @@ fn shown_json(bucket: &Kind, view: &View) -> serde_json::Value {
         "paused_ns": paused,
         "paused_until": until,
         "learned": learned(view),
+        "jobs": view.policy.jobs(),
+        "running": view.running,
+        "per": view.policy.of_keys().map(|keys| &keys.per),
+        "keys": bucket_keys::json(view),
         "counts": {
             "since": wall.saturating_sub(age).as_secs(),
             "granted": view.counts.granted,

@@ -37,7 +37,9 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
         records::ensure_is_no_input(path, opened.source.fd())?;
         Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(reporting.quiet))
     });
-    let plan = Plan::new(limits, buckets::policy(limits, Commands::check)?, sorting.clone());
+    let policy = buckets::policy(limits, Commands::check)?;
+    let sorting = sorted(limits, sorting.as_ref(), &policy, commands.input.ahead())?;
+    let plan = Plan::new(limits, policy, sorting);
     ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)
 }
 
@@ -50,7 +52,14 @@ pub(super) fn of_units(Pipe { limits, sorting, input: flags, reporting, .. }: &P
     let policy = buckets::policy(limits, |policy| flags.framing(policy).map(drop))?;
     let framing = flags.framing(&policy).map_err(|error| anyhow!(error))?;
     input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !reporting.quiet).for_each(say);
-    ended(Plan::new(limits, policy, sorting.clone()).units(framing, Descriptor(input.fd)), &input.name)
+    let sorting = sorted(limits, sorting.as_ref(), &policy, flags.ahead())?;
+    ended(Plan::new(limits, policy, sorting).units(framing, Descriptor(input.fd)), &input.name)
+}
+
+/// How units are sorted. The plan keeps the limits of a bucket's keys itself, and begins with keys that are all new.
+fn sorted(limits: &Limits, own: Option<&Sorting>, policy: &Policy, ahead: usize) -> Result<Option<Sorting>> {
+    let sorting = buckets::sorting(limits, own, policy, ahead)?;
+    Ok(sorting.map(|sorting| Sorting { shared: None, ..sorting }))
 }
 
 fn ended(result: Result<(), PumpError>, name: &str) -> Result<Exit> {

@@ -12,7 +12,7 @@ use super::report::{self, Report, Total};
 use super::say::{NoThread, say};
 use super::task::{Commands, Launch};
 use super::unit_name::UnitName;
-use super::{advice, buckets, long_wait, names, pipe, signal_thread, signals};
+use super::{advice, buckets, held, long_wait, names, pipe, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
 use signal_hook::consts::SIGPIPE;
 use std::ffi::OsString;
@@ -50,9 +50,10 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let source = source(commands, hints)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting)?;
-    let sorts = launch.sorting.is_some();
-    let (supply, ()) = buckets::supply(&launch.limits, sorts, Commands::check)?;
+    let (supply, ()) = buckets::supply(&launch.limits, launch.sorting.is_some(), Commands::check)?;
     let policy = supply.store().policy();
+    let sorting = buckets::sorting(&launch.limits, launch.sorting.as_ref(), &policy, commands.input.ahead())?;
+    let launch = &Launch { sorting, ..launch.clone() };
     if hints {
         launch.limits.kinds(&policy).iter().for_each(pipe::hint_at_idle_limit);
     }
@@ -68,7 +69,8 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let written = launch.limits.written(&policy);
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
     outcomes.retries.known = records.as_ref().map_or(0, |records| records.known_units());
-    let mut report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
+    let mut report =
+        Report::new(UnitName::Command, source.total, supply, written, launch.sorting.is_some(), summary, progress);
     // The terminal sends its signals to a command in our group, too.
     let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();
     report.names_keys_after = keys_end_it.then(|| in_nanos(second() * WORTH_KEYS));
@@ -197,13 +199,9 @@ fn drive(
     let launcher = &run.launcher;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
+    keep_jobs(&run)?;
     if let Some(time) = launch.flags.again.stop_after {
-        let run = Arc::clone(&run);
-        let stop = move || {
-            thread::sleep(time);
-            run.start_nothing_more(&format!("--stop-after {}", humantime::format_duration(time)));
-        };
-        thread::Builder::new().name("stop-after".to_owned()).spawn(stop).context(NoThread)?;
+        stop_after(time, Arc::clone(&run))?;
     }
     let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
@@ -224,6 +222,25 @@ fn drive(
     run.report.close()?;
     let exit = run.outcomes().exit;
     Ok(exit)
+}
+
+/// Tells a bucket on a server that commands still run, if it counts those.
+fn keep_jobs(run: &LaunchRun) -> Result<()> {
+    let report = Arc::clone(&run.report);
+    if held::is_needed(report.supply.store()) {
+        held::tell_of_it(move || drop(report.supply.store().sync())).context(NoThread)?;
+    }
+    Ok(())
+}
+
+/// Starts nothing more once this time has passed.
+fn stop_after(time: Duration, run: Arc<LaunchRun>) -> Result<()> {
+    let stop = move || {
+        thread::sleep(time);
+        run.start_nothing_more(&format!("--stop-after {}", humantime::format_duration(time)));
+    };
+    thread::Builder::new().name("stop-after".to_owned()).spawn(stop).context(NoThread)?;
+    Ok(())
 }
 
 /// Why the pump ended, with the `name` of the input.

@@ -225,9 +225,12 @@ impl Screen for Report {
 }
 
 impl Settler for Report {
-    fn settle(&self, charge: &Charge, real: &[u64]) {
+    fn settle(&self, charge: &Charge, real: Option<&[u64]>) {
         // Best effort: if it fails, the units behind wait longer.
-        let _ = self.supply.settle(&charge.grant, [&charge.costs, real]);
+        if let Some(real) = real {
+            let _ = self.supply.settle_of(&charge.grant, &charge.take, real);
+        }
+        let _ = self.supply.store().ended(&charge.grant);
     }
 
     fn may_block(&self) -> bool {

@@ -4,7 +4,7 @@ use super::buckets::{self, AnyBucket, Taken};
 use super::exit::Exit;
 use super::say::say;
 use super::task::Once;
-use super::{advice, long_wait, lookup, signals};
+use super::{advice, held, long_wait, lookup, signals};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
 use signal_hook::flag;
@@ -12,12 +12,13 @@ use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use throttle::launch::command;
 use throttle_limits::clock::{Nanos, sharpen_this_thread, with_usual_slack};
-use throttle_limits::limits::{Grant, Refusal};
+use throttle_limits::limits::{Grant, Refusal, Take};
 use throttle_limits::store::{StoreError, wait_for};
 
 /// Takes one, waits for its time, and becomes the command, if there is one: then this does not return. `explain` puts a
@@ -31,7 +32,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, store, costs) = match buckets::take_one(once).and_then(|taken| waited_for(once, taken)) {
+    let (grant, store, take, is_over) = match buckets::take_one(once).and_then(|taken| waited_for(once, taken)) {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
             Some(refused) if is_too_long(once, refused) => {
@@ -44,24 +45,34 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         },
     };
     let Some(path) = found else { return Ok(Exit::Success) };
-    let exit = become_command(&path, &once.command);
+    let exit = if held::is_needed(&*store) {
+        // Signals are passed on from now on.
+        is_over.store(false, Ordering::SeqCst);
+        held::run(&store, &grant, &mut command_of(&path, &once.command))?
+    } else {
+        become_command(&path, &once.command)
+    };
     // A command that cannot be run takes nothing, like one that is not found.
-    give_back(&*store, &grant, &costs);
+    give_back(&*store, &grant, &take);
     Ok(exit)
 }
 
 /// Whether the only reason is a wait longer than allowed, for the limit or for the server.
 fn is_too_long(once: &Once, error: &StoreError) -> bool {
     match error {
-        StoreError::Refused(Refusal::TooLong { .. }) => true,
+        StoreError::Refused(Refusal::TooLong { .. } | Refusal::Busy) => true,
         error => once.max_wait.is_some() && once.bucket.is_waited_for && error.may_pass(),
     }
 }
 
-/// The grant that was waited for, its bucket, and its costs.
-fn waited_for(once: &Once, (grant, asked, store, costs): Taken) -> Result<(Grant, Arc<AnyBucket>, Box<[u64]>)> {
-    let grant = if grant.at > asked { wait(once, &*store, (grant, asked), &costs)? } else { grant };
-    Ok((grant, store, costs))
+/// A grant, its bucket, how it was asked for, and whether a signal ends the program.
+type Waited = (Grant, Arc<AnyBucket>, Take, Arc<AtomicBool>);
+
+/// The grant that was waited for.
+fn waited_for(once: &Once, (grant, asked, store, take): Taken) -> Result<Waited> {
+    let is_over = Arc::default();
+    let grant = if grant.at > asked { wait(once, &*store, (grant, asked), &take, &is_over)? } else { grant };
+    Ok((grant, store, take, is_over))
 }
 
 /// Sleeps until the grant, and returns it, or another one that was taken instead. On a signal, gives back what it can, and
@@ -69,9 +80,15 @@ fn waited_for(once: &Once, (grant, asked, store, costs): Taken) -> Result<(Grant
 ///
 /// No signal is lost. The other thread blocks signals, so their handlers run on this thread. A handler notes its signal, and
 /// then reads `is_over`. So this function finds the signal, or the handler ends the program, until the command replaces it.
-fn wait(once: &Once, store: &AnyBucket, (mut found, asked): (Grant, Nanos), costs: &[u64]) -> Result<Grant> {
-    let (came, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-    wake_on_signals(&came, &is_over).context("cannot handle signals")?;
+fn wait(
+    once: &Once,
+    store: &AnyBucket,
+    (mut found, asked): (Grant, Nanos),
+    take: &Take,
+    is_over: &Arc<AtomicBool>,
+) -> Result<Grant> {
+    let came = Arc::new(AtomicUsize::new(0));
+    wake_on_signals(&came, is_over).context("cannot handle signals")?;
     sharpen_this_thread();
     let mut announce = !once.quiet;
     let mut sleep = |time, turn| {
@@ -83,21 +100,21 @@ fn wait(once: &Once, store: &AnyBucket, (mut found, asked): (Grant, Nanos), cost
         long_wait::sleep_unless(store.clock(), [time, turn], &|| came.load(Ordering::SeqCst) > 0, say)
     };
     let is_time = loop {
-        if !wait_for(store, found, costs, &mut sleep, |moved| found = *moved) {
+        if !wait_for(store, found, take, &mut sleep, |moved| found = *moved) {
             break false;
         }
-        if !store.is_too_late(&found, costs) {
+        if !store.is_too_late(&found, take) {
             break true;
         }
         let now;
-        (found, now) = store.take(costs, once.latest(asked))?;
+        (found, now) = store.take_as(Take { latest: once.latest(asked), ..take.clone() })?;
         if found.at <= now {
             break true;
         }
     };
     is_over.store(is_time, Ordering::SeqCst);
     if let Some(signal) = i32::try_from(came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0) {
-        give_back(store, &found, costs);
+        give_back(store, &found, take);
         signals::die_of(signal);
     }
     Ok(found)
@@ -121,18 +138,24 @@ fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Re
 }
 
 /// Best effort: the program ends either way.
-fn give_back(store: &AnyBucket, grant: &Grant, costs: &[u64]) {
+fn give_back(store: &AnyBucket, grant: &Grant, take: &Take) {
     store.leave();
-    if let Err(error) = store.give_back(grant, costs) {
+    if let Err(error) = store.give_back(grant, take) {
         say(error);
     }
 }
 
 /// Becomes the command. Returns only if that fails.
 fn become_command(path: &OsStr, words: &[OsString]) -> Exit {
-    let (name, args) = words.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
-    let mut command = command(path, name, signals::is_ignored(SIGPIPE));
-    let error = with_usual_slack(|| command.args(args).exec());
+    let error = with_usual_slack(|| command_of(path, words).exec());
     say(format_args!("'{}' cannot be run: {error}", path.display()));
     if error.kind() == ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun }
+}
+
+/// The command of these words, which is at this path.
+fn command_of(path: &OsStr, words: &[OsString]) -> Command {
+    let (name, args) = words.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
+    let mut command = command(path, name, signals::is_ignored(SIGPIPE));
+    command.args(args);
+    command
 }

@@ -40,9 +40,11 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let Pipe { limits, reporting, .. } = pipe;
     let input = input::open(pipe.input.file())?;
     let summary = report::open_summary(reporting)?;
-    let sorts = pipe.sorting.is_some();
-    let (supply, framing) = buckets::supply(limits, sorts, |policy| pipe.input.framing(policy))?;
+    let check = |policy: &Policy| refuse_jobs(policy).and_then(|()| pipe.input.framing(policy));
+    let (supply, framing) = buckets::supply(limits, pipe.sorting.is_some(), check)?;
     let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
+    let sorting = buckets::sorting(limits, pipe.sorting.as_ref(), &policy, pipe.input.ahead())?;
+    let sorts = sorting.is_some();
     if reporting.sums_up(io::stderr().is_terminal()) {
         limits.kinds(&policy).iter().for_each(hint_at_idle_limit);
         input.remark(unit.plural(), "pass on").into_iter().for_each(say);
@@ -56,7 +58,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let is_announced = limits.bucket().is_some() && !reporting.quiet;
     let look = args::look(&policy).map_err(|error| anyhow!(error))?;
     let run = Run { framing, look, is_announced, input: input.name, report: &report };
-    let passed_on = match &pipe.sorting {
+    let passed_on = match &sorting {
         Some(sorting) => run.sort(input.fd, sorting, reporting),
         None => run.pass_on(input.fd, is_fast(&policy)),
     };
@@ -67,6 +69,12 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
             Err(error)
         }
     }
+}
+
+/// What is wrong if a bucket counts commands, and none is run.
+fn refuse_jobs(policy: &Policy) -> Result<(), String> {
+    let counts = policy.counts_jobs() || policy.of_keys().is_some_and(|keys| keys.fails.is_some());
+    if counts { Err("it counts commands, and none is run; write a COMMAND".to_owned()) } else { Ok(()) }
 }
 
 /// Names the limits that can never bind because of the others. A run leaves them out.

@@ -221,11 +221,11 @@ impl Report {
             UnitName::Byte => size(reading.bytes),
             UnitName::Command => {
                 let counts = self.outcomes().map(|outcomes| outcomes.counts()).unwrap_or_default();
-                counts + &keys_waiting(reading)
+                counts + &state::keys_waiting(reading)
             }
             unit => {
                 let dropped = nonzero([(reading.dropped, "dropped")]);
-                let keys = keys_waiting(reading);
+                let keys = state::keys_waiting(reading);
                 format!("{}, {}{dropped}{keys}", unit.count(reading.units), size(reading.bytes))
             }
         }
@@ -487,15 +487,6 @@ pub(crate) fn open_summary(reporting: &ReportFlags) -> Result<Option<(Format, Ta
         }
     };
     Ok(Some((summary.format, target)))
-}
-
-/// `, 31 keys wait`
-fn keys_waiting(reading: &Reading) -> String {
-    match reading.keys_waiting {
-        0 => String::new(),
-        1 => ", 1 key waits".to_owned(),
-        keys => format!(", {keys} keys wait"),
-    }
 }
 
 /// Whole seconds, and from ten minutes on whole minutes, so that it does not flicker: `58m`.

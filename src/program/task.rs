@@ -5,12 +5,16 @@ mod stream;
 
 pub(crate) use stream::{Commands, Launch, Pipe};
 
-use super::args::{Args, Bucket, Environment, Format, Grouped, Kind, Limits, SharedFlags, look, refuse_bytes};
+use super::args::{
+    Args, Bucket, Environment, Format, Grouped, Kind, Limits, SharedFlags, look, refuse_bytes, sorting_of,
+};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 use throttle::flow::cost::Cost;
+use throttle::flow::{Sorting, short};
 use throttle_limits::clock::{Nanos, in_nanos};
-use throttle_limits::limits::Policy;
+use throttle_limits::limits::{Policy, Take};
 use throttle_limits::rate::Limit;
 use throttle_limits::store::Place;
 
@@ -28,10 +32,10 @@ pub(crate) enum Task {
 pub(crate) enum Verb {
     Set(Set),
     Show(Format),
-    /// Empty its queue.
-    Clear,
-    /// Grant nothing for so long. Zero lifts a pause.
-    Pause(Duration),
+    /// Empty its queue, or that of one key.
+    Clear(Option<Vec<u8>>),
+    /// Grant nothing for so long, or nothing to one key. Zero lifts a pause.
+    Pause(Duration, Option<Vec<u8>>),
     /// Name the buckets beside this one.
     List(Format),
     Remove {
@@ -46,6 +50,8 @@ pub(crate) struct Once {
     pub(crate) named: Option<Grouped>,
     /// What the call costs each limit that was named, if a number says so.
     pub(crate) numbers: Vec<Option<u64>>,
+    /// The key that it is for.
+    pub(crate) key: Option<Vec<u8>>,
     pub(crate) max_wait: Option<Duration>,
     /// None: nothing is run.
     pub(crate) command: Vec<OsString>,
@@ -71,6 +77,7 @@ impl Task {
     /// What is wrong with them, in words that name the option and show a right spelling.
     pub(crate) fn new(args: Args, environment: &Environment) -> Result<Self, String> {
         let shared = &args.shared;
+        let key = || shared.key.clone().map(OsStringExt::into_vec);
         let bucket = |act: &str| {
             let bucket = Bucket::named(shared, environment)?;
             bucket.ok_or_else(|| format!("{act}; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"))
@@ -92,8 +99,8 @@ impl Task {
                 let bucket = Bucket::among(shared, environment)?;
                 ensure_alone("--list", &args).map(|()| Task::Bucket(bucket, Verb::List(format)))
             }
-            SharedFlags { clear: true, .. } => alone("--clear empties the queue of a bucket", Verb::Clear),
-            SharedFlags { pause: Some(time), .. } => alone("--pause pauses a bucket", Verb::Pause(time)),
+            SharedFlags { clear: true, .. } => alone("--clear empties the queue of a bucket", Verb::Clear(key())),
+            SharedFlags { pause: Some(time), .. } => alone("--pause pauses a bucket", Verb::Pause(time, key())),
             SharedFlags { remove: true, .. } => {
                 alone("--remove removes a bucket", Verb::Remove { quiet: args.report.quiet })
             }
@@ -128,35 +135,60 @@ impl Once {
         let mut named = Grouped::for_bucket(&args.limit.rate, args.limit.burst)?;
         let numbers = named.as_mut().map(Grouped::take_numbers).unwrap_or_default();
         let (max_wait, quiet) = (args.shared.max_wait, args.report.quiet);
-        let once = Once { bucket, named, numbers, max_wait, command: args.command, quiet };
+        let key = args.shared.key.map(OsStringExt::into_vec);
+        let once = Once { bucket, named, numbers, key, max_wait, command: args.command, quiet };
         if let Some(named) = &once.named {
-            Once::check(&named.policy())?;
-            once.costs(&named.policy())?;
+            once.take(&named.kept())?;
         }
         Ok(once)
     }
 
-    /// What the call costs each limit of `policy`, which the bucket keeps: the number that was named, or else the cost of a
-    /// unit that cannot be read (`else=`), since no unit is read.
+    /// What the call asks of a bucket that keeps `policy`: of each limit the number that was named, or else the cost of a unit
+    /// that cannot be read (`else=`), since no unit is read.
     ///
     /// # Errors
-    /// A number is missing.
-    pub(crate) fn costs(&self, policy: &Policy) -> Result<Box<[u64]>, String> {
+    /// A number or the key is missing, or one cannot be taken under these limits.
+    pub(crate) fn take(&self, policy: &Policy) -> Result<Take, String> {
+        if policy.counts_bytes() {
+            return Err("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s".to_owned());
+        }
+        if policy.counts_jobs() && self.command.is_empty() {
+            return Err("--once: the bucket counts commands that run; write --once COMMAND".to_owned());
+        }
+        let key = match (&self.key, policy.of_keys()) {
+            (Some(key), Some(_)) => short(key),
+            // Nothing is known of a bucket on a server before it has answered.
+            (Some(key), None) if policy.is_empty() => return Ok(Sorting::price(0, key, &[])),
+            (None, Some(keys)) => {
+                let per = &keys.per;
+                return Err(format!(
+                    "--once: the limits are those of one key each (per={per}); name it: --key a.example"
+                ));
+            }
+            (Some(_), None) => return Err("--key: there are no limits for each key; leave it out".to_owned()),
+            (None, None) => return Ok(Take { costs: self.costs(policy)?, ..Take::of(&[]) }),
+        };
+        Ok(Sorting::price(policy.len(), &key, &self.costs(policy)?))
+    }
+
+    /// What the call costs each limit: those of all, then those of each key.
+    fn costs(&self, policy: &Policy) -> Result<Box<[u64]>, String> {
         let places = self.named.as_ref().and_then(|named| named.places_in(policy).ok()).unwrap_or_default();
         let number = |place| self.numbers[places.iter().position(|known| *known == place)?];
-        let costs = look(policy)?.costs;
+        let costs = match sorting_of(policy, None, 0)? {
+            Some(sorting) => sorting.look.costs,
+            None => look(policy)?.costs,
+        };
         if costs.is_empty() && self.numbers.iter().all(Option::is_none) {
             return Ok([1].into());
         }
+        let count = policy.len() + policy.of_keys().map_or(0, |keys| keys.each.len());
         let unread = |place| costs.get(place).and_then(Option::as_ref).map_or(Some(1), Cost::unread);
         let cost = |place| number(place).or_else(|| unread(place)).ok_or(place);
-        let all: Result<_, usize> = (0..policy.len()).map(cost).collect();
+        let all: Result<_, usize> = (0..count).map(cost).collect();
         all.map_err(|place| {
-            let limits = (0..policy.len()).map(|place| match policy.cost(place) {
-                Some(_) => format!(" -r {},cost=800", policy.without_costs().describe(place)),
-                None => format!(" -r {}", policy.describe(place)),
-            });
-            let (limit, right) = (policy.describe(place), limits.collect::<String>());
+            let limits = (0..count).map(|place| format!(" -r {}", with_number(policy, place)));
+            let (limit, right) = (described(policy, place), limits.collect::<String>());
             format!("--once: no unit is read, so the limit {limit} has no cost; write what the call costs:{right}")
         })
     }
@@ -165,17 +197,24 @@ impl Once {
     pub(crate) fn latest(&self, asked: Nanos) -> Nanos {
         self.max_wait.map_or(Nanos::MAX, |wait| asked.saturating_add(in_nanos(wait)))
     }
+}
 
-    /// Whether one can be taken under these limits.
-    ///
-    /// # Errors
-    /// The limits count bytes.
-    pub(crate) fn check(policy: &Policy) -> Result<(), String> {
-        if policy.counts_bytes() {
-            return Err("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s".to_owned());
-        }
-        Ok(())
+/// The limit at this place, those of each key behind those of all.
+fn described(policy: &Policy, place: usize) -> String {
+    match (policy.of_keys(), place.checked_sub(policy.len())) {
+        (Some(keys), Some(place)) => keys.describe(place),
+        _ => policy.describe(place),
     }
+}
+
+/// The same with a number for a cost that it counts.
+fn with_number(policy: &Policy, place: usize) -> String {
+    let (of, limit, per) = match (policy.of_keys(), place.checked_sub(policy.len())) {
+        (Some(keys), Some(place)) => (&keys.each, place, format!(",per={}", keys.per)),
+        _ => (policy, place, String::new()),
+    };
+    let cost = if of.cost(limit).is_some() { ",cost=800" } else { "" };
+    format!("{}{cost}{per}", of.without_costs().describe(limit))
 }
 
 impl Set {
@@ -190,9 +229,9 @@ impl Set {
                 "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs -r 5/s".to_owned()
             );
         }
-        let names_initial = |limit: &Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
-        let fresh = named.written().iter().map(names_initial).collect();
-        Ok(Set { policy: named.policy(), fresh, anew: args.shared.clear, group: args.shared.group.clone() })
+        let names_initial = |limit: Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
+        let fresh = named.written_all().map(names_initial).collect();
+        Ok(Set { policy: named.kept(), fresh, anew: args.shared.clear, group: args.shared.group.clone() })
     }
 }
 

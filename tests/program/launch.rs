@@ -1,5 +1,6 @@
 //! Launch mode through the real program: what commands are given, when they start, and what is only shown.
 
+use crate::common::Running;
 use crate::launching::*;
 use std::fs;
 use std::io::{Read, Write};
@@ -300,6 +301,20 @@ fn too_few_files_at_the_start_are_reported() {
         assert!(first.starts_with("throttle: ") && first.ends_with(words), "{files}: {}", ended.err);
         assert!(own_error || ended.code() == Some(126), "{files}: {:?}", ended.status);
     }
+}
+
+/// The file of the first reply has a high number. The kernel makes a table for so many, and waits some milliseconds if there are
+/// several threads: with `cost=` the first command of a run started 6 to 20 ms after its grant.
+#[test]
+#[cfg(target_os = "linux")]
+fn there_is_room_for_replies_before_the_first_command() {
+    let mut running = Running::start(throttle(["-r", "1/s,cost=f1", "true"]));
+    running.settle();
+    let status = fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap().trim();
+    assert!(size.parse::<u32>().unwrap() >= 512, "{size}");
+    drop(running.stdin());
+    assert!(running.end().success());
 }
 
 #[test]

@@ -151,7 +151,14 @@ fn limits_that_count_different_things_and_contradict_each_other_are_answered_wit
         (&["-r", "unlimited,per=host,jobs=2", "-b", "5", "true"], "--rate: unlimited stands alone"),
         (&["-r", "1/s,cost=f2", "-r", "5MB/s"], "--rate: '5MB/s' counts bytes and '1/s' units"),
         (&["-r", "1/s,per=host", "--bytes"], "--bytes: '1/s,per=host' needs whole units, not single bytes"),
-        (&["--bucket", "./b", "-r", "1/s,per=host"], "--bucket \"web-$host\" --once -r 1/s COMMAND"),
+        (
+            &["--bucket", "./b", "-r", "1/s,per=host,rates=./f"],
+            "a bucket keeps no file of rates; write -r 1/s,per=host",
+        ),
+        (
+            &["--bucket", "./b", "--set", "-r", "1/s,jobs=20000"],
+            "a bucket counts at most 10000 commands; write -r 1/s,jobs=10000",
+        ),
         (&["-r", "1/s", "per=host"], "--rate: write it as one word: -r 1/s,per=host"),
     ] {
         let said = refused(args);

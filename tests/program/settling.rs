@@ -5,7 +5,7 @@ use crate::support::redis::{Redis as Server, bucket_at, lossy_network};
 use std::process::Output;
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use throttle_limits::limits::{Grant, Policy};
+use throttle_limits::limits::{Grant, Policy, Take};
 use throttle_limits::store::{File, Machine, Place, Redis, Store};
 
 /// Commands that tell this cost, one at a time, after other options.
@@ -208,7 +208,7 @@ fn what_is_owed_stays_owed_until_it_is_paid() {
         clock.advance(20 * SECOND);
         let waits = take(store, &[1, 300]);
         assert_eq!(waits.at - clock.now(), 69_600 * MILLISECOND, "{place}");
-        store.give_back(&waits, &[1, 300]).unwrap();
+        store.give_back(&waits, &Take::of(&[1, 300])).unwrap();
         assert_eq!(store.view().unwrap().left, [-695, 295], "{place}");
         clock.advance(40 * SECOND);
         assert_eq!(store.view().unwrap().left, [-295, 1000], "{place}");
@@ -240,10 +240,10 @@ fn what_is_settled_while_others_wait_is_charged_before_them() {
         let ([less, more], waits) = ([4, 6].map(|cost| take(store, &[cost])), take(store, &[10]));
         assert_eq!(waits.at - clock.now(), 10 * SECOND, "{}", store.place());
         store.settle(&less, [&[4], &[0]]).unwrap();
-        let moved = store.look(&waits, &[10]).unwrap();
+        let moved = store.look(&waits, &Take::of(&[10])).unwrap();
         assert_eq!(moved.at - clock.now(), 6 * SECOND, "{}", store.place());
         store.settle(&more, [&[6], &[13]]).unwrap();
-        assert_eq!(store.look(&moved, &[10]).unwrap().at, moved.at, "{}", store.place());
+        assert_eq!(store.look(&moved, &Take::of(&[10])).unwrap().at, moved.at, "{}", store.place());
         let behind = take(store, &[1]);
         assert_eq!(behind.at - moved.at, SECOND, "{}", store.place());
     });

@@ -12,6 +12,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 /// Waits for units, see [`Limiter::acquire`]. If dropped unfinished, it takes nothing.
 pub type Acquire<'a> = AcquireFrom<&'a Limiter>;
@@ -31,11 +32,7 @@ pub struct AcquireFrom<L: Borrow<Limiter>> {
 }
 
 impl<L: Borrow<Limiter>> AcquireFrom<L> {
-    pub(crate) fn new(limiter: L, costs: Costs, deadline: Option<Nanos>) -> Self {
-        AcquireFrom::waiting(limiter, costs, |cost| Wait::new(cost, deadline))
-    }
-
-    pub(super) fn waiting(limiter: L, costs: Costs, wait: impl FnOnce(Cost) -> Wait) -> Self {
+    pub(super) fn new(limiter: L, costs: Costs, wait: impl FnOnce(Cost) -> Wait) -> Self {
         match costs.parts() {
             Ok(cost) => AcquireFrom { limiter, invalid: None, wait: wait(cost) },
             Err(error) => AcquireFrom { limiter, invalid: Some(error), wait: wait(Cost::One(0)) },
@@ -51,15 +48,40 @@ impl<L: Borrow<Limiter>> AcquireFrom<L> {
         self.wait.opened()
     }
 
-    /// Blocks this thread.
-    pub(crate) fn block(mut self) -> Result<(), AcquireError> {
+    /// Waits at most `limit` from now, including the time in the queue. If the wait would be longer even though no waiter
+    /// before it leaves, it is refused at once. This changes nothing once the future has been polled.
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError::TooLong`] at once, with the wait that would be needed, or
+    /// [`AcquireError::TimedOut`] after `limit`. Nothing is taken then.
+    pub fn timeout(self, limit: Duration) -> Self {
+        let deadline = self.limiter.borrow().shared.time.after(limit);
+        self.until(Some(deadline))
+    }
+
+    /// Like [`timeout`](Self::timeout), with a deadline instead of a duration.
+    pub fn by(self, deadline: impl Into<Instant>) -> Self {
+        let deadline = self.limiter.borrow().shared.time.at(deadline);
+        self.until(Some(deadline))
+    }
+
+    /// Blocks the thread instead.
+    ///
+    /// # Errors
+    /// As the future, except [`AcquireError::NoTimer`].
+    pub fn block(mut self) -> Result<(), AcquireError> {
         self.block_on()
+    }
+
+    pub(super) fn until(mut self, deadline: Option<Nanos>) -> Self {
+        self.wait.set_deadline(deadline);
+        self
     }
 
     pub(super) fn block_on(&mut self) -> Result<(), AcquireError> {
         self.invalid.map_or(Ok(()), Err)?;
         let waited = self.wait.block(&self.limiter.borrow().shared);
-        waited.map_err(|denied| AcquireError::new(denied, &self.costs()))
+        waited.map_err(|denied| AcquireError::new(denied, self.wait.cost()))
     }
 }
 
@@ -71,7 +93,7 @@ impl<L: Borrow<Limiter> + Unpin> Future for AcquireFrom<L> {
         let this = &mut *self;
         this.invalid.map_or(Ok(()), Err)?;
         let polled = this.wait.poll(&this.limiter.borrow().shared, context);
-        polled.map_err(|denied| AcquireError::new(denied, &this.costs()))
+        polled.map_err(|denied| AcquireError::new(denied, this.wait.cost()))
     }
 }
 

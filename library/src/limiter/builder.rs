@@ -14,6 +14,9 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The rate if none is given.
+const USUAL: (Units, Duration) = (Units::whole(10), Duration::from_secs(1));
+
 /// How a bucket fills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refill {
@@ -66,8 +69,14 @@ pub enum BuildError {
         /// Which setting.
         &'static str,
     ),
+    /// A rate with more than six decimals, like a third.
+    FineRate,
     /// A joint limiter with `fair(false)`.
     JointIsFair,
+    /// A change of all limits of a joint limiter.
+    Joint,
+    /// A limiter that warms up, with other limits.
+    WarmUp,
     /// A change of the rate or burst of a limiter that has only windows.
     NoBucket,
     /// Limits that contradict each other.
@@ -89,7 +98,16 @@ messages! {
         BuildError::WithoutRate(setting) => (
             "{setting} belongs to a rate, and only limits are given; give a rate, too, or write a limit like 5/s,burst=10,initial=0"
         ),
+        BuildError::FineRate => (
+            "a rate has more than six decimals; write it as units in a period: one in 3 seconds is Limiter::builder().rate(1, Duration::from_secs(3)), or the limit 1/3s; or round it with Units::nearest"
+        ),
+        BuildError::Joint => (
+            "the limits of a joint limiter cannot be replaced; build another, or change its first rate with set_rate"
+        ),
         BuildError::JointIsFair => ("a joint limiter is always fair; leave out fair(false)"),
+        BuildError::WarmUp => (
+            "a limiter that warms up has one rate; leave out limit, and acquire from another limiter as well"
+        ),
         BuildError::NoBucket => (
             "all limits of this limiter are windows, which cannot be changed; build it with a rate or a bucket"
         ),
@@ -176,17 +194,31 @@ impl Builder {
     /// # Errors
     /// [`BuildError`] if a setting is out of range or contradicts another.
     pub fn build(self) -> Result<Limiter, BuildError> {
-        let (time, rules, place) = self.parts()?;
+        let (time, rules) = self.parts()?;
         let shared = Shared::new(time, |now| Ok::<_, BuildError>(Queue::new(self.limits(now)?, rules, None)))?;
-        Ok(Limiter { shared, place })
+        Ok(Limiter { shared, within: None })
     }
 
-    /// What a limiter consists of, apart from its limits: its clock, its rules, and the index of the limit whose rate can
-    /// be changed, if there is one.
-    pub(super) fn parts(&self) -> Result<(Time, Rules, Option<usize>), BuildError> {
+    /// The rate of its own bucket.
+    pub(super) fn own_rate(&self) -> Result<Rate, BuildError> {
+        let (units, period) = self.rate.unwrap_or(USUAL);
+        rate(units, period)
+    }
+
+    /// The same rate, clock and bound of the queue, with a bucket of this size that begins with so much.
+    pub(super) fn plain(self, burst: Units, initial: Units) -> Result<Self, BuildError> {
+        if !self.limits.is_empty() {
+            return Err(BuildError::WarmUp);
+        }
+        let Builder { rate, most_waiters, on_full, time, .. } = self;
+        let plain = Builder { rate, most_waiters, on_full, time, ..Builder::default() };
+        Ok(plain.burst(burst).initial(initial))
+    }
+
+    /// What a limiter consists of, apart from its limits: its clock and its rules.
+    pub(super) fn parts(&self) -> Result<(Time, Rules), BuildError> {
         let time = self.time.clone().unwrap_or_else(Time::tokio);
-        self.check_settings()?;
-        Ok((time, self.rules(), self.place()?))
+        Ok((time, Rules { place: self.place()?, ..self.rules() }))
     }
 
     /// Refuses settings that would have no effect.
@@ -203,11 +235,12 @@ impl Builder {
     fn rules(&self) -> Rules {
         let bounded = self.most_waiters > 0 && self.on_full == OnFull::Fail;
         let most_waiters = bounded.then_some(self.most_waiters);
-        Rules { unfair: self.unfair, oversize: self.oversize, refused: None, most_waiters }
+        Rules { unfair: self.unfair, oversize: self.oversize, refused: None, most_waiters, place: None }
     }
 
-    /// The index of the limit whose rate can be changed, if there is one.
-    fn place(&self) -> Result<Option<usize>, BuildError> {
+    /// The index of the limit whose rate can be changed, if there is one. Refuses settings that would have no effect.
+    pub(super) fn place(&self) -> Result<Option<usize>, BuildError> {
+        self.check_settings()?;
         if self.has_own_bucket() {
             return Ok(Some(0));
         }
@@ -233,9 +266,8 @@ impl Builder {
     }
 
     fn with_own_bucket(&self, limits: Limits, now: Nanos) -> Result<Limits, BuildError> {
-        let (units, period) = self.rate.unwrap_or((Units::from(10), Duration::from_secs(1)));
-        let rate = rate(units, period)?;
-        let burst = self.burst.unwrap_or(units);
+        let rate = self.own_rate()?;
+        let burst = self.burst.unwrap_or(self.rate.unwrap_or(USUAL).0);
         let most = NonZeroU64::new(burst.millionths()?).ok_or(BuildError::ZeroBurst)?;
         let initial = self.initial.unwrap_or(burst);
         if initial.millionths()? > most.get() {
@@ -262,17 +294,22 @@ pub(super) fn joint(limiters: &[Builder]) -> Result<Limiter, BuildError> {
     let time = limiters.iter().find_map(|limiter| limiter.time.clone()).unwrap_or_else(Time::tokio);
     let most_waiters = limiters.iter().filter_map(|limiter| limiter.rules().most_waiters).min();
     let refused = limiters.iter().map(|limiter| limiter.oversize == Oversize::Reject).collect();
-    let rules = Rules { unfair: false, oversize: Oversize::Wait, refused: Some(refused), most_waiters };
+    let place = limiters.first().map_or(Ok(None), Builder::place)?;
+    let rules = Rules { unfair: false, oversize: Oversize::Wait, refused: Some(refused), most_waiters, place };
     let shared = Shared::new(time, |now| {
         let each: Result<_, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
         Ok::<_, BuildError>(Queue::new(Limits::joint(each?, now), rules, None))
     })?;
-    Ok(Limiter { shared, place: limiters.first().map_or(Ok(None), Builder::place)? })
+    Ok(Limiter { shared, within: None })
 }
 
 /// The rate in millionths of units.
 pub(crate) fn rate(units: Units, period: Duration) -> Result<Rate, BuildError> {
-    let units = NonZeroU64::new(units.millionths()?).ok_or(BuildError::ZeroRate)?;
+    let parts = match units.millionths() {
+        Err(UnitsError::TooFine) => return Err(BuildError::FineRate),
+        parts => parts?,
+    };
+    let units = NonZeroU64::new(parts).ok_or(BuildError::ZeroRate)?;
     let period = NonZeroU64::new(nanos(period)).ok_or(BuildError::ZeroPeriod)?;
     Ok(Rate::new(units, period))
 }

@@ -1,8 +1,9 @@
 //! Why nothing was acquired.
 
-use super::costs::Costs;
+use super::events;
 use super::queue::Denied;
 use super::units::{Units, UnitsError};
+use crate::limits::Cost;
 use std::time::Duration;
 
 /// Why nothing was acquired. Nothing was taken.
@@ -47,6 +48,8 @@ pub enum AcquireError {
     TooManyKeys,
     /// Too few places of the semaphore are free.
     NoPlace,
+    /// A reservation of a key [within](super::Builder::keyed_within) other limits, which would have a time of its own in each.
+    OfAll,
     /// The future has already returned its permit, or its grant.
     Finished,
     /// The thread that wakes waiting futures cannot be started: the system allows no more threads.
@@ -70,6 +73,7 @@ messages! {
         AcquireError::Full => ("the queue is full; try later, or build with OnFull::Wait"),
         AcquireError::Closed => ("the limiter is closed"),
         AcquireError::TooManyKeys => ("no room for another key; try later, or allow more with set_most_keys"),
+        AcquireError::OfAll => ("keys within the limits of all cannot be reserved; use acquire_by, or reserve of limiter(key)"),
         AcquireError::NoPlace => ("not enough places are free; acquire to wait for them"),
         AcquireError::Finished => ("this acquire has already returned what it acquired; acquire again for more"),
         AcquireError::NoTimer => (
@@ -85,16 +89,22 @@ holds! {
 }
 
 impl AcquireError {
-    /// Of several costs it names the one that is too large, or else the first. Not inlined, because the callers would build
-    /// the error elsewhere and then copy it.
+    /// The same as the result of a call. Not inlined, and no closure of `map_err`: callers would build the error elsewhere
+    /// and then copy it.
     #[inline(never)]
-    pub(crate) fn new(denied: Denied, costs: &Costs) -> Self {
-        let cost = costs.of(0);
-        match denied {
+    pub(crate) fn refuse(denied: Denied, costs: &Cost) -> Result<(), Self> {
+        Err(AcquireError::new(denied, costs))
+    }
+
+    /// Of several costs it names the one that is too large, or else the first.
+    pub(crate) fn new(denied: Denied, costs: &Cost) -> Self {
+        let of = |kind| Units::from_millionths(costs.of(kind));
+        let cost = of(0);
+        let error = match denied {
             Denied::AboveBurst(kind, burst) => {
-                AcquireError::AboveBurst { cost: costs.of(kind), burst: Units::from_millionths(burst) }
+                AcquireError::AboveBurst { cost: of(kind), burst: Units::from_millionths(burst) }
             }
-            Denied::Never(kind) => AcquireError::Never { cost: costs.of(kind) },
+            Denied::Never(kind) => AcquireError::Never { cost: of(kind) },
             Denied::TooLong { wait } => AcquireError::TooLong { cost, wait: Duration::from_nanos(wait) },
             Denied::TimedOut { after } => AcquireError::TimedOut { cost, after: Duration::from_nanos(after) },
             Denied::OthersWait => AcquireError::OthersWait,
@@ -102,6 +112,8 @@ impl AcquireError {
             Denied::Closed => AcquireError::Closed,
             Denied::TooManyKeys => AcquireError::TooManyKeys,
             Denied::NoTimer => AcquireError::NoTimer,
-        }
+        };
+        events::refused(&error);
+        error
     }
 }

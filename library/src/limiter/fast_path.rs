@@ -71,9 +71,9 @@ pub(crate) enum Take {
 impl Meaning {
     #[inline]
     fn load(from: &[AtomicU64; 7], ordering: Ordering) -> Self {
-        let [base, gain, interval, price, full, missing_aside, held_aside] =
-            from.each_ref().map(|part| part.load(ordering));
-        Meaning { base, gain, interval, price, full, missing_aside, held_aside }
+        let part = |place: usize| from[place].load(ordering);
+        let (base, gain, interval, price) = (part(0), part(1), part(2), part(3));
+        Meaning { base, gain, interval, price, full: part(4), missing_aside: part(5), held_aside: part(6) }
     }
 
     fn store(self, to: &[AtomicU64; 7]) {

@@ -23,6 +23,12 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Limiter {
     pub(super) shared: Arc<Shared>,
-    /// The index of the limit whose rate can be changed, if there is one.
-    pub(super) place: Option<usize>,
+    /// If this is the limiter of a key, and others limit all keys.
+    pub(super) within: Option<Arc<Within>>,
+}
+
+/// The limits of all keys, and the turn of the one request of a key that asks them.
+pub(super) struct Within {
+    pub(super) turn: Limiter,
+    pub(super) all: Limiter,
 }

@@ -1,28 +1,29 @@
 //! The same limits for each of many keys.
 
-use super::acquire::AcquireFrom;
-use super::builder::{BuildError, Builder};
-use super::costs::IntoCosts;
+use super::builder::{BuildError, Builder, rate};
 use super::error::AcquireError;
 use super::handle::Limiter;
-use super::queue::Denied;
 use super::reservation::Reservation;
 use super::settle::Granted;
-use super::time::nanos;
 use super::units::Units;
 use crate::clock::Nanos;
-use crate::limits::AsKey;
+use crate::limits::{AsKey, Cost, Limits};
+use held::Held;
+use std::borrow::Borrow;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::hash::Hash;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use table::Table;
 use tokio::task::coop;
 
+mod held;
 mod table;
+mod together;
 
 /// How many keys are kept if nothing else is set.
 const MOST_KEYS: u64 = 1_000_000;
@@ -62,19 +63,12 @@ const MOST_KEYS: u64 = 1_000_000;
 /// There is room for a million keys, or [as many as allowed](Self::set_most_keys). If all of them are in use, a new key is
 /// refused with [`AcquireError::TooManyKeys`], also by the calls that would wait. No other key is forgotten for it.
 ///
-/// # What it does not do
+/// # Other limits
 ///
-/// All keys have the same limits; [`limiter`](Self::limiter) gives a key another rate. There is no limit for all keys
-/// together: put a [`Limiter`] of its own behind this one. What the key was charged is not given back if that refuses.
+/// All keys have the same limits; [`limiter`](Self::limiter) gives a key another rate. For limits of all keys together see
+/// [`Builder::keyed_within`].
 pub struct Keyed<K> {
     table: Arc<Table<K>>,
-}
-
-/// A limiter of a key, until the caller is done with it.
-struct Held<'a, K: Hash, Q: AsKey<K> + ?Sized> {
-    table: &'a Table<K>,
-    key: &'a Q,
-    limiter: Option<Limiter>,
 }
 
 impl Builder {
@@ -83,9 +77,36 @@ impl Builder {
     /// # Errors
     /// As for [`build`](Self::build).
     pub fn keyed<K: Hash>(self) -> Result<Keyed<K>, BuildError> {
-        let (time, rules, place) = self.parts()?;
+        self.keyed_with(None)
+    }
+
+    /// Limits like these for each key, within the limits of `all`: a request is granted by its key and by `all` together, and
+    /// one that either refuses takes nothing from both. For example 2 a second for each user, and 100 a second for all.
+    ///
+    /// Of each key only the first request waits for `all`, so a key with many requests does not crowd out the others. A
+    /// request of this kind takes some microseconds.
+    ///
+    /// ```
+    /// use throttle_limits::limiter::{Keyed, Limiter};
+    ///
+    /// let all = Limiter::new(100, 3)?;
+    /// let users: Keyed<u64> = Limiter::builder().limit("2/s,burst=2".parse()?).keyed_within(&all)?;
+    /// assert!([1, 1, 2].iter().all(|user| users.try_acquire(user, 1).is_ok()));
+    /// assert!(users.try_acquire(&3, 1).is_err(), "all are above their limit");
+    /// assert_eq!((users.limiter(&3)?.available(), users.available(&3)), (2, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`build`](Self::build).
+    pub fn keyed_within<K: Hash>(self, all: &Limiter) -> Result<Keyed<K>, BuildError> {
+        self.keyed_with(Some(all.clone()))
+    }
+
+    fn keyed_with<K: Hash>(self, all: Option<Limiter>) -> Result<Keyed<K>, BuildError> {
+        let (time, rules) = self.parts()?;
         let limits = self.limits(time.now())?;
-        Ok(Keyed { table: Arc::new(Table::new(limits, time, rules, place, MOST_KEYS)) })
+        Ok(Keyed { table: Arc::new(Table::new(limits, time, rules, all, MOST_KEYS)) })
     }
 }
 
@@ -106,10 +127,14 @@ impl<K: Hash> Keyed<K> {
     #[inline]
     pub fn try_acquire<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: impl Into<Units>) -> Result<(), AcquireError> {
         let units = units.into();
-        match self.table.take(key, units.millionths()?, false) {
+        if self.table.all.is_some() {
+            return self.try_acquire_to_settle(key, units).map(drop);
+        }
+        let cost = units.millionths()?;
+        match self.table.take(key, cost, false) {
             Ok(None) => Ok(()),
             Ok(Some(limiter)) => self.held(key, limiter).get().try_acquire(units),
-            Err(denied) => Err(error(denied, units)),
+            Err(denied) => AcquireError::refuse(denied, &Cost::One(cost)),
         }
     }
 
@@ -125,7 +150,7 @@ impl<K: Hash> Keyed<K> {
         key: &Q,
         units: impl Into<Units>,
     ) -> impl Future<Output = Result<(), AcquireError>> {
-        self.acquire_until(key, units.into(), None)
+        acquire_until::<K, Q, _, _>(self, key, units.into(), None)
     }
 
     /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait would
@@ -139,7 +164,36 @@ impl<K: Hash> Keyed<K> {
         units: impl Into<Units>,
         limit: Duration,
     ) -> impl Future<Output = Result<(), AcquireError>> {
-        self.acquire_until(key, units.into(), Some(self.deadline(limit)))
+        acquire_until::<K, Q, _, _>(self, key, units.into(), Some(self.table.time.after(limit)))
+    }
+
+    /// Like [`acquire_timeout`](Self::acquire_timeout), with a deadline instead of a duration.
+    ///
+    /// # Errors
+    /// As for [`acquire_timeout`](Self::acquire_timeout).
+    pub fn acquire_by<Q: AsKey<K> + ?Sized>(
+        &self,
+        key: &Q,
+        units: impl Into<Units>,
+        deadline: impl Into<Instant>,
+    ) -> impl Future<Output = Result<(), AcquireError>> {
+        acquire_until::<K, Q, _, _>(self, key, units.into(), Some(self.table.time.at(deadline)))
+    }
+
+    /// Like [`acquire`](Self::acquire), but the future owns all that it needs, so it can be spawned. With a deadline:
+    /// `async move { keyed.acquire_by(&key, 1, deadline).await }`, with a clone of this.
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError`].
+    pub fn acquire_owned<U: Into<Units>>(
+        &self,
+        key: K,
+        units: U,
+    ) -> impl Future<Output = Result<(), AcquireError>> + use<K, U>
+    where
+        K: AsKey<K>,
+    {
+        acquire_until::<K, K, _, _>(self.clone(), key, units.into(), None)
     }
 
     /// Like [`acquire`](Self::acquire), but blocks the thread.
@@ -160,14 +214,28 @@ impl<K: Hash> Keyed<K> {
         units: impl Into<Units>,
         limit: Duration,
     ) -> Result<(), AcquireError> {
-        self.block(key, units.into(), Some(self.deadline(limit)))
+        self.block(key, units.into(), Some(self.table.time.after(limit)))
+    }
+
+    /// Like [`acquire_by`](Self::acquire_by), but blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`acquire_by`](Self::acquire_by), except [`AcquireError::NoTimer`].
+    pub fn blocking_acquire_by<Q: AsKey<K> + ?Sized>(
+        &self,
+        key: &Q,
+        units: impl Into<Units>,
+        deadline: impl Into<Instant>,
+    ) -> Result<(), AcquireError> {
+        self.block(key, units.into(), Some(self.table.time.at(deadline)))
     }
 
     /// Takes `units` at the earliest time behind the whole queue of the key, and returns that time; see
     /// [`Limiter::reserve`].
     ///
     /// # Errors
-    /// As for [`Limiter::reserve`], and [`AcquireError::TooManyKeys`].
+    /// As for [`Limiter::reserve`], and [`AcquireError::TooManyKeys`]. [`AcquireError::OfAll`] if the keys are
+    /// [within](Builder::keyed_within) other limits.
     pub fn reserve<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: impl Into<Units>) -> Result<Reservation, AcquireError> {
         self.reserve_within(key, units, Duration::MAX)
     }
@@ -182,6 +250,9 @@ impl<K: Hash> Keyed<K> {
         units: impl Into<Units>,
         limit: Duration,
     ) -> Result<Reservation, AcquireError> {
+        if self.table.all.is_some() {
+            return Err(AcquireError::OfAll);
+        }
         self.hold(key)?.get().reserve_within(units.into(), limit)
     }
 
@@ -198,7 +269,7 @@ impl<K: Hash> Keyed<K> {
         let units = units.into();
         async move {
             let held = self.hold(key)?;
-            held.get().acquire_to_settle(units).await
+            together::wait(held.get(), units, None).await
         }
     }
 
@@ -211,7 +282,7 @@ impl<K: Hash> Keyed<K> {
         key: &Q,
         units: impl Into<Units>,
     ) -> Result<Granted, AcquireError> {
-        self.hold(key)?.get().blocking_acquire_to_settle(units.into())
+        together::block(self.hold(key)?.get(), units.into(), None)
     }
 
     /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes `units` now, or nothing.
@@ -223,7 +294,7 @@ impl<K: Hash> Keyed<K> {
         key: &Q,
         units: impl Into<Units>,
     ) -> Result<Granted, AcquireError> {
-        self.hold(key)?.get().try_acquire_to_settle(units.into())
+        together::take(self.hold(key)?.get(), units.into())
     }
 
     /// Grants the key nothing for `time` from now; see [`Limiter::pause_for`].
@@ -239,14 +310,66 @@ impl<K: Hash> Keyed<K> {
     ///
     /// # Errors
     /// [`AcquireError::TooManyKeys`].
-    pub fn pause_until<Q: AsKey<K> + ?Sized>(&self, key: &Q, time: tokio::time::Instant) -> Result<(), AcquireError> {
-        self.pause_for(key, time.saturating_duration_since(tokio::time::Instant::now()))
+    pub fn pause_until<Q: AsKey<K> + ?Sized>(&self, key: &Q, time: impl Into<Instant>) -> Result<(), AcquireError> {
+        self.hold(key)?.get().pause_until(time);
+        Ok(())
+    }
+
+    /// Changes the rate of all keys to `units` per `period` from now on; see [`Limiter::set_rate`]. A key that has a rate of
+    /// [its own](Self::limiter) keeps that.
+    ///
+    /// This and the other changes for all keys take about a third of a microsecond for each key.
+    ///
+    /// # Errors
+    /// As for [`Limiter::set_rate`].
+    pub fn set_rate(&self, units: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
+        let rate = rate(units.into(), period)?;
+        self.change(|limits, now, place| limits.set_rate(now, place, rate))
+    }
+
+    /// Changes the burst of all keys to `units` from now on; see [`Limiter::set_burst`].
+    ///
+    /// # Errors
+    /// As for [`Limiter::set_burst`].
+    pub fn set_burst(&self, units: impl Into<Units>) -> Result<(), BuildError> {
+        let burst = NonZeroU64::new(units.into().millionths()?).ok_or(BuildError::ZeroBurst)?;
+        self.change(|limits, now, place| limits.set_burst(now, place, burst))
+    }
+
+    /// Replaces the limits of all keys; see [`Limiter::set_limits`]. A key that has a rate of [its own](Self::limiter) keeps
+    /// its limits.
+    ///
+    /// # Errors
+    /// As for [`Builder::build`]. Nothing is changed then.
+    pub fn set_limits(&self, to: &Builder) -> Result<(), BuildError> {
+        self.table.set_limits(to.place()?, |_, now| to.limits(now))
+    }
+
+    fn change(&self, change: impl Fn(&mut Limits, Nanos, usize)) -> Result<(), BuildError> {
+        let place = self.table.place().ok_or(BuildError::NoBucket)?;
+        self.table.set_limits(Some(place), |limits, now| {
+            let mut limits = limits.clone();
+            change(&mut limits, now, place);
+            Ok(limits)
+        })
+    }
+
+    /// Refuses every later request, of all keys, with [`AcquireError::Closed`]. All that wait are still served.
+    pub fn close(&self) {
+        self.table.close();
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.table.is_closed()
     }
 
     /// Whole units of the key that could be taken now; 0 while others wait for it or a reservation lies in the future.
     #[must_use]
     pub fn available<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> u64 {
-        self.table.look(key).available()
+        let own = self.table.look(key).available();
+        self.table.all.as_ref().map_or(own, |all| own.min(all.available()))
     }
 
     /// How long a request for `units` of the key would wait now, if no waiter leaves; see [`Limiter::time_until`].
@@ -254,7 +377,9 @@ impl<K: Hash> Keyed<K> {
     /// # Errors
     /// As for [`Limiter::time_until`].
     pub fn time_until<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: impl Into<Units>) -> Result<Duration, AcquireError> {
-        self.table.look(key).time_until(units.into())
+        let (own, units) = (self.table.look(key), units.into());
+        let of_all = self.table.all.as_ref().map_or(Ok(Duration::ZERO), |all| all.time_until(units))?;
+        Ok(own.time_until(units)?.max(of_all))
     }
 
     /// The limiter of one key, for whatever else a [`Limiter`] can do.
@@ -265,13 +390,28 @@ impl<K: Hash> Keyed<K> {
     /// # Errors
     /// [`AcquireError::TooManyKeys`].
     pub fn limiter<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> Result<Limiter, AcquireError> {
-        self.table.limiter(key).map_err(|denied| error(denied, Units::ZERO))
+        self.table.limiter(key).map_err(|denied| AcquireError::new(denied, &Cost::One(0)))
     }
 
     /// How many keys are kept, those included that can be forgotten and were not yet looked at.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::try_from(self.table.keys()).unwrap_or(usize::MAX)
+    }
+
+    /// The keys that are kept, in no order. It takes some time if there are many.
+    #[must_use]
+    pub fn keys(&self) -> Vec<K>
+    where
+        K: Clone,
+    {
+        self.table.list()
+    }
+
+    /// Forgets a key and what it used: its next request is that of a key never seen. Returns `false`, and changes nothing, if
+    /// the key is not kept, or while somebody waits for it or holds its limiter, a reservation or a grant of it.
+    pub fn remove<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> bool {
+        self.table.remove(key)
     }
 
     /// Whether no key is kept.
@@ -291,35 +431,15 @@ impl<K: Hash> Keyed<K> {
         self.table.sweep();
     }
 
-    /// The future asks for the limiter only if it has to wait. If the cooperative budget of a tokio task is used up, it
-    /// waits for its next poll in the queue.
-    async fn acquire_until<Q: AsKey<K> + ?Sized>(
-        &self,
-        key: &Q,
-        units: Units,
-        deadline: Option<Nanos>,
-    ) -> Result<(), AcquireError> {
-        let cost = units.millionths()?;
-        let taken = poll_fn(|context| {
-            let Poll::Ready(budget) = coop::poll_proceed(context) else {
-                return Poll::Ready(self.table.limiter(key).map(Some));
-            };
-            let taken = self.table.take(key, cost, true);
-            if !matches!(taken, Ok(Some(_))) {
-                budget.made_progress();
-            }
-            Poll::Ready(taken)
-        });
-        let Some(limiter) = taken.await.map_err(|denied| error(denied, units))? else { return Ok(()) };
-        let held = self.held(key, limiter);
-        AcquireFrom::new(held.get(), units.into_costs(), deadline).await
-    }
-
     fn block<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: Units, deadline: Option<Nanos>) -> Result<(), AcquireError> {
-        match self.table.take(key, units.millionths()?, true) {
+        if self.table.all.is_some() {
+            return together::block(self.hold(key)?.get(), units, deadline).map(drop);
+        }
+        let cost = units.millionths()?;
+        match self.table.take(key, cost, true) {
             Ok(None) => Ok(()),
-            Ok(Some(limiter)) => AcquireFrom::new(self.held(key, limiter).get(), units.into_costs(), deadline).block(),
-            Err(denied) => Err(error(denied, units)),
+            Ok(Some(limiter)) => self.held(key, limiter).get().acquire(units).until(deadline).block(),
+            Err(denied) => AcquireError::refuse(denied, &Cost::One(cost)),
         }
     }
 
@@ -329,29 +449,37 @@ impl<K: Hash> Keyed<K> {
 
     #[cold]
     fn held<'a, Q: AsKey<K> + ?Sized>(&'a self, key: &'a Q, limiter: Limiter) -> Held<'a, K, Q> {
-        Held { table: &self.table, key, limiter: Some(limiter) }
-    }
-
-    fn deadline(&self, limit: Duration) -> Nanos {
-        self.table.time.now().saturating_add(nanos(limit))
+        Held::new(&self.table, key, limiter)
     }
 }
 
-#[cold]
-fn error(denied: Denied, cost: Units) -> AcquireError {
-    AcquireError::new(denied, &cost.into_costs())
-}
-
-impl<K: Hash, Q: AsKey<K> + ?Sized> Held<'_, K, Q> {
-    fn get(&self) -> &Limiter {
-        self.limiter.as_ref().expect("held until it is dropped")
+/// The future asks for the limiter only if it has to wait. If the cooperative budget of a tokio task is used up, it waits for
+/// its next poll in the queue.
+async fn acquire_until<K: Hash, Q: AsKey<K> + ?Sized, T: Borrow<Keyed<K>>, P: Borrow<Q>>(
+    keyed: T,
+    key: P,
+    units: Units,
+    deadline: Option<Nanos>,
+) -> Result<(), AcquireError> {
+    let (keyed, key, cost) = (keyed.borrow(), key.borrow(), units.millionths()?);
+    if keyed.table.all.is_some() {
+        let held = keyed.hold(key)?;
+        return together::wait(held.get(), units, deadline).await.map(drop);
     }
-}
-
-impl<K: Hash, Q: AsKey<K> + ?Sized> Drop for Held<'_, K, Q> {
-    fn drop(&mut self) {
-        self.limiter.take().into_iter().for_each(|limiter| self.table.let_go(self.key, limiter));
-    }
+    let taken = poll_fn(|context| {
+        let Poll::Ready(budget) = coop::poll_proceed(context) else {
+            return Poll::Ready(keyed.table.limiter(key).map(Some));
+        };
+        let taken = keyed.table.take(key, cost, true);
+        if !matches!(taken, Ok(Some(_))) {
+            budget.made_progress();
+        }
+        Poll::Ready(taken)
+    });
+    let taken = taken.await.map_err(|denied| AcquireError::new(denied, &Cost::One(cost)));
+    let Some(limiter) = taken? else { return Ok(()) };
+    let held = keyed.held(key, limiter);
+    held.get().acquire(units).until(deadline).await
 }
 
 impl<K> Clone for Keyed<K> {

@@ -103,7 +103,7 @@ fn loom_the_next_waiter_is_woken_if_the_head_leaves_while_the_timer_fires() {
         let shared = shared(&timer);
         assert!(shared.try_take(&Cost::One(1)).is_ok());
         let count = Arc::new(Count::default());
-        let (mut head, mut next) = (Wait::new(Cost::One(1), None), Wait::new(Cost::One(1), None));
+        let (mut head, mut next) = (Wait::new(Cost::One(1)), Wait::new(Cost::One(1)));
         assert!(head.poll(&shared, &mut Context::from_waker(Waker::noop())).is_pending());
         assert!(next.poll(&shared, &mut Context::from_waker(&Waker::from(count.clone()))).is_pending());
         timer.now.store(2_000_000_000, Ordering::SeqCst);
@@ -129,7 +129,7 @@ fn loom_joining_and_trying_never_share_a_unit() {
             let shared = shared.clone();
             move || shared.try_take(&Cost::One(1)).is_ok()
         });
-        let mut wait = Wait::new(Cost::One(1), None);
+        let mut wait = Wait::new(Cost::One(1));
         let joined = wait.poll(&shared, &mut Context::from_waker(Waker::noop())).is_ready();
         let tried = tries.join().unwrap();
         assert!(joined ^ tried, "exactly one of them gets the unit");

@@ -1,7 +1,14 @@
-//! Wakers and timers run code of the caller. If one panics, the others must still be woken.
+//! Wakers and timers run code of the caller. If one panics, the others must still be woken. A waker belongs to the task
+//! that waits: its panic ends here, and not in the call of the task that wakes it. A timer belongs to the limiter: its panic
+//! goes on in the call that sets it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Runs a waker, which is code of another task. A panic ends here; the process's panic hook has seen it.
+pub(crate) fn contained(action: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(action));
+}
 
 /// Keeps the first panic of several actions until all of them have run.
 #[derive(Default)]

@@ -210,15 +210,8 @@ impl Queue {
         if cost.largest() == 0 {
             return Ok((0, promised)); // No entry has this number.
         }
-        if self.waiters() == 0
-            && let Some(tail) = &mut self.tail
-        {
-            let _ = tail.charge(asked, [promised; 2], cost);
-        }
-        let tail = self.tail.take();
-        self.promises += 1;
         let key = self.push(Entry { asked, ..Entry::new(cost, self.now, Turn::Promised(promised)) });
-        self.tail = tail;
+        self.promises += 1;
         self.serve(effects);
         Ok((key, promised))
     }
@@ -233,7 +226,7 @@ impl Queue {
     }
 
     fn push(&mut self, entry: Entry) -> Key {
-        self.tail = None;
+        self.extend_tail(&entry);
         self.queued = self.queued.saturating_add(entry.cost.largest());
         self.arrivals += 1;
         self.list.insert(self.arrivals, entry);
@@ -347,6 +340,7 @@ impl Queue {
         }
         self.hold_places(cost.largest());
         if !self.list.is_empty() {
+            self.tail = None;
             self.serve(effects);
         }
         Ok(true)
@@ -382,7 +376,7 @@ impl From<Refusal> for Denied {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::TooLong { wait } => Denied::TooLong { wait },
-            Refusal::Never => Denied::Never(0),
+            Refusal::Never | Refusal::Busy => Denied::Never(0),
         }
     }
 }

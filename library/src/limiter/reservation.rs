@@ -7,7 +7,7 @@ use super::units::Units;
 use crate::clock::Nanos;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Units that are granted at a time, for which the holder waits on its own; see
 /// [`Limiter::reserve`](super::Limiter::reserve).
@@ -42,6 +42,12 @@ impl Reservation {
     #[must_use]
     pub fn wait(&self) -> Duration {
         Duration::from_nanos(self.at.saturating_sub(self.shared.time.now()))
+    }
+
+    /// When the units may be used, on the system's monotonic clock; under a paused clock of tokio, on that.
+    #[must_use]
+    pub fn instant(&self) -> Instant {
+        tokio::time::Instant::now().into_std() + self.wait()
     }
 
     /// When the units may be used, counted from when the limiter was made.

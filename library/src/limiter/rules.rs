@@ -34,6 +34,8 @@ pub(crate) struct Rules {
     pub(crate) refused: Option<Arc<[bool]>>,
     /// If this many wait, another waiter is refused.
     pub(crate) most_waiters: Option<usize>,
+    /// The index of the limit whose rate can be changed, if there is one.
+    pub(crate) place: Option<usize>,
 }
 
 impl Rules {

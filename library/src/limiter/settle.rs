@@ -14,6 +14,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 /// Units that were granted and may have cost something else; see [`Limiter::acquire_to_settle`].
 ///
@@ -25,6 +26,8 @@ pub struct Granted {
     cost: Cost,
     /// `None` if nothing was charged, or once it is settled.
     grant: Option<Grant>,
+    /// What another limiter granted with it, and is settled with it.
+    also: Option<Box<Granted>>,
 }
 
 /// Waits for units that will be settled, see [`Limiter::acquire_to_settle`]. If dropped unfinished, it takes nothing.
@@ -36,6 +39,8 @@ pub struct AcquireToSettle {
     shared: Arc<Shared>,
     is_given: bool,
 }
+
+const NOTHING: Cost = Cost::One(0);
 
 impl Limiter {
     /// Like [`acquire`](Self::acquire), for a cost that is not known yet: `units` is an estimate, and
@@ -63,7 +68,7 @@ impl Limiter {
     /// # Errors
     /// The future's: [`AcquireError`].
     pub fn acquire_to_settle(&self, costs: impl IntoCosts) -> AcquireToSettle {
-        let acquire = AcquireOwned::waiting(self.clone(), costs.into_costs(), Wait::to_settle);
+        let acquire = AcquireOwned::new(self.clone(), costs.into_costs(), Wait::to_settle);
         AcquireToSettle { acquire, shared: Arc::clone(&self.shared), is_given: false }
     }
 
@@ -72,9 +77,7 @@ impl Limiter {
     /// # Errors
     /// As for [`blocking_acquire`](Self::blocking_acquire).
     pub fn blocking_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
-        let mut to_settle = self.acquire_to_settle(costs);
-        to_settle.acquire.block_on()?;
-        Ok(to_settle.granted())
+        self.acquire_to_settle(costs).block()
     }
 
     /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes `units` now, or nothing.
@@ -88,8 +91,8 @@ impl Limiter {
             queue.try_take(now, &cost, effects).map(|()| effects.opened.take())
         });
         match taken {
-            Ok(grant) => Ok(Granted { shared: Arc::clone(&self.shared), cost, grant }),
-            Err(denied) => Err(AcquireError::new(denied, &Costs::of_parts(cost))),
+            Ok(grant) => Ok(Granted { shared: Arc::clone(&self.shared), cost, grant, also: None }),
+            Err(denied) => Err(AcquireError::new(denied, &cost)),
         }
     }
 }
@@ -107,6 +110,11 @@ impl Granted {
         Costs::of_parts(self.cost.clone())
     }
 
+    /// When it was granted, on the schedule; 0 if nothing was charged.
+    pub(super) fn at(&self) -> Nanos {
+        self.grant.map_or(0, |grant| grant.at)
+    }
+
     /// Settles it: from now on the limits are as if `real` units had been acquired in the first place. Of what it cost
     /// less, the part that would have overflowed since is lost. What it cost more is owed: later requests wait until the
     /// rate has paid it. Windows count the real cost, from the time of the grant. No grant changes its time.
@@ -117,9 +125,26 @@ impl Granted {
         let (real, grant) = (real.into_costs().parts()?, self.grant.take());
         self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| match grant {
             Some(grant) => queue.settle_grant(now, &grant, [&self.cost, &real], effects),
-            None => queue.reconcile(now, [&real, &Cost::One(0)], effects),
+            None => queue.reconcile(now, [&real, &NOTHING], effects),
         });
-        Ok(())
+        self.also.take().map_or(Ok(()), |also| also.settle(Costs::of_parts(real)))
+    }
+
+    /// The same units, but taken only now, together with those of another limiter. If others took them, they are a debt.
+    pub(super) fn taken_again(mut self, also: Granted) -> Self {
+        let grant = self.grant.take();
+        self.grant = self.shared.with(|queue, now, effects| {
+            if let Some(grant) = grant {
+                queue.settle_grant(now, &grant, [&self.cost, &NOTHING], effects);
+            }
+            effects.opens = true;
+            if queue.try_take(now, &self.cost, effects).is_err() {
+                queue.reconcile(now, [&self.cost, &NOTHING], effects);
+            }
+            effects.opened.take()
+        });
+        self.also = Some(Box::new(also));
+        self
     }
 }
 
@@ -132,9 +157,32 @@ impl Drop for Granted {
 }
 
 impl AcquireToSettle {
+    pub(super) fn until(self, deadline: Option<Nanos>) -> Self {
+        AcquireToSettle { acquire: self.acquire.until(deadline), ..self }
+    }
+
+    /// Waits at most `limit` from now; see [`AcquireFrom::timeout`](super::AcquireFrom::timeout).
+    pub fn timeout(self, limit: Duration) -> Self {
+        AcquireToSettle { acquire: self.acquire.timeout(limit), ..self }
+    }
+
+    /// Waits until `deadline` at most; see [`AcquireFrom::by`](super::AcquireFrom::by).
+    pub fn by(self, deadline: impl Into<Instant>) -> Self {
+        AcquireToSettle { acquire: self.acquire.by(deadline), ..self }
+    }
+
+    /// Blocks the thread instead.
+    ///
+    /// # Errors
+    /// As the future, except [`AcquireError::NoTimer`].
+    pub fn block(mut self) -> Result<Granted, AcquireError> {
+        self.acquire.block_on()?;
+        Ok(self.granted())
+    }
+
     fn granted(&mut self) -> Granted {
         let cost = self.acquire.costs().parts().unwrap_or(Cost::One(0));
-        Granted { shared: Arc::clone(&self.shared), cost, grant: self.acquire.opened() }
+        Granted { shared: Arc::clone(&self.shared), cost, grant: self.acquire.opened(), also: None }
     }
 }
 

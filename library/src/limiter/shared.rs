@@ -1,5 +1,6 @@
 //! A queue behind its lock, with the fast path before it and the timer beside it.
 
+use super::events;
 use super::fast_path::{FastPath, Take};
 use super::panics::Panics;
 use super::queue::{Denied, Effects, Joined, Key, Queue, Stand, Waiter};
@@ -76,9 +77,22 @@ impl Shared {
         if rearm {
             panics.hold(|| _ = self.set_timers());
         }
-        panics.hold(|| effects.run());
+        effects.run();
         panics.resume();
         result
+    }
+
+    pub(crate) fn time_until(&self, cost: &Cost) -> Result<Duration, Denied> {
+        self.with(|queue, now, effects| {
+            queue.advance(now, effects);
+            queue.check(cost)?;
+            let at = queue.estimate(cost).ok_or(Denied::Never(0))?;
+            Ok(Duration::from_nanos(at.saturating_sub(now)))
+        })
+    }
+
+    pub(crate) fn pause_until(&self, until: Nanos) {
+        self.with(|queue, now, effects| queue.pause_until(now, until, effects));
     }
 
     /// Takes `cost` now, or nothing.
@@ -189,13 +203,20 @@ enum Stage {
 }
 
 impl Wait {
-    pub(crate) fn new(cost: Cost, deadline: Option<Nanos>) -> Self {
-        Wait { cost, deadline, stage: Stage::Fresh, opened: None }
+    pub(crate) fn new(cost: Cost) -> Self {
+        Wait { cost, deadline: None, stage: Stage::Fresh, opened: None }
     }
 
     /// A wait for a grant that will be settled.
     pub(crate) fn to_settle(cost: Cost) -> Self {
-        Wait { opened: Some(Box::default()), ..Wait::new(cost, None) }
+        Wait { opened: Some(Box::default()), ..Wait::new(cost) }
+    }
+
+    /// It ends at this time. A wait that has begun keeps the deadline it has.
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Nanos>) {
+        if matches!(self.stage, Stage::Fresh) {
+            self.deadline = deadline;
+        }
     }
 
     pub(super) fn cost(&self) -> &Cost {
@@ -255,6 +276,7 @@ impl Wait {
         match self.stage {
             Stage::InQueue(key) => {
                 shared.with(|queue, now, effects| self.look(queue, now, key, context.waker(), effects));
+                self.say_if_done();
             }
             _ => self.join(shared, context.waker(), false, false),
         }
@@ -294,6 +316,7 @@ impl Wait {
             self.look(queue, now, key, waker, effects);
             queue.watch(key).map(|until| (until, until.saturating_sub(now)))
         });
+        self.say_if_done();
         match (until, shared.time.timer()) {
             _ if matches!(self.stage, Stage::Done(_)) => {}
             (Some((until, _)), Some(timer)) => {
@@ -304,7 +327,7 @@ impl Wait {
         }
     }
 
-    /// The result is stored under the lock, because wakers of others run after that, and may panic.
+    /// The result is stored under the lock, because the timer is set after that, and may panic.
     fn join(&mut self, shared: &Shared, waker: &Waker, is_thread: bool, yields: bool) {
         let cost = self.cost.clone();
         let waiter = Waiter { cost: &cost, deadline: self.deadline, waker, is_thread, yields };
@@ -317,6 +340,9 @@ impl Wait {
             };
             self.keep(effects);
         });
+        if matches!(self.stage, Stage::InQueue(_)) {
+            events::waits(true);
+        }
     }
 
     /// Like [`join`](Self::join), for a waiter that is in the queue.
@@ -324,6 +350,12 @@ impl Wait {
         if let Stand::Done(done) = queue.poll(now, key, waker, effects) {
             self.stage = Stage::Done(done);
             self.keep(effects);
+        }
+    }
+
+    fn say_if_done(&self) {
+        if matches!(self.stage, Stage::Done(_)) {
+            events::waits(false);
         }
     }
 
@@ -345,12 +377,19 @@ impl Wait {
         }
     }
 
-    /// Leaves the queue. A grant that the waiter has not seen is given back.
+    /// Leaves the queue, if it is there. A grant that the waiter has not seen is given back.
+    #[inline]
     pub(crate) fn leave(&mut self, shared: &Shared) {
         if let Stage::InQueue(key) = self.stage {
-            // Only a waiter without a timer can be polled after this.
-            self.stage = Stage::Done(Err(Denied::NoTimer));
-            shared.with(|queue, now, effects| queue.leave(now, key, effects));
+            self.leave_queue(shared, key);
         }
+    }
+
+    #[cold]
+    fn leave_queue(&mut self, shared: &Shared, key: Key) {
+        events::waits(false);
+        // Only a waiter without a timer can be polled after this.
+        self.stage = Stage::Done(Err(Denied::NoTimer));
+        shared.with(|queue, now, effects| queue.leave(now, key, effects));
     }
 }

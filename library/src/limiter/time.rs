@@ -30,6 +30,16 @@ impl Time {
         }
     }
 
+    /// The time after `wait` from now.
+    pub(crate) fn after(&self, wait: Duration) -> Nanos {
+        self.now().saturating_add(nanos(wait))
+    }
+
+    /// The time at this instant, or now if it has passed.
+    pub(crate) fn at(&self, instant: impl Into<std::time::Instant>) -> Nanos {
+        self.after(instant.into().saturating_duration_since(Instant::now().into_std()))
+    }
+
     pub(crate) fn timer(&self) -> Option<&Arc<dyn Timer>> {
         match self {
             Time::Tokio(..) => None,
@@ -46,6 +56,10 @@ impl Time {
         .unwrap_or_else(|| Instant::now() + Duration::from_secs(86_400))
     }
 }
+
+/// No panic leaves a clock half set: a [`Clock`](crate::clock::Clock) is shared by threads, so it guards its own state.
+impl std::panic::UnwindSafe for Time {}
+impl std::panic::RefUnwindSafe for Time {}
 
 impl std::fmt::Debug for Time {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

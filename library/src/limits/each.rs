@@ -10,6 +10,7 @@ use super::settling::Settling;
 use super::state::{Level, State};
 use super::terms::Terms;
 use super::together::Limits;
+use super::window;
 use crate::clock::Nanos;
 
 /// The same limits for each of many keys, with time as a parameter. Nothing waits here: the caller keeps a [`Thin`] for each
@@ -29,7 +30,7 @@ use crate::clock::Nanos;
 /// assert_eq!((at, limit), (60_000_000_000, Some(1))); // the window has room again after a minute
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Each {
     fixed: Fixed,
     /// The state of a key that was never seen: as it was made when the run began.
@@ -40,9 +41,11 @@ pub struct Each {
 
 /// The state of one key, in 32 bytes. A single bucket, the usual case, needs no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
 pub struct Thin(pub(super) Form);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Form {
     One(Level),
     Several(Box<[State]>),
@@ -94,6 +97,26 @@ impl Each {
     /// The state of a key with these limits, of which no grant is open. `None` if they are other limits.
     pub(crate) fn state_of(&self, limits: &Limits) -> Option<Thin> {
         (limits.fixed == self.fixed).then(|| Thin::of(&self.fixed.terms, limits.states.clone()))
+    }
+
+    /// The bytes that the state of a key may take at most where it is saved.
+    pub(crate) fn bytes_of_state(&self) -> usize {
+        let of = |terms: &Terms| match terms.as_window() {
+            Some(window) => 24 + 12 * usize::try_from(window.count().min(window::EXACT + 1)).unwrap_or(0),
+            None => 24,
+        };
+        self.fixed.terms.iter().map(of).sum()
+    }
+
+    /// Whether a state that was read can be one of these limits.
+    #[cfg(feature = "shared")]
+    pub(crate) fn has_sense(&self, thin: &Thin) -> bool {
+        let is_one = |states: &[State]| {
+            states.len() == self.fixed.terms.len()
+                && self.fixed.each(states).all(|(_, terms, state)| terms.has_sense(state))
+        };
+        let has_settling = if let Form::Open(open) = &thin.0 { open.1.has_sense(open.0.len()) } else { true };
+        thin.with(is_one) && has_settling
     }
 
     /// The state of a key that was never seen.
@@ -278,6 +301,13 @@ impl Each {
 }
 
 impl Thin {
+    /// Only so many grants, the latest, may still be settled.
+    pub(crate) fn keep_open(&mut self, most: usize) {
+        if let Form::Open(open) = &mut self.0 {
+            open.1.keep(most);
+        }
+    }
+
     /// No grant is open.
     fn of(terms: &[Terms], states: Vec<State>) -> Self {
         Thin(match (terms, &states[..]) {

@@ -33,12 +33,15 @@ pub enum Refusal {
     },
     /// It can never be granted: the cost is above a window's count, or the time is beyond the end of the clock.
     Never,
+    /// As many commands run as may at once.
+    Busy,
 }
 
 messages! {
     Refusal {
         Refusal::TooLong { wait } => ("would have to wait {}", shown_wait(*wait)),
         Refusal::Never => ("more than the limit will ever grant"),
+        Refusal::Busy => ("as many commands run as may at once"),
     }
 }
 

@@ -191,6 +191,17 @@ impl<K: Hash> Keys<K> {
         self.entry_mut(id.0).usage = if in_use { Usage::InUse } else { Usage::Idle };
     }
 
+    /// All keys.
+    pub fn all(&self) -> impl Iterator<Item = &K> {
+        self.chunks.iter().flatten().filter_map(|entry| entry.key.as_ref())
+    }
+
+    /// The states of all keys, to be changed.
+    pub fn states_mut(&mut self) -> impl Iterator<Item = &mut Thin> {
+        let entries = self.chunks.iter_mut().flatten();
+        entries.filter(|entry| entry.key.is_some()).map(|entry| &mut entry.state)
+    }
+
     /// Forgets all keys that are not in use and whose state equals that of a new one.
     pub fn forget_fresh(&mut self, each: &Each, now: Nanos) {
         (0..self.end).for_each(|id| self.forget_if_fresh(id, each, now));

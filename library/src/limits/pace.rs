@@ -2,8 +2,10 @@
 //! a bucket, in its ledger, or one for each key.
 //!
 //! A refusal slows what starts to nine tenths of the pace that was reached just before. The pace returns to that one within
-//! some successes, is held there, and then grows a little with each success. If refusals follow each other closely, the
-//! pace may still be far too high, or it may not be their reason. So after some of them a few commands start more slowly
+//! some successes, is held there, and then grows a little with each success. A server may always refuse some units, whatever
+//! the pace. So a pace is held only once a unit that was refused is served; before that, it returns to the one held before.
+//!
+//! If refusals follow each other closely, the pace may still be far too high, or it may not be their reason. So after some of them a few commands start more slowly
 //! than the server has served of late. If none of these is refused, that is the pace to go on from. If two are, the server
 //! refuses at any pace: the old one is restored, and for a while refusals slow down nothing.
 //!
@@ -26,6 +28,10 @@ const HOLD_TIMES: Nanos = 10;
 /// Refusals follow each other closely if fewer succeeded in between.
 const CLOSE: u32 = RETURN + HOLD;
 
+/// After so many refusals, none of whose units was served, they are taken for ones that depend on the pace: a trial will
+/// show whether they do.
+const DOUBTED: u32 = 8;
+
 /// So many that started more slowly decide whether refusals depend on the pace.
 const TRIAL: u32 = 20;
 
@@ -44,10 +50,10 @@ pub struct Start {
 }
 
 impl Start {
-    /// The success of what started then, as a bucket is told of it.
+    /// The success of what started then, as a bucket is told of it. `was_refused`: earlier attempts for the same unit were.
     #[must_use]
-    pub fn succeeded(self) -> Served {
-        Served { episode: self.episode, count: 1 }
+    pub fn succeeded(self, was_refused: bool) -> Served {
+        Served { episode: self.episode, count: 1, again: Some(self.episode).filter(|_| was_refused) }
     }
 }
 
@@ -57,15 +63,17 @@ impl Start {
 pub struct Served {
     episode: u32,
     count: u32,
+    /// After how many the latest of those started whose unit was refused before.
+    again: Option<u32>,
 }
 
 impl Served {
-    /// These and others. Only those of the latest episode matter.
+    /// These and others. Only those of the latest episode count.
     #[must_use]
     pub fn and(self, other: Served) -> Served {
         let (newer, older) = if other.episode < self.episode { (self, other) } else { (other, self) };
         let more = if older.episode == newer.episode { older.count } else { 0 };
-        Served { count: newer.count.saturating_add(more), ..newer }
+        Served { count: newer.count.saturating_add(more), again: newer.again.max(older.again), ..newer }
     }
 }
 
@@ -77,7 +85,7 @@ pub struct Pace {
     asked: Nanos,
     /// What is allowed: longer, if it is slowed.
     interval: Nanos,
-    /// The one that was refused last.
+    /// The one that was refused last, as far as is known.
     refused: Nanos,
     /// An episode begins at the end of a pause, and ends with the first refusal of what started in it.
     episode: u32,
@@ -110,8 +118,13 @@ struct Streak {
     /// The interval before the first of them, and when that one started.
     interval: Nanos,
     began: Nanos,
+    /// How many are known to depend on the pace, and of how many more no unit was served yet.
     refusals: u32,
-    /// How many were allowed since.
+    doubted: u32,
+    /// The latest one that was refused, and the interval before that.
+    latest: Start,
+    refused: Nanos,
+    /// How many were allowed since the first of them.
     allowed: u32,
 }
 
@@ -197,6 +210,9 @@ impl Pace {
 
     /// These have succeeded.
     pub fn succeeded(&mut self, served: Served, now: Nanos) {
+        if self.streak.as_ref().is_some_and(|streak| served.again > Some(streak.latest.episode)) {
+            self.believe();
+        }
         (0..served.count.min(IMMUNE)).for_each(|_| self.one_succeeded(served.episode, now));
     }
 
@@ -299,19 +315,27 @@ impl Pace {
             (self.refused, self.immune) = (self.interval, IMMUNE);
             return;
         }
-        self.refused = if start.index < 5 { self.interval } else { self.interval.max(self.gap) };
-        self.interval = slower(self.refused, 10, 9);
-        match &mut self.streak {
-            Some(streak) if is_close => streak.refusals = streak.refusals.saturating_add(1),
-            streak => *streak = Some(Streak { interval: self.refused, began: start.at, refusals: 1, allowed: 0 }),
+        let refused = if start.index < 5 { self.interval } else { self.interval.max(self.gap) };
+        self.interval = slower(refused, 10, 9);
+        let new =
+            Streak { interval: refused, began: start.at, refusals: 0, doubted: 0, latest: start, refused, allowed: 0 };
+        let close = self.streak.take().filter(|_| is_close);
+        let doubted = close.as_ref().map_or(1, |streak| streak.doubted.saturating_add(1));
+        self.streak = Some(Streak { doubted, latest: start, refused, ..close.unwrap_or(new) });
+        if doubted >= DOUBTED {
+            self.believe();
         }
-        self.try_less(start);
     }
 
-    /// After some refusals in a row: finds out whether they depend on the pace.
-    fn try_less(&mut self, start: Start) {
-        let Some(streak) = self.streak.as_ref().filter(|streak| streak.allowed >= 10) else { return };
-        let served = start.at.saturating_sub(streak.began) / Nanos::from(streak.allowed);
+    /// The latest refusals depend on the pace. After some in a row it finds out whether they really do.
+    fn believe(&mut self) {
+        let Some(streak) = self.streak.as_mut().filter(|streak| streak.doubted > 0) else { return };
+        self.refused = streak.refused;
+        streak.refusals = streak.refusals.saturating_add(std::mem::take(&mut streak.doubted));
+        if streak.allowed < 10 {
+            return;
+        }
+        let served = streak.latest.at.saturating_sub(streak.began) / Nanos::from(streak.allowed);
         let enough = if served > self.interval.saturating_mul(2) { 2 } else { 3 };
         if streak.refusals >= enough {
             let served = served.max(self.interval);
@@ -329,3 +353,6 @@ impl Pace {
 fn slower(interval: Nanos, times: Nanos, of: Nanos) -> Nanos {
     interval.saturating_mul(times) / of
 }
+
+#[cfg(test)]
+mod tests;

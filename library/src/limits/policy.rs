@@ -1,10 +1,13 @@
 //! Turns limits as written into limits with all defaults: which one paces, which are windows, how large each burst is.
 
+mod resolved;
+
 use crate::clock::{MILLISECOND, Nanos};
-use crate::rate::{Amount, Limit, ParseError, Rate, nanos, written_time};
+use crate::rate::{Amount, Limit, ParseError, Rate, nanos};
+pub(crate) use resolved::Resolved;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
 /// The default burst is this much time's worth of the rate, at least 1.
 const DEFAULT_BURST: u64 = 10 * MILLISECOND;
@@ -14,6 +17,11 @@ const MOST_SLACK: Nanos = 250 * MILLISECOND;
 
 /// What stands between a limit and its cost.
 const COST: &str = ",cost=";
+
+/// What begins the lines of a policy that are no limits.
+const PER: &str = "per=";
+const JOBS: &str = "jobs=";
+const FAILS: &str = "fails=";
 
 /// The longest turn of streams that share windows.
 const LONGEST_TURN: Nanos = 20 * MILLISECOND;
@@ -27,21 +35,21 @@ pub struct Policy {
     counts_bytes: bool,
     /// What a unit costs the limits at these indexes, in words of the program's own. The others count units.
     costs: BTreeMap<usize, String>,
+    keys: Option<Box<OfKeys>>,
+    jobs: Option<NonZeroU32>,
 }
 
-/// One limit with its defaults filled in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Resolved {
-    Bucket {
-        rate: Rate,
-        burst: NonZeroU64,
-        initial: u64,
-    },
-    /// A unit counts for the period and `slack` nanoseconds.
-    Window {
-        rate: Rate,
-        slack: Nanos,
-    },
+/// What holds for each key by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfKeys {
+    /// Where the key of a unit is found, in words of the program's own.
+    pub per: String,
+    /// The limits of each key.
+    pub each: Policy,
+    /// The most commands of one key that run at once.
+    pub jobs: Option<NonZeroU32>,
+    /// After so many commands of one key have failed in a row, its other units are not tried.
+    pub fails: Option<NonZeroU32>,
 }
 
 /// Limits that are all windows: no bucket spreads their grants.
@@ -166,7 +174,37 @@ impl Policy {
         let limits = limits.iter().enumerate();
         let limits = limits.map(|(place, limit)| resolve(limit, place == pacing, burst, default_slack));
         let limits = limits.collect::<Result<_, _>>()?;
-        Ok(Policy { limits, counts_bytes: rates[0].is_bytes(), costs: BTreeMap::new() })
+        Ok(Policy { limits, counts_bytes: rates[0].is_bytes(), ..Policy::default() })
+    }
+
+    /// The same, and limits of each key by itself.
+    #[must_use]
+    pub fn with_keys(self, keys: OfKeys) -> Self {
+        Policy { keys: Some(Box::new(keys)), ..self }
+    }
+
+    /// What holds for each key by itself, if anything does.
+    #[must_use]
+    pub fn of_keys(&self) -> Option<&OfKeys> {
+        self.keys.as_deref()
+    }
+
+    /// The same, with at most so many commands at once.
+    #[must_use]
+    pub fn with_jobs(self, jobs: Option<NonZeroU32>) -> Self {
+        Policy { jobs, ..self }
+    }
+
+    /// Whether commands are counted while they run.
+    #[must_use]
+    pub fn counts_jobs(&self) -> bool {
+        self.jobs.is_some() || self.keys.as_ref().is_some_and(|keys| keys.jobs.is_some())
+    }
+
+    /// The most commands that run at once, of all keys together.
+    #[must_use]
+    pub fn jobs(&self) -> Option<NonZeroU32> {
+        self.jobs
     }
 
     /// The limits of all `policies`, one after the other.
@@ -204,7 +242,12 @@ impl Policy {
     /// Whether the costs of a unit under one of these are those under the other.
     pub(crate) fn counts_like(&self, other: &Policy) -> bool {
         let is_same_kind = self.counts_bytes == other.counts_bytes && self.costs == other.costs;
-        is_same_kind && (self.costs.is_empty() || self.len() == other.len())
+        let have_same_keys = match (&self.keys, &other.keys) {
+            (Some(keys), Some(others)) => keys.per == others.per && keys.each.counts_like(&others.each),
+            (None, None) => self.jobs.is_some() == other.jobs.is_some(),
+            _ => false,
+        };
+        is_same_kind && have_same_keys && (self.costs.is_empty() || self.len() == other.len())
     }
 
     /// The same limits, which count each unit as 1.
@@ -231,10 +274,10 @@ impl Policy {
         self.limits.len()
     }
 
-    /// Whether there is no limit.
+    /// Whether there is no limit, also not of single keys or of commands at once.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.limits.is_empty()
+        self.limits.is_empty() && self.keys.is_none() && self.jobs.is_none()
     }
 
     /// The limit at `place` and its cost, as a user would write it, with its defaults.
@@ -278,6 +321,7 @@ impl Policy {
             limits: kept.iter().map(|place| self.limits[*place]).collect(),
             counts_bytes: self.counts_bytes,
             costs: kept.iter().copied().enumerate().filter_map(cost).collect(),
+            ..Policy::default()
         }
     }
 
@@ -335,13 +379,29 @@ impl Policy {
         &self.limits
     }
 
-    /// The limits as a user would write them, with their defaults, one per line.
+    /// The limits as a user would write them, with their defaults, one per line. Those of each key follow a line that names
+    /// the keys.
     pub(crate) fn to_lines(&self) -> String {
-        self.joined("\n")
+        let mut lines: Vec<String> = (0..self.len()).map(|place| self.describe(place)).collect();
+        lines.extend(self.jobs.map(|jobs| format!("{JOBS}{jobs}")));
+        if let Some(OfKeys { per, each, jobs, fails }) = self.of_keys() {
+            lines.push(format!("{PER}{per}"));
+            lines.extend(jobs.map(|jobs| format!("{JOBS}{jobs}")));
+            lines.extend(fails.map(|fails| format!("{FAILS}{fails}")));
+            lines.extend((0..each.len()).map(|place| each.describe(place)));
+        }
+        lines.join("\n")
     }
 
-    fn joined(&self, separator: &str) -> String {
-        (0..self.len()).map(|place| self.describe(place)).collect::<Vec<_>>().join(separator)
+    /// All limits as a user would write them, with their defaults.
+    fn described(&self) -> Vec<String> {
+        let mut all: Vec<String> = (0..self.len()).map(|place| self.describe(place)).collect();
+        all.extend(self.jobs.map(|jobs| format!("unlimited,{JOBS}{jobs}")));
+        if let Some(keys) = self.of_keys() {
+            let of_key = |place| keys.describe(place);
+            all.extend((0..keys.each.len().max(1)).map(of_key));
+        }
+        all
     }
 
     /// How many of the limits are windows.
@@ -351,14 +411,47 @@ impl Policy {
 
     /// Reads what [`to_lines`](Self::to_lines) wrote; `None` for any other text.
     pub(crate) fn from_lines(lines: &str) -> Option<Self> {
+        let (mut policy, mut lines) = (Policy::default(), lines.split('\n').peekable());
+        let mut limits = Vec::new();
+        while let Some(line) = lines.next_if(|line| !line.starts_with(PER)) {
+            match line.strip_prefix(JOBS) {
+                Some(jobs) => policy.jobs = Some(jobs.parse().ok()?),
+                None => limits.push(line),
+            }
+        }
+        let policy = Policy { jobs: policy.jobs, ..Policy::of_lines(&limits)? };
+        let Some(per) = lines.next() else { return Some(policy).filter(|policy| !policy.is_empty()) };
+        let per = per[PER.len()..].to_owned();
+        let jobs = lines.next_if(|line| line.starts_with(JOBS)).map(|line| line[JOBS.len()..].parse());
+        let fails = lines.next_if(|line| line.starts_with(FAILS)).map(|line| line[FAILS.len()..].parse());
+        let each = Policy::of_lines(&lines.collect::<Vec<_>>())?;
+        Some(policy.with_keys(OfKeys { per, each, jobs: jobs.transpose().ok()?, fails: fails.transpose().ok()? }))
+    }
+
+    /// Limits, one per line.
+    fn of_lines(lines: &[&str]) -> Option<Self> {
+        if lines.is_empty() {
+            return Some(Policy::default());
+        }
         let parts = || {
-            lines
-                .split('\n')
-                .map(|line| line.split_once(COST).map_or((line, None), |(limit, cost)| (limit, Some(cost))))
+            lines.iter().map(|line| line.split_once(COST).map_or((*line, None), |(limit, cost)| (limit, Some(cost))))
         };
         let limits: Result<Vec<Limit>, _> = parts().map(|(limit, _)| limit.parse()).collect();
         let costs = parts().enumerate().filter_map(|(place, (_, cost))| Some((place, cost?.to_owned())));
         Some(Policy { costs: costs.collect(), ..Policy::new(&limits.ok()?, None).ok()? })
+    }
+}
+
+impl OfKeys {
+    /// The limit at `place`, as a user would write it, with its defaults. What holds beside limits stands with the first.
+    #[must_use]
+    pub fn describe(&self, place: usize) -> String {
+        let OfKeys { per, each, jobs, fails } = self;
+        let first = |text: &str, number: &Option<NonZeroU32>| {
+            number.filter(|_| place == 0).map_or_else(String::new, |number| format!(",{text}{number}"))
+        };
+        let limit = if each.is_empty() { "unlimited".to_owned() } else { each.describe(place) };
+        format!("{limit}{}{},{PER}{per}", first(JOBS, jobs), first(FAILS, fails))
     }
 }
 
@@ -378,7 +471,7 @@ impl TryFrom<String> for Policy {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&if self.is_empty() { "unlimited".to_owned() } else { self.joined(" and ") })
+        f.write_str(&if self.is_empty() { "unlimited".to_owned() } else { self.described().join(" and ") })
     }
 }
 
@@ -428,72 +521,6 @@ fn resolve(
     match initial.map_or(burst.get(), |initial| initial.value()) {
         initial if initial > burst.get() => Err(PolicyError::InitialAboveBurst { initial, burst: burst.get() }),
         initial => Ok(Resolved::Bucket { rate, burst, initial }),
-    }
-}
-
-impl Resolved {
-    pub(crate) fn rate(&self) -> Rate {
-        match *self {
-            Resolved::Bucket { rate, .. } | Resolved::Window { rate, .. } => rate,
-        }
-    }
-
-    fn in_parts(&self, parts: NonZeroU64) -> Option<Self> {
-        let (count, period) = self.rate().window();
-        let rate = Rate::new(count.checked_mul(parts)?, period);
-        Some(match *self {
-            Resolved::Bucket { burst, initial, .. } => {
-                Resolved::Bucket { rate, burst: burst.checked_mul(parts)?, initial: initial.checked_mul(parts.get())? }
-            }
-            Resolved::Window { slack, .. } => Resolved::Window { rate, slack },
-        })
-    }
-
-    /// Whether everything that `other` lets through conforms to this limit, if both are new.
-    fn allows_all_of(&self, other: &Resolved) -> bool {
-        match (*self, *other) {
-            // A bucket that does not start full binds at the start.
-            (Resolved::Bucket { rate, burst, initial }, _) => {
-                rate >= other.rate() && burst.get() >= other.at_once() && initial >= other.at_once().min(burst.get())
-            }
-            (Resolved::Window { rate, slack }, _) => {
-                let (count, period) = rate.window();
-                other.most_in(period.get().saturating_add(slack)) <= u128::from(count.get())
-            }
-        }
-    }
-
-    /// The most units at one instant.
-    fn at_once(&self) -> u64 {
-        match *self {
-            Resolved::Bucket { burst, .. } => burst.get(),
-            Resolved::Window { rate, .. } => rate.window().0.get(),
-        }
-    }
-
-    /// The most units in any half-open interval of `nanos`.
-    fn most_in(&self, nanos: u64) -> u128 {
-        let rate = self.rate();
-        match *self {
-            Resolved::Bucket { burst, .. } => {
-                let gained = u128::from(rate.units()) * u128::from(nanos);
-                u128::from(burst.get()) + gained.div_ceil(rate.period().into()) - 1
-            }
-            Resolved::Window { slack, .. } => {
-                let (count, period) = rate.window();
-                u128::from(count.get()) * u128::from(nanos).div_ceil(u128::from(period.get()) + u128::from(slack))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Resolved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Resolved::Window { rate, slack } => write!(f, "{rate},window,slack={}", written_time(*slack)),
-            Resolved::Bucket { rate, burst, initial } if *initial == burst.get() => write!(f, "{rate},burst={burst}"),
-            Resolved::Bucket { rate, burst, initial } => write!(f, "{rate},burst={burst},initial={initial}"),
-        }
     }
 }
 

@@ -129,6 +129,16 @@ impl Terms {
         Gap::NONE
     }
 
+    /// Whether a state that was read can be one of this limit: only a window has a log, and its amount is the sum of that.
+    #[cfg(feature = "shared")]
+    pub(super) fn has_sense(&self, state: &State) -> bool {
+        let sum = state.log().iter().fold(0_i128, |sum, entry| sum.saturating_add(entry.units.into()));
+        match self {
+            Window(_) => state.level.amount == sum && state.log().iter().is_sorted_by_key(|entry| entry.at),
+            Bucket(_) => state.log().is_empty(),
+        }
+    }
+
     pub(super) fn as_window(&self) -> Option<&window::Terms> {
         if let Window(window) = self { Some(window) } else { None }
     }

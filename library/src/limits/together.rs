@@ -47,6 +47,11 @@ impl Limits {
         Limits { fixed, states, settling, quantum: u64::MAX, asked: now, at: now, number: 0, every: 0, next: 0 }
     }
 
+    /// How many limits there are.
+    pub(crate) fn len(&self) -> usize {
+        self.fixed.terms.len()
+    }
+
     /// The earliest time, not before `now` nor before the last grant, at which every limit conforms to these costs.
     /// Also returns the index of the limit that causes the wait, if there is a wait.
     ///
@@ -268,8 +273,12 @@ impl Limits {
     /// Replaces the limits by those of `policy` from `now` on. A limit at the same index and of the same kind keeps its
     /// credit or count, unless `fresh` is true at its index: then it starts anew. Grants keep their times.
     pub(crate) fn set(&mut self, now: Nanos, policy: &Policy, fresh: &[bool]) {
+        self.replace(now, Limits::new(policy, self.in_order(now)), fresh);
+    }
+
+    /// Like [`set`](Self::set), by limits that are as new.
+    pub(crate) fn replace(&mut self, now: Nanos, mut limits: Limits, fresh: &[bool]) {
         let now = self.in_order(now);
-        let mut limits = Limits::new(policy, now);
         for (place, (from, old)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
             match (from, limits.fixed.terms.get(place)) {
                 _ if fresh.get(place) == Some(&true) => continue,

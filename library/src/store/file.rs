@@ -113,8 +113,14 @@ impl File {
         let machine = Machine::this();
         let mut handle = Handle::open_to_look(machine.clone(), place, deadline)?;
         let now = FileClock { machine, ahead: AtomicI64::new(0) }.read(&mut handle.kept);
-        handle.kept.ledger.pass(now);
-        Ok(View::of(&handle.kept.ledger, now))
+        let ledger = &mut handle.kept.ledger;
+        ledger.pass(now);
+        let gone: Vec<Owner> = ledger.owners().map(|(owner, _)| owner).filter(|owner| owner::is_gone(*owner)).collect();
+        for owner in gone {
+            let operation = Operation::Gone { owner, seen: Nanos::MAX };
+            ledger.apply(&Record { time: now, owner: [0; 2], sequence: 0, operation });
+        }
+        Ok(View::of(ledger, now))
     }
 
     /// All buckets in `folder`, by name, each as [`look`](Self::look) finds it. Waits until `deadline` at most for others who keep one locked. Files that are no
@@ -157,7 +163,9 @@ impl File {
     /// Removes those who wait and have ended.
     fn sweep(&self, handle: &mut Handle) -> Result<(), FileError> {
         let now = self.clock.read(&mut handle.kept);
-        if now < handle.swept.saturating_add(LOOK) {
+        // A place that a command has left is taken at once.
+        let between = if handle.kept.ledger.running() > 0 { LOOK / 50 } else { LOOK };
+        if now < handle.swept.saturating_add(between) {
             return Ok(());
         }
         handle.swept = now;

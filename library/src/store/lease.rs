@@ -28,9 +28,12 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn of(policy: &Policy, limits: &Limits) -> Self {
-        let fill_time = Some(limits.fill_time()).filter(|time| *time > 0);
-        let allowance = policy.least_slack().map(|slack| slack.max(LATE)).into_iter().chain(fill_time).min();
-        let allowance = allowance.unwrap_or(LATE);
+        let of = |policy: &Policy, fill_time: Nanos| {
+            let slack = policy.least_slack().map(|slack| slack.max(LATE));
+            slack.into_iter().chain(Some(fill_time).filter(|time| *time > 0)).min()
+        };
+        let of_key = policy.of_keys().and_then(|keys| of(&keys.each, Limits::new(&keys.each, 0).fill_time()));
+        let allowance = of(policy, limits.fill_time()).into_iter().chain(of_key).min().unwrap_or(LATE);
         // Turns are not needed if grants are apart anyway.
         let only_windows = policy.only_windows().filter(|_| !limits.are_spaced());
         let counts_bytes = policy.counts_bytes();
@@ -76,7 +79,7 @@ impl Lease {
         let runs = Vec::from(std::mem::take(&mut self.runs));
         let leases = runs.chunk_by(|run, next| run.number() == next.number()).rev();
         let unused = |runs: &[Grant]| runs.iter().map(|run| (run.at, [run.units].into())).collect();
-        leases.map(|runs| GiveBack { number: runs[0].number(), unused: unused(runs) }).collect()
+        leases.map(|runs| GiveBack { number: runs[0].number(), unused: unused(runs), key: None }).collect()
     }
 
     /// The time of the last run, used or not.

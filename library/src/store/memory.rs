@@ -128,7 +128,11 @@ mod tests {
         assert_eq!(waits.at, 60 * SECOND);
         clock.advance(20 * SECOND);
         supply.settle(&first, [&[10], &[4]]).unwrap();
-        assert_eq!(supply.store().look(&waits, &[10]).unwrap().at, 24 * SECOND, "when it looks again");
+        assert_eq!(
+            supply.store().look(&waits, &crate::limits::Take::of(&[10])).unwrap().at,
+            24 * SECOND,
+            "when it looks again"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View, check, random};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Record, Reply, from_bytes, to_bytes};
+use crate::limits::{Grant, LOOK, Ledger, Operation, Owner, Policy, Record, Reply, from_bytes, to_bytes};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -84,10 +84,12 @@ struct State {
 }
 
 /// When it was sent, on our clock, and on the server's, as that was known then.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Pending {
     asked: Nanos,
     asked_there: Nanos,
+    /// The operation, if its reply is wanted.
+    wanted: Option<Record>,
 }
 
 impl State {
@@ -217,11 +219,21 @@ impl Redis {
         // An answer still under way would be taken for this one's.
         self.await_pending(state, patience);
         let record = operation.map(|operation| self.record(state, operation));
+        self.ask_record(state, record.as_ref(), patience)
+    }
+
+    /// The same for an operation that has its number.
+    fn ask_record(
+        &self,
+        state: &mut State,
+        record: Option<&Record>,
+        patience: Duration,
+    ) -> Result<Option<Reply>, StoreError> {
         let answer = |state: &mut State| {
             state.link.begin(patience);
             state.link.connect()?;
             let asked = self.clock.local();
-            let question = self.question(state, record.as_ref());
+            let question = self.question(state, record);
             let answer = state.link.ask(&question)?;
             let took = self.learn(state, &answer, asked);
             state.round_trip.took(took);
@@ -253,7 +265,8 @@ impl Redis {
         let expected = if there == 0 { 0 } else { there + self.clock.local().saturating_sub(here) / MICROSECOND + 1 };
         // A server that has lost the bucket makes it again: one burst was granted before.
         let make = |policy: &Policy| {
-            let operation = Operation::Clear { anew: Some(policy.clone()), is_empty: state.id > 0, number: random() };
+            let operation =
+                Operation::Clear { anew: Some(policy.clone()), is_empty: state.id > 0, number: random(), key: None };
             framed(&Record { time: 0, owner: self.owner, sequence: 0, operation })
         };
         let policy = if state.id == 0 { state.policy.as_ref() } else { Some(state.ledger.policy()) };
@@ -310,16 +323,22 @@ impl Redis {
         let (asked, asked_there) = (self.clock.local(), self.clock.now());
         let sent = state.link.send(&question).is_ok();
         if sent {
-            state.pending = Some(Pending { asked, asked_there });
+            state.pending = Some(Pending { asked, asked_there, wanted: None });
         }
         sent
     }
 
     /// Receives the answer to the operation that was sent, if there is one and it arrives.
     fn await_pending(&self, state: &mut State, patience: Duration) {
-        let Some(Pending { asked, asked_there }) = state.pending.take() else { return };
+        let Some(Pending { asked, asked_there, wanted }) = state.pending.take() else { return };
         let needed = self.clock.local();
-        let Ok(answer) = state.link.receive(patience) else { return };
+        let Ok(answer) = state.link.receive(patience) else {
+            if let Some(record) = wanted {
+                // The same operation: if it had arrived, its answer is repeated.
+                state.arrived = self.ask_record(state, Some(&record), patience).ok().flatten();
+            }
+            return;
+        };
         let took = self.learn(state, &answer, asked);
         let waited = self.clock.local().saturating_sub(needed);
         // How long it took to get there, if the answer was not waited for. That includes the time of the quickest answer
@@ -327,7 +346,10 @@ impl Redis {
         let on_its_way = answer.now.saturating_mul(MICROSECOND).saturating_sub(asked_there);
         state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way) });
         // If the answer makes no sense, the next request reports that.
-        state.arrived = self.fold(state, &answer).ok().flatten();
+        let reply = self.fold(state, &answer).ok().flatten();
+        if wanted.is_some() {
+            state.arrived = reply;
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -374,9 +396,13 @@ impl Store for Redis {
             self.post(state, None);
         }
         // Any number of processes can wait, so they hold no connections.
-        if let Reply::Granted(grants) = &reply
-            && grants.iter().any(|grant| grant.is_entry() && grant.at.saturating_sub(now) > LOOK)
-        {
+        let waits = |grant: &Grant| grant.is_entry() && grant.at.saturating_sub(now) > LOOK;
+        let has_to_wait = match &reply {
+            Reply::Granted(grants) => grants.iter().any(waits),
+            Reply::Each(answers) => answers.iter().flatten().any(waits),
+            Reply::Refused(_) | Reply::Done => false,
+        };
+        if has_to_wait {
             state.link.close();
         }
         Ok((reply, now))
@@ -389,12 +415,13 @@ impl Store for Redis {
         let ours = state.ledger.owners().find(|(owner, _)| *owner == self.owner);
         let here = ours.filter(|(_, seen)| waits(*seen) >= HERE - LOOK / 2).map(|_| Operation::Here);
         // Meanwhile the time told before is still good.
-        self.ask(state, here, ours.is_some())?;
+        let is_waiting = state.ledger.waits(self.owner, now);
+        self.ask(state, here, is_waiting)?;
         let gone = state.ledger.owners().find(|(_, seen)| waits(*seen) >= GONE);
         if let Some((owner, seen)) = gone {
             self.ask(state, Some(Operation::Gone { owner, seen }), false)?;
         }
-        if ours.is_some() {
+        if is_waiting {
             state.link.close();
         }
         Ok(())
@@ -420,13 +447,22 @@ impl Store for Redis {
         true
     }
 
+    fn one_way(&self) -> Nanos {
+        self.state().round_trip.usual() / 2
+    }
+
     fn send(&self, operation: Operation) -> bool {
         let state = &mut *self.state();
         if state.pending.is_some() {
             return false;
         }
         let record = self.record(state, operation);
-        self.post(state, Some(&record))
+        let is_sent = self.post(state, Some(&record));
+        state.arrived = None;
+        if let Some(pending) = state.pending.as_mut().filter(|_| is_sent) {
+            pending.wanted = Some(record);
+        }
+        is_sent
     }
 
     fn receive(&self) -> Option<Reply> {

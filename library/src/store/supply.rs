@@ -4,20 +4,22 @@
 //! them out one by one. From a remote store the next lease is requested while one is in use, so that a slow network
 //! costs no rate.
 
-use super::lease::Lease;
 use super::{Store, StoreError, seen};
-use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Ask, Grant, Ledger, Operation, Pace, Policy, Refusal, Served, Start, Take};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::{self, Thread};
+use crate::clock::{Clock, Nanos, SECOND};
+use crate::limits::{Ask, Grant, Ledger, Operation, Pace, Refusal, Served, Start, Take};
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, TryLockError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-/// A process that ends waits this long for others when it gives back what it did not use.
-pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
+mod ahead;
+mod asked;
+mod state;
 
-/// A stream that has just begun does not know yet whether others take from its bucket.
-const UNKNOWN: Nanos = 100 * MILLISECOND;
+pub use ahead::{Claim, Refused, When};
+pub(super) use state::RETURN_TIMEOUT;
+pub use state::Supply;
+use state::{Leased, lock};
 
 /// As many units as may be reserved for one time ahead by a stream that is alone.
 const FEW: u64 = 8;
@@ -25,80 +27,7 @@ const FEW: u64 = 8;
 /// Less than any time between two grants of different times; a server counts in microseconds.
 const AT_ONCE: Nanos = 1_000;
 
-/// Grants for one stream of units. Unused reservations are given back on drop.
-#[derive(Debug)]
-pub struct Supply {
-    store: Box<dyn Store + Send + Sync>,
-    /// The limits at the start. They decide what the stream counts: units, bytes, or costs.
-    meant: Policy,
-    leased: Mutex<Leased>,
-    is_retired: AtomicBool,
-    /// Units of costs of their own will be settled.
-    settles: AtomicBool,
-    /// The thread that sleeps until a grant, or was the last to.
-    sleeper: Mutex<Option<Thread>>,
-}
-
-#[derive(Debug, Default)]
-struct Leased {
-    lease: Lease,
-    /// Another lease is on its way.
-    is_sent_for: bool,
-    /// The number of the latest known grant, to anybody.
-    number: Option<u64>,
-    /// Until this time others are expected to take from the bucket, too.
-    shared_until: Nanos,
-    /// What was granted last: a run, or a unit with costs of its own, and those.
-    handed: Option<(Grant, Option<Box<[u64]>>)>,
-    /// The number of a grant that is about to leave, and the costs at which it was settled meanwhile.
-    leaving: Option<(u64, Option<Box<[u64]>>)>,
-    /// What all such units cost together, and how many they were.
-    charged: (Vec<u64>, u64),
-    /// What has succeeded since the bucket was told.
-    served: Served,
-    /// When the bucket was asked last.
-    asked: Nanos,
-}
-
-impl Leased {
-    /// The next run, or `most` units of it.
-    fn next(&mut self, most: u64) -> Option<Grant> {
-        let run = self.lease.next(most)?;
-        self.handed = Some((run, None));
-        Some(run)
-    }
-
-    /// A unit of these costs was charged.
-    fn count(&mut self, costs: &[u64]) {
-        let (charged, count) = &mut self.charged;
-        charged.resize(costs.len(), 0);
-        charged.iter_mut().zip(costs).for_each(|(sum, cost)| *sum = sum.saturating_add(*cost));
-        *count += 1;
-    }
-
-    /// Learns from the latest lease whether others take from the bucket, too.
-    fn look_for_others(&mut self, asked: Nanos) {
-        let Some(last) = self.lease.number() else { return };
-        match self.number.replace(last) {
-            None => self.shared_until = asked.saturating_add(UNKNOWN),
-            Some(number) if number + 1 != last => {
-                let longest = self.lease.rules().only_windows.map_or(0, |windows| windows.longest);
-                self.shared_until = self.lease.latest().saturating_add(longest);
-            }
-            Some(_) => {}
-        }
-    }
-}
-
 impl Supply {
-    /// A supply from `store`.
-    #[must_use]
-    pub fn new(store: Box<dyn Store + Send + Sync>) -> Self {
-        let (meant, is_retired) = (store.policy(), AtomicBool::new(false));
-        let leased = Mutex::new(Leased { lease: Lease::none(&meant), ..Leased::default() });
-        Supply { store, meant, leased, is_retired, settles: AtomicBool::new(false), sleeper: Mutex::default() }
-    }
-
     /// The store.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
@@ -128,11 +57,11 @@ impl Supply {
         *lock(&self.sleeper) = Some(thread::current());
         let is_retired = || self.is_retired.load(Ordering::SeqCst);
         let handed = self.leased().handed.clone().filter(|(run, _)| run.at == time);
-        let mut handed = handed.map(|(run, costs)| (run, costs.unwrap_or_else(|| [run.units].into())));
+        let mut handed = handed.map(|(run, take)| (run, take.unwrap_or_else(|| Take::of(&[run.units]))));
         let number = handed.as_ref().map_or(u64::MAX, |(run, _)| run.number());
         let sleep = |time, _| !self.knows_outdated(number) && clock.sleep_unless(time, &|| is_retired() || is_over());
         let has_come = match &mut handed {
-            Some((run, costs)) => wait_for(&*self.store, *run, costs, sleep, |moved| {
+            Some((run, take)) => wait_for(&*self.store, *run, take, sleep, |moved| {
                 *run = *moved;
                 self.leased().handed.iter_mut().for_each(|(grant, _)| *grant = *moved);
             }),
@@ -141,8 +70,8 @@ impl Supply {
         if is_retired() {
             return Err(StoreError::Stopped);
         }
-        let is_late = |(run, costs): (Grant, Box<[u64]>)| self.store.is_too_late(&run, &costs);
-        Ok(!self.is_outdated()? && has_come && !handed.is_some_and(is_late))
+        let is_lost = |(run, take): (Grant, Take)| self.store.is_too_late(&run, &take);
+        Ok(!self.is_outdated()? && has_come && !handed.is_some_and(is_lost))
     }
 
     /// Whether a server has refused something of others who share the bucket since this process was granted what is about
@@ -167,10 +96,6 @@ impl Supply {
         Ok(is_outdated)
     }
 
-    fn knows_outdated(&self, number: u64) -> bool {
-        self.store.is_shared() && seen(&*self.store, |ledger| ledger.is_outdated(number))
-    }
-
     /// Gives back what is reserved and has not left, and grants nothing before `time`, to any caller; see
     /// [`Limits::hold_until`](crate::limits::Limits::hold_until). What `refused` started was refused by a server, and
     /// slows down what starts.
@@ -182,7 +107,7 @@ impl Supply {
         if time > self.clock().now() {
             self.return_all(&mut leased)?;
         }
-        self.store.apply(Operation::Hold { until: time, refused }).map(drop)
+        self.store.apply(Operation::Hold { until: time, refused, key: None }).map(drop)
     }
 
     /// These have succeeded. The bucket learns of it with the next request.
@@ -203,7 +128,8 @@ impl Supply {
     /// The time of the run that was granted last; it may have moved up since.
     #[must_use]
     pub fn waits_until(&self) -> Nanos {
-        self.leased().handed.as_ref().map_or(0, |(grant, _)| grant.at)
+        let leased = self.leased();
+        leased.ahead.next_at().or(leased.handed.as_ref().map(|(grant, _)| grant.at)).unwrap_or(0)
     }
 
     /// Gives back what was granted and has not left yet, since the process is about to end; see
@@ -227,11 +153,12 @@ impl Supply {
     fn return_all(&self, leased: &mut Leased) -> Result<(), StoreError> {
         let now = self.clock().now();
         match leased.handed.take().filter(|(grant, _)| grant.at > now) {
-            Some((grant, Some(costs))) => self.store.give_back(&grant, &costs)?,
+            Some((grant, Some(take))) => self.store.give_back(&grant, &take)?,
             Some((run, None)) => leased.lease.put_back(run),
             None => {}
         }
         self.receive(leased);
+        self.return_ahead(leased)?;
         self.store.return_lease(&mut leased.lease)
     }
 
@@ -287,19 +214,17 @@ impl Supply {
             return Err(StoreError::Stopped);
         }
         let is_open = self.store.is_shared() && self.settles.load(Ordering::Relaxed);
-        let served = std::mem::take(&mut leased.served);
-        let take = Take { costs: costs.into(), latest: Nanos::MAX, is_open, promised: 0, served };
-        let (grant, asked) = self.store.take_as(take)?;
-        leased.handed = Some((grant, Some(costs.into())));
+        let take = Take { is_open, served: std::mem::take(&mut leased.served), ..Take::of(costs) };
+        let (grant, asked) = self.store.take_as(take.clone())?;
         leased.asked = asked;
         if self.store.is_shared()
             && let Err(error) = self.check_policy(&self.store.policy())
         {
-            leased.handed = None;
-            self.store.give_back(&grant, costs)?;
+            self.store.give_back(&grant, &take)?;
             return Err(error);
         }
-        leased.count(costs);
+        leased.count(&take.costs);
+        leased.handed = Some((grant, Some(take)));
         Ok((grant, asked))
     }
 
@@ -402,6 +327,17 @@ impl Supply {
         self.store.settle(grant, costs)
     }
 
+    /// Settles a grant of a unit that may have a key; see [`Store::settle_of`].
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is settled then.
+    pub fn settle_of(&self, grant: &Grant, take: &Take, real: &[u64]) -> Result<(), StoreError> {
+        if take.key.is_some() {
+            return self.store.settle_of(grant, take, real);
+        }
+        self.settle(grant, [&take.costs, real])
+    }
+
     /// Reports that units of these costs, of the run of `grant` and what was taken with it, have left now. Only then it is
     /// settled, if it was meanwhile. Limits of this process alone count them in windows from now on; shared limits count them from
     /// the time of the grant.
@@ -431,7 +367,7 @@ impl Supply {
         let mut now = self.clock().now();
         while let Some(late) = leased.lease.drop_late(now) {
             // If this fails, the next request reports why. It may take a while.
-            let _ = self.store.late(late);
+            let _ = self.store.late(vec![late]);
             now = self.clock().now();
         }
         self.check_kind(leased)?;
@@ -446,19 +382,6 @@ impl Supply {
             return Ok(());
         }
         self.check_policy(&self.store.policy())
-    }
-
-    fn check_policy(&self, now: &Policy) -> Result<(), StoreError> {
-        if now.counts_like(&self.meant) {
-            return Ok(());
-        }
-        let what = match (self.meant.counts_bytes(), now.counts_bytes()) {
-            (false, true) => "it counts bytes now, no longer units",
-            (true, false) => "it counts units now, no longer bytes",
-            _ => "a unit has other costs now",
-        };
-        let (before, now) = (self.meant.to_string(), now.to_string());
-        Err(StoreError::OtherKind(self.store.place(), before, now, what))
     }
 
     /// From windows all that may leave now is asked for, or the next that may. Several are reserved for the same time if
@@ -480,10 +403,6 @@ impl Supply {
         }
         Ask { waiting, span: if waiting <= FEW { AT_ONCE } else { 0 }, from: 0, served }
     }
-
-    fn leased(&self) -> MutexGuard<'_, Leased> {
-        lock(&self.leased)
-    }
 }
 
 impl Drop for Supply {
@@ -491,17 +410,18 @@ impl Drop for Supply {
         let mut leased = self.leased();
         self.receive(&mut leased);
         // If giving back fails, at most one lease is lost, as when the process is killed.
+        let _ = self.return_ahead(&mut leased);
         let _ = self.store.return_lease(&mut leased.lease);
     }
 }
 
-/// Sleeps until the time of `grant`, of these costs, with `sleep`, which is passed a time to sleep until and the time of the grant, and
+/// Sleeps until the time of `grant`, which was asked for with `take`, with `sleep`, which is passed a time to sleep until and the time of the grant, and
 /// returns whether to go on. Who waits for long looks on the way whether the grant has another time, and passes it to
 /// `moved` then. Returns whether the time has come.
 pub fn wait_for(
     store: &dyn Store,
     mut grant: Grant,
-    costs: &[u64],
+    take: &Take,
     mut sleep: impl FnMut(Nanos, Nanos) -> bool,
     mut moved: impl FnMut(&Grant),
 ) -> bool {
@@ -510,15 +430,10 @@ pub fn wait_for(
             return false;
         }
         // If the store does not answer, the time told before is still good.
-        if let Ok(found) = store.look(&grant, costs) {
+        if let Ok(found) = store.look(&grant, take) {
             grant = found;
             moved(&grant);
         }
     }
     sleep(grant.at, grant.at)
-}
-
-/// A poisoned lock is as good as any: nothing here is left half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

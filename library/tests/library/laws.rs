@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 use throttle_limits::bucket::Bucket;
 use throttle_limits::clock::{Clock, FakeClock, SECOND};
-use throttle_limits::limits::{Grant, Limits, Policy, Refusal};
+use throttle_limits::limits::{Grant, Limits, Policy, Refusal, Take};
 use throttle_limits::rate::{Amount, Rate};
 use throttle_limits::store::{Memory, Store, StoreError};
 
@@ -731,7 +731,7 @@ impl Remembering {
 
     fn give_back(&self, now: u64, grant: &Grant) {
         self.clock.set(now);
-        self.store.give_back(grant, &[grant.units]).unwrap();
+        self.store.give_back(grant, &Take::of(&[grant.units])).unwrap();
     }
 
     fn available(&self, now: u64) -> u64 {
@@ -785,7 +785,7 @@ proptest! {
             }
             // Those that wait for long may have moved up.
             for grant in grants.iter_mut().flatten().filter(|grant| grant.at > asked) {
-                let found = bucket.store.look(grant, &[grant.units]).unwrap();
+                let found = bucket.store.look(grant, &Take::of(&[grant.units])).unwrap();
                 prop_assert!(found.at <= grant.at);
                 *grant = found;
             }

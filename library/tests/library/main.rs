@@ -1,7 +1,10 @@
 //! The library: the laws, checked against a slow model, and each requirement of its limiters by name.
 
+#[cfg(any(feature = "serde", feature = "stream", feature = "tower", feature = "tracing"))]
+mod adapters;
 mod conformance;
 mod crowd;
+mod guide;
 mod keyed;
 mod laws;
 mod leaky_bucket;
@@ -13,6 +16,7 @@ mod limiter_interleavings;
 mod limiter_joint;
 mod limiter_leaky;
 mod limiter_settle;
+mod limiter_surface;
 mod limiter_times;
 mod limiter_token_bucket;
 mod limiter_windows;
@@ -20,9 +24,11 @@ mod limiters;
 mod line;
 mod line_model;
 mod model;
+mod public_api;
 mod runtime_ends;
 mod semaphore;
 mod semaphore_many;
 mod subjects;
 mod wakeups;
+mod warm_up;
 mod window;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use throttle_limits::clock::{Clock, FakeClock};
 use throttle_limits::limiter::{AcquireError, Limiter, Oversize};
-use throttle_limits::limits::{Grant, Limits, Policy};
+use throttle_limits::limits::{Grant, Limits, Policy, Take};
 use throttle_limits::store::{Memory, Store, StoreError};
 
 /// The library next to the core, as long as its numbers suffice.
@@ -161,13 +161,13 @@ impl Both {
     /// One of those held is given back.
     pub(crate) fn give_back(&mut self, place: usize) {
         let (grant, costs) = self.held.swap_remove(place);
-        self.core.give_back(&grant, &costs.0[..self.limits.len()]).unwrap();
+        self.core.give_back(&grant, &Take::of(&costs.0[..self.limits.len()])).unwrap();
     }
 
     /// One of those held looks where it is.
     pub(crate) fn look(&mut self, place: usize) {
         let (grant, costs) = self.held[place];
-        self.held[place].0 = self.core.look(&grant, &costs.0[..self.limits.len()]).unwrap();
+        self.held[place].0 = self.core.look(&grant, &Take::of(&costs.0[..self.limits.len()])).unwrap();
     }
 }
 

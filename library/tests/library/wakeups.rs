@@ -323,7 +323,7 @@ fn a_panicking_waker_does_not_stop_other_wake_ups() {
         assert!(one.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
     }
     timer.set(3_000_000);
-    assert!(catch_unwind(AssertUnwindSafe(|| limiter.waiters())).is_err(), "it is not swallowed");
+    assert_eq!(limiter.waiters(), 1, "the panic ends in the waker");
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
     timer.to(4_000_000);
     assert_eq!(count.0.load(Ordering::SeqCst), 2, "and the alarm was set again");

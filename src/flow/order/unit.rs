@@ -20,6 +20,8 @@ pub struct Rules<'a> {
     pub jobs: Option<NonZeroU32>,
     /// Units that would wait longer are dropped, in nanoseconds.
     pub max_wait: Option<Nanos>,
+    /// A bucket that others use keeps all limits. The order only says whose turn it is.
+    pub is_shared: bool,
 }
 
 /// A key with limits of its own.

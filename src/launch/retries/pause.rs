@@ -3,7 +3,7 @@
 use super::policy::{RetryPolicy, Verdict};
 use std::time::Duration;
 use throttle_limits::clock::{Nanos, in_nanos};
-use throttle_limits::limits::{Pace, Start};
+use throttle_limits::limits::{Pace, Served, Start};
 
 /// An attempt that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,8 @@ pub(super) const ENOUGH: u32 = 8;
 pub(super) enum Serves {
     /// It may serve nobody.
     Unknown,
-    /// Since it refused this unit last, it has served one that started after that, and refused no other for the first time.
+    /// Since it refused this unit last, it has served one that started after that, and refused no other for the first time;
+    /// or it has served many.
     Some,
     /// It has served so many that these are failures of the unit alone.
     Enough,
@@ -52,6 +53,11 @@ impl History {
     pub(crate) fn was_told(self) -> bool {
         self.told > 0
     }
+
+    /// The success of the latest attempt.
+    pub(super) fn succeeded(self) -> Served {
+        self.start.succeeded(self.was_told())
+    }
 }
 
 /// The pauses that a server asked for.
@@ -80,9 +86,10 @@ pub(super) struct Pause {
     pub(super) new_at: Nanos,
     /// How many units wait before which others go.
     pub(super) suspects: u32,
-    /// How many attempts for other units run, and when the latest that succeeded started.
+    /// How many attempts for other units run.
     pub(super) others: u32,
-    served_at: Nanos,
+    /// When the latest of those started that have succeeded, in this order.
+    recent: [Nanos; ENOUGH as usize],
     /// Whether only units are left that were told so before.
     pub(super) is_at_end: bool,
 }
@@ -104,7 +111,7 @@ impl Pause {
             new_at: 0,
             suspects: 0,
             others: 0,
-            served_at: 0,
+            recent: [0; ENOUGH as usize],
             is_at_end: false,
         }
     }
@@ -123,9 +130,10 @@ impl Pause {
     /// than those that it serves.
     pub(super) fn succeeded(&mut self, ended: Judged, history: History) {
         (self.incidents, self.since) = (0, None);
-        self.served_at = self.served_at.max(ended.started);
+        self.recent[0] = self.recent[0].max(ended.started);
+        self.recent.sort_unstable();
         self.served += u32::from(!self.pace.is_old(history.start));
-        self.pace.succeeded(history.start.succeeded(), ended.at);
+        self.pace.succeeded(history.succeeded(), ended.at);
         self.took = ended.at.saturating_sub(ended.started);
     }
 
@@ -134,13 +142,20 @@ impl Pause {
         let serves_nothing = self.since.is_some_and(|since| now.saturating_sub(since) >= long);
         let is_sure = self.served / ENOUGH > self.alone
             || history.is_sure && (self.incidents == 0 || self.is_at_end)
-            || self.is_at_end && serves_nothing && self.served_at > history.first_told;
+            || self.is_at_end && serves_nothing && self.has_served(1, history.first_told);
+        // If it refuses others for the first time, too, calls may be too fast for it: one that was served shows little.
+        let enough = if self.new_at <= history.told_at { 1 } else { ENOUGH };
         match history.told {
             0 => Serves::Unknown,
             _ if is_sure => Serves::Enough,
-            _ if self.served_at > history.told_at && self.new_at <= history.told_at => Serves::Some,
+            _ if self.has_served(enough, history.told_at) => Serves::Some,
             _ => Serves::Unknown,
         }
+    }
+
+    /// Whether it has served so many, at most [`ENOUGH`], that started after this time.
+    fn has_served(&self, count: u32, since: Nanos) -> bool {
+        self.recent[(ENOUGH - count) as usize] > since
     }
 
     /// Others go before a unit that was told so more than once, and before all that were if nothing was served since: that
@@ -172,9 +187,10 @@ impl Pause {
         let serves_nothing = !is_known && !self.pace.has_allowed();
         // Some units may be refused always, the first ones after a restart. The longer it lasts, the more different ones are
         // tried between two pauses.
-        let most = match self.served_at {
-            0 => 2_u32.saturating_pow(self.incidents).min(2 * ENOUGH) / 2,
-            _ => self.incidents.saturating_sub(ENOUGH),
+        let most = if self.has_served(1, 0) {
+            self.incidents.saturating_sub(ENOUGH)
+        } else {
+            2_u32.saturating_pow(self.incidents).min(2 * ENOUGH) / 2
         };
         let may_probe = serves_nothing && asked.is_none() && self.others == 0 && !self.is_at_end;
         let is_probe = may_probe && self.probes + 1 < most;

@@ -138,7 +138,7 @@ impl<L: Fn(Try) -> Life> Script<L> {
 }
 
 impl<L: Fn(Try) -> Life> Flow for Script<L> {
-    fn fill(&mut self, _wait: bool) -> Result<Filled, FlowError> {
+    fn fill(&mut self, _wait: Nanos) -> Result<Filled, FlowError> {
         Ok(if self.wait() { Filled::Nothing } else { Filled::End })
     }
 
@@ -560,6 +560,37 @@ fn answers_that_refuse_a_unit_for_good_show_that_the_server_serves() {
 }
 
 /// It may be down for a while.
+/// A unit is refused at the start and after 5 s, and so many others are served in between. `is_other_refused`: one more is
+/// refused for the first time. Whether the second answer pauses all.
+fn pauses_all_again(served: u64, is_other_refused: bool) -> bool {
+    let mut retries = Retries::new(policy(9));
+    let mut ends = |unit: &mut History, now: Nanos, is_served: bool| {
+        retries.started(&None, now, unit, None);
+        let outcome = if is_served { Outcome::Ok } else { Outcome::Exited(22) };
+        let reply = Reply { status: Some(if is_served { 200 } else { 503 }), ..Reply::default() };
+        let ended = Judged { started: now, at: now + MILLISECOND };
+        retries.judge(&None, (ended, unit), (&outcome, &reply), || false, |_| 0);
+        retries.take_hold(&None, ended.at).is_some()
+    };
+    let [mut unit, mut other] = [History::default(); 2];
+    assert!(ends(&mut unit, 0, false), "the first one pauses all");
+    (0..served).for_each(|number| assert!(!ends(&mut History::default(), (number + 10) * 100 * MILLISECOND, true)));
+    assert!(!is_other_refused || ends(&mut other, 4 * SECOND, false));
+    ends(&mut unit, 5 * SECOND, false)
+}
+
+#[test]
+fn a_unit_that_is_refused_while_others_are_served_pauses_nobody() {
+    assert!(pauses_all_again(0, false));
+    assert!(!pauses_all_again(1, false));
+}
+
+#[test]
+fn if_others_are_refused_for_the_first_time_many_have_to_be_served_to_show_that_it_is_the_unit() {
+    assert!(pauses_all_again(1, true) && pauses_all_again(7, true));
+    assert!(!pauses_all_again(8, true));
+}
+
 #[test]
 fn a_server_that_serves_nothing_fails_no_unit() {
     for units in [1, 2, 7] {

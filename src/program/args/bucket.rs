@@ -2,11 +2,11 @@
 
 use super::values::{Format, duration_or_zero, format};
 use clap::ValueEnum;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
-use throttle_limits::store::{Address, AddressError, Place};
+pub(crate) use throttle_limits::store::Named as Kind;
+use throttle_limits::store::{Address, AddressError, Place, folder_of_buckets};
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Shared")]
@@ -46,6 +46,11 @@ pub(crate) struct SharedFlags {
     #[arg(long, help = "Take one, then become COMMAND", long_help)]
     pub(crate) once: bool,
 
+    /// With --once: take one of the key KEY, if the bucket keeps limits for each key, like --set -r 1/s,per=host:
+    /// --once --key a.example curl https://a.example/. With --clear and --pause: only this key.
+    #[arg(long, value_name = "KEY", help = "With --once, --clear, --pause: for this key", long_help)]
+    pub(crate) key: Option<OsString>,
+
     /// With --drop: a unit that would wait longer than TIME is dropped. With --once: if the wait would be longer than
     /// TIME (30s, 500ms, 2min), take nothing, say how long it would be, and exit 75. 0 does not wait at all. A server
     /// that does not answer is waited for at most 3 s more, and may have taken one.
@@ -58,7 +63,8 @@ pub(crate) struct SharedFlags {
     /// new limits allow it; none waits longer than before. With --clear everything starts anew.
     ///
     /// With -r 60/min -r 200k/min,cost=/max_tokens the bucket keeps what a unit costs, too: a stream that names only
-    /// the bucket is charged by it. A stream ends if that is changed meanwhile.
+    /// the bucket is charged by it. A stream ends if that is changed meanwhile. With -r 1/s,per=host,jobs=2 -r 50/s it keeps
+    /// limits for each host, at most 10000 that are not as new, and counts the commands that run, whoever runs them.
     #[arg(long, help = "Make the bucket, or change its limits for everyone", long_help)]
     pub(crate) set: bool,
 
@@ -70,7 +76,8 @@ pub(crate) struct SharedFlags {
 
     /// Write the limits of the bucket, what is left of each, how many wait, until when it is paused, what the server
     /// allows if that is less than the limits, how long the next unit would wait, where the bucket is, and what happened
-    /// since it was made: units granted and given back, requests refused, and how long grants waited in all. FMT is text
+    /// since it was made: units granted and given back, requests refused, and how long grants waited in all. Of keys that
+    /// have limits of their own: how many are in use, and the ten that wait longest, in json all. FMT is text
     /// or json; in json, times are in ns, and since and paused_until in seconds since 1970.
     #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = format)]
     #[arg(help = "Show the bucket: text or json", long_help)]
@@ -133,13 +140,6 @@ pub(crate) struct Bucket {
     pub(crate) is_waited_for: bool,
 }
 
-/// Where it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    File(Place),
-    Server(Address),
-}
-
 /// What the environment says about buckets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
@@ -150,24 +150,9 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// The folder of buckets that are named without a path.
-    ///
-    /// # Errors
-    /// Nothing says where it is.
-    fn folder(&self) -> Result<&Path, String> {
-        let why = "neither XDG_STATE_HOME nor HOME says where; name a path with a slash, like /tmp/b";
-        self.folder.as_deref().ok_or_else(|| why.to_owned())
-    }
-
-    /// The values of `THROTTLE_BUCKET`, `XDG_STATE_HOME` and `HOME`. A relative path does not count, see the XDG Base
-    /// Directory Specification.
+    /// The values of `THROTTLE_BUCKET`, `XDG_STATE_HOME` and `HOME`.
     pub(crate) fn new(bucket: Option<OsString>, state: Option<OsString>, home: Option<OsString>) -> Self {
-        let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
-        let state = absolute(state).or_else(|| Some(absolute(home)?.join(".local/state")));
-        Environment {
-            bucket: bucket.filter(|word| !word.is_empty()),
-            folder: state.map(|state| state.join("throttle")),
-        }
+        Environment { bucket: bucket.filter(|word| !word.is_empty()), folder: folder_of_buckets(state, home) }
     }
 }
 
@@ -190,7 +175,9 @@ impl Bucket {
         let named = Bucket::with(flags, environment, Address::of_server)?;
         let own = || {
             // With a slash at its end.
-            let path = environment.folder().map_err(|error| format!("--list: {error}"))?.join("");
+            let why = "--list: neither XDG_STATE_HOME nor HOME says where; name a path with a slash, like /tmp/b";
+            let folder = environment.folder.as_ref().ok_or(why)?;
+            let path = folder.join("");
             let kind = Kind::File(Place { path, own_folder: true, group: None });
             Ok(Bucket { kind, is_default: false, is_waited_for: false })
         };
@@ -207,7 +194,7 @@ impl Bucket {
             (None, Some(word)) => ("THROTTLE_BUCKET", word),
             (None, None) => return Ok(None),
         };
-        let kind = kind(word, environment, address)
+        let kind = Kind::new(word, environment.folder.as_deref(), address)
             .map_err(|error| format!("{flag} '{}': {error}", Address::redacted(word)))?;
         let is_waited_for = flags.on_store_error != Some(OnStoreError::Fail);
         Ok(Some(Bucket { kind, is_default: flag != "--bucket", is_waited_for }))
@@ -219,36 +206,15 @@ impl Bucket {
     }
 }
 
-fn kind(
-    word: &OsStr,
-    environment: &Environment,
-    address: impl FnOnce(&str) -> Result<Address, AddressError>,
-) -> Result<Kind, String> {
-    let text = word.as_bytes();
-    if Address::is_meant(text) {
-        let address = address(word.to_str().unwrap_or_default());
-        return address.map(Kind::Server).map_err(|error| error.to_string());
-    }
-    if text.contains(&b'/') {
-        return Ok(Kind::File(Place { path: word.into(), own_folder: false, group: None }));
-    }
-    let is_plain = text.iter().all(|byte| byte.is_ascii_alphanumeric() || b".:-_".contains(byte));
-    if !is_plain || text.is_empty() || b".:".contains(&text[0]) {
-        return Err("a name is of letters, digits and .:-_ and begins with no . or :; a path has a slash, like ./b; \
-             a server's bucket is redis://host/NAME"
-            .to_owned());
-    }
-    Ok(Kind::File(Place { path: environment.folder()?.join(word), own_folder: true, group: None }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
 
     #[test]
     fn a_name_is_in_the_folder_of_buckets_and_a_path_is_itself() {
         let environment = Environment::new(None, Some("/state".into()), None);
-        let kind = |word: &str| kind(OsStr::new(word), &environment, str::parse);
+        let kind = |word: &str| Kind::new(OsStr::new(word), environment.folder.as_deref(), str::parse);
         let file = |path: &str, own_folder| Ok(Kind::File(Place { path: path.into(), own_folder, group: None }));
         assert_eq!(kind("git-hub_2.x"), file("/state/throttle/git-hub_2.x", true));
         assert_eq!(kind("api:v1:me"), file("/state/throttle/api:v1:me", true));
@@ -257,7 +223,7 @@ mod tests {
         for wrong in ["", ".", "..", ".b", ":b", "a b", "a:b@c", "redis:b", "ü"] {
             assert!(kind(wrong).is_err(), "{wrong}");
         }
-        assert!(super::kind(OsStr::new("b"), &Environment::default(), str::parse).unwrap_err().contains("HOME"));
+        assert!(Kind::new(OsStr::new("b"), None, str::parse).unwrap_err().contains("HOME"));
     }
 
     #[test]

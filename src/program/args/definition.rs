@@ -81,8 +81,9 @@ const APART: [(&str, &[&str], &str); 11] = [
 ];
 
 /// Flags that mean nothing without one of others, and a right spelling.
-const NEEDS: [(&str, &[&str], &str); 7] = [
+const NEEDS: [(&str, &[&str], &str); 8] = [
     ("max_wait", &["once", "drop"], "--once --max-wait 30s"),
+    ("key", &["once", "clear", "pause"], "--once --key a.example COMMAND"),
     ("group", &["set"], "--bucket ./b --set --group devs -r 5/s"),
     ("backoff", &["attempts"], "--attempts 5 --backoff 1s..60s"),
     ("retry_on", &["attempts"], "--attempts 5 --retry-on 6,7,28"),

@@ -9,8 +9,11 @@ use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle::flow::{Look, Sorting};
 use throttle_limits::clock::in_nanos;
-use throttle_limits::limits::{Disagreement, Policy, PolicyError, Said};
+use throttle_limits::limits::{Disagreement, OfKeys, Policy, PolicyError, Said};
 use throttle_limits::rate::{Amount, Limit};
+
+/// The most commands that a bucket counts, which are all in its state.
+const MOST_JOBS: NonZeroU32 = NonZeroU32::new(10_000).unwrap();
 
 /// Limits named with `--rate` and `--burst`, sorted by what they hold for and what they count.
 #[derive(Clone, Debug)]
@@ -22,6 +25,8 @@ pub(crate) struct Grouped {
     pub(crate) per: Option<Selector>,
     /// The most commands of one key at once.
     pub(crate) jobs: Option<NonZeroU32>,
+    /// The most commands at once, in a bucket: of all who use it.
+    pub(crate) jobs_of_all: Option<NonZeroU32>,
     /// So many failures in a row end a key.
     pub(crate) fails: Option<NonZeroU32>,
     pub(crate) burst: Option<Amount>,
@@ -76,9 +81,19 @@ impl Grouped {
             return Err(in_limits(&PolicyError::UnlimitedAlone));
         }
         let per = rules.iter().find_map(|rule| rule.per.clone());
-        let jobs = rules.iter().find_map(|rule| rule.jobs);
+        let jobs = |is_of_key| {
+            let mut jobs = rules.iter().filter(|rule| rule.per.is_some() == is_of_key).filter_map(|rule| rule.jobs);
+            jobs.next()
+        };
+        let (jobs, jobs_of_all) = (jobs(true), jobs(false));
         let fails = rules.iter().find_map(|rule| rule.fails);
-        Ok(Some(Grouped { all, each, per, jobs, fails, burst, rules: rules.to_vec() }))
+        Ok(Some(Grouped { all, each, per, jobs, jobs_of_all, fails, burst, rules: rules.to_vec() }))
+    }
+
+    /// What is wrong with them in a run by itself, which counts its commands with -j.
+    pub(super) fn jobs_without_keys(&self) -> Option<String> {
+        let jobs = self.jobs_of_all?;
+        Some(format!("--rate: jobs={jobs}: of what? add per=host, or use -j {jobs}"))
     }
 
     /// The same for a bucket, which must be able to keep them.
@@ -86,13 +101,29 @@ impl Grouped {
     /// # Errors
     /// As [`new`](Self::new), and why the bucket cannot.
     pub(crate) fn for_bucket(rules: &[Rule], burst: Option<Amount>) -> Result<Option<Self>, String> {
-        if let Some(rule) = rules.iter().find(|rule| rule.per.is_some()) {
-            return Err(of_each_key_in_bucket(rule));
+        if let Some(rule) = rules.iter().find(|rule| rule.rates.is_some()) {
+            let right = Rule { rates: None, ..rule.clone() };
+            return Err(format!("--rate: '{rule}': a bucket keeps no file of rates; write -r {}", word(&right)));
         }
-        if rules.iter().any(|rule| rule.limit == Limit::Unlimited) {
+        let is_nothing = |rule: &&Rule| rule.limit == Limit::Unlimited && rule.jobs.is_none() && rule.fails.is_none();
+        if rules.iter().any(|rule| is_nothing(&rule)) {
             return Err("--rate: 'unlimited' is no limit that a bucket could keep; write for example -r 5/s".to_owned());
         }
-        if let Some(rule) = rules.iter().find(|rule| rule.cost.as_ref().is_some_and(|cost| !can_be_kept(cost))) {
+        if let Some(rule) = rules.iter().find(|rule| rule.jobs.is_some_and(|jobs| jobs > MOST_JOBS)) {
+            let right = Rule { jobs: Some(MOST_JOBS), ..rule.clone() };
+            let right = word(&right);
+            return Err(format!("--rate: '{rule}': a bucket counts at most {MOST_JOBS} commands; write -r {right}"));
+        }
+        let is_kept = |per: &Selector| can_be_kept(&per.to_string());
+        if let Some(rule) = rules.iter().find(|rule| rule.per.as_ref().is_some_and(|per| !is_kept(per))) {
+            return Err(format!(
+                "--rate: '{rule}': a bucket keeps a selector of at most {LONGEST_COST} characters, without control characters, \
+                 like per=host"
+            ));
+        }
+        if let Some(rule) =
+            rules.iter().find(|rule| rule.cost.as_ref().is_some_and(|cost| !can_be_kept(&cost.to_string())))
+        {
             return Err(format!(
                 "--rate: '{rule}': a bucket keeps a cost of at most {LONGEST_COST} characters, without control characters, like \
                  cost=/max_tokens"
@@ -103,7 +134,7 @@ impl Grouped {
         }
         let named = Grouped::new(rules, burst)?;
         if let Some(named) = &named {
-            throttle_limits::store::check(&named.policy()).map_err(|error| format!("--rate: {error}"))?;
+            throttle_limits::store::check(&named.kept()).map_err(|error| format!("--rate: {error}"))?;
         }
         Ok(named)
     }
@@ -113,9 +144,17 @@ impl Grouped {
         Policy::of_all(self.all.iter().map(|group| &group.policy))
     }
 
-    /// The same as they were written.
-    pub(crate) fn written(&self) -> Vec<Limit> {
-        self.all.iter().flat_map(|group| group.written.iter().copied()).collect()
+    /// All of it, as a bucket keeps it.
+    pub(crate) fn kept(&self) -> Policy {
+        let policy = self.policy().with_jobs(self.jobs_of_all);
+        let Some(per) = &self.per else { return policy };
+        let each = Policy::of_all(self.each.iter().map(|group| &group.policy));
+        policy.with_keys(OfKeys { per: per.to_string(), each, jobs: self.jobs, fails: self.fails })
+    }
+
+    /// The same as they were written, and behind them those of each key.
+    pub(crate) fn written_all(&self) -> impl Iterator<Item = Limit> {
+        self.all.iter().chain(&self.each).flat_map(|group| group.written.iter().copied())
     }
 
     /// The costs that limits count, other than 1 for each unit.
@@ -146,6 +185,8 @@ impl Grouped {
             fails: self.fails,
             max_wait: drop_after.map(in_nanos),
             ahead,
+            shared: None,
+            counts_jobs: false,
         })
     }
 
@@ -170,7 +211,8 @@ impl Grouped {
         Ok(kinds.map(|(place, policy)| (policy, self.all.len() + place)).collect())
     }
 
-    /// Where the limits that were written are among those of a bucket, which must agree with them.
+    /// Where the limits that were written are among those of a bucket, which must agree with them: first those of all, then
+    /// those of each key.
     ///
     /// # Errors
     /// They do not agree.
@@ -179,13 +221,33 @@ impl Grouped {
             let cost = group.cost.as_ref().map(ToString::to_string);
             group.written.iter().map(|limit| (*limit, cost.clone())).collect()
         };
-        policy.places_of(&self.all.iter().flat_map(said).collect::<Vec<_>>(), self.burst)
+        let said = |groups: &[Group]| groups.iter().flat_map(said).collect::<Vec<_>>();
+        let written = || self.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        let disagrees = || Disagreement { said: written(), known: policy.to_string() };
+        let is_none_or_same = |own: Option<NonZeroU32>, known| own.is_none() || own == known;
+        let mut places = policy.places_of(&said(&self.all), self.burst).map_err(|found| match policy.of_keys() {
+            Some(_) => disagrees(),
+            None => found,
+        })?;
+        let jobs = is_none_or_same(self.jobs_of_all, policy.jobs());
+        match (&self.per, policy.of_keys()) {
+            (None, None) if jobs => {}
+            (Some(per), Some(keys)) if jobs && keys.per == per.to_string() => {
+                if !is_none_or_same(self.jobs, keys.jobs) || !is_none_or_same(self.fails, keys.fails) {
+                    return Err(disagrees());
+                }
+                let of_each = keys.each.places_of(&said(&self.each), self.burst).map_err(|_| disagrees())?;
+                places.extend(of_each.into_iter().map(|place| policy.len() + place));
+            }
+            _ => return Err(disagrees()),
+        }
+        Ok(places)
     }
 
     /// Takes the numbers out that `--once` says its call costs, one for each limit written: a bucket does not keep them.
     pub(crate) fn take_numbers(&mut self) -> Vec<Option<u64>> {
         let mut numbers = Vec::new();
-        for group in &mut self.all {
+        for group in self.all.iter_mut().chain(&mut self.each) {
             let number = group.cost.as_ref().and_then(|cost| cost.kind().unread());
             numbers.extend(group.written.iter().map(|_| number));
             if number.is_some() {
@@ -210,8 +272,7 @@ impl Grouped {
 /// The most characters of a cost in a bucket: all its limits fit into one record.
 const LONGEST_COST: usize = 100;
 
-fn can_be_kept(cost: &Cost) -> bool {
-    let text = cost.to_string();
+fn can_be_kept(text: &str) -> bool {
     text.len() <= LONGEST_COST && !text.contains(char::is_control)
 }
 
@@ -219,7 +280,8 @@ fn can_be_kept(cost: &Cost) -> bool {
 fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     // Beside a number of jobs, `unlimited` is no limit.
-    for Rule { limit, cost, .. } in rules.filter(|rule| rule.per.is_none() || rule.limit != Limit::Unlimited) {
+    let is_limit = |rule: &&Rule| rule.limit != Limit::Unlimited || rule.per.is_none() && rule.jobs.is_none();
+    for Rule { limit, cost, .. } in rules.filter(is_limit) {
         match groups.iter_mut().find(|group| group.cost == *cost) {
             Some(group) => group.written.push(*limit),
             None => groups.push(Group { cost: cost.clone(), written: vec![*limit], ..Group::default() }),
@@ -236,7 +298,9 @@ fn name_and_most(policy: &Policy) -> (String, u64) {
 
 /// What rules must not say together.
 fn check(rules: &[Rule]) -> Result<(), String> {
-    if rules.len() > 1 && rules.iter().any(|rule| rule.limit == Limit::Unlimited && rule.per.is_none()) {
+    if rules.len() > 1
+        && rules.iter().any(|rule| rule.limit == Limit::Unlimited && rule.per.is_none() && rule.jobs.is_none())
+    {
         return Err(in_limits(&PolicyError::UnlimitedAlone));
     }
     let mut selectors = rules.iter().filter_map(|rule| Some((rule, rule.per.as_ref()?)));
@@ -295,16 +359,6 @@ fn word(rule: &Rule) -> String {
     let text = rule.to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ",=/._:+-".contains(c);
     if text.chars().all(is_plain) { text } else { quoted(text) }
-}
-
-/// A bucket keeps no limits of each key, but each key can have a bucket.
-fn of_each_key_in_bucket(rule: &Rule) -> String {
-    let per = rule.per.as_ref().map(ToString::to_string).unwrap_or_default();
-    let limit = if rule.limit == Limit::Unlimited { "1/s".to_owned() } else { rule.limit.to_string() };
-    format!(
-        "--bucket: it keeps no limit of each key (per={per}); \
-         a script can take from a bucket of each: --bucket \"web-$host\" --once -r {limit} COMMAND"
-    )
 }
 
 /// What is wrong with the limits, with the names of the options.

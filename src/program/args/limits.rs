@@ -6,10 +6,12 @@ use super::grouped::{Group, Grouped};
 use super::rule::Rule;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use throttle::flow::Look;
 use throttle::flow::cost::Cost;
+use throttle::flow::{Look, Sorting};
+use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
 use throttle_limits::rate::{Amount, ParseError, Rate};
 use throttle_limits::store::Address;
@@ -61,7 +63,8 @@ pub(crate) struct LimitFlags {
     /// SEL re:REGEX is the first group of a regular expression that matches, or else the match; it comes last, since it
     /// takes all that follows.
     ///
-    /// jobs=N beside per=SEL: at most N commands for one value at once. unlimited,per=host,jobs=2 limits nothing else.
+    /// jobs=N beside per=SEL: at most N commands for one value at once. unlimited,per=host,jobs=2 limits nothing else. In a
+    /// bucket these are the commands of all who use it, and without per=SEL, N is for all values together.
     ///
     /// fails=N beside per=SEL: after N commands for one value have failed in a row, its other units are not tried, and fail
     /// as such: unlimited,per=host,fails=3 does not wait 90 times for a host that is gone.
@@ -142,6 +145,7 @@ impl Limits {
             return Err(format!("--on-store-error is about a bucket on a server; name it: --bucket NAME{or}"));
         }
         let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command).to_owned())?;
+        named.jobs_without_keys().map_or(Ok(()), Err)?;
         // A bucket keeps what was set: the count of a limit matters once others change.
         named.all.iter_mut().chain(&mut named.each).for_each(Group::leave_out_idle);
         Ok(Limits::Own(named))
@@ -174,7 +178,9 @@ impl Limits {
         let of_units = |groups: &[Group]| Policy::of_all(groups.iter().map(|group| &group.policy)).of_units().fastest();
         let paces = match self {
             Limits::Own(named) => [&named.all, &named.each].map(|groups| of_units(groups)),
-            Limits::Shared(..) => [policy.of_units().fastest(), None],
+            Limits::Shared(..) => {
+                [policy.of_units().fastest(), policy.of_keys().and_then(|keys| keys.each.of_units().fastest())]
+            }
         };
         let interval = |pace: Rate| Duration::from_nanos(pace.period().div_ceil(pace.units()));
         paces.into_iter().flatten().map(interval).max().unwrap_or_default()
@@ -211,10 +217,58 @@ pub(crate) fn look(policy: &Policy) -> Result<Look, String> {
     if !policy.has_costs() {
         return Ok(Look::default());
     }
-    let parsed = |cost: &str| cost.parse::<Cost>().map_err(|error| format!("cost={cost} cannot be read: {error}"));
-    let costs = (0..policy.len()).map(|place| policy.cost(place).map(parsed).transpose()).collect::<Result<_, _>>()?;
+    let costs = costs_of(policy)?;
     let limits = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect();
     Ok(Look { per: None, costs, limits })
+}
+
+/// What a unit costs each limit of `policy`.
+fn costs_of(policy: &Policy) -> Result<Vec<Option<Cost>>, String> {
+    let parsed = |cost: &str| cost.parse::<Cost>().map_err(|error| format!("cost={cost} cannot be read: {error}"));
+    (0..policy.len()).map(|place| policy.cost(place).map(parsed).transpose()).collect()
+}
+
+/// How units are sorted that draw from a bucket which keeps limits for each key, or counts commands that run; `None` if it
+/// keeps no such limits. `drop_after` and `ahead` as in [`Grouped::sorting`].
+///
+/// # Errors
+/// What the bucket keeps cannot be read.
+pub(crate) fn sorting_of(
+    policy: &Policy,
+    drop_after: Option<Duration>,
+    ahead: usize,
+) -> Result<Option<Sorting>, String> {
+    if policy.of_keys().is_none() && !policy.counts_jobs() {
+        return Ok(None);
+    }
+    let unlimited = Policy::default();
+    let keys = policy.of_keys();
+    let each = keys.map_or(&unlimited, |keys| &keys.each);
+    let per = keys.map(|keys| keys.per.parse().map_err(|error| format!("per={} cannot be read: {error}", keys.per)));
+    let alone = |policy: &Policy, first: usize| -> Vec<(Policy, usize)> {
+        let others = |place| (0..policy.len()).filter(|other| *other != place).collect::<Vec<_>>();
+        (0..policy.len()).map(|place| (policy.without(&others(place)), first + place)).collect()
+    };
+    let name = |policy: &Policy| {
+        (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect::<Vec<_>>()
+    };
+    Ok(Some(Sorting {
+        look: Look {
+            per: per.transpose()?,
+            costs: [costs_of(policy)?, costs_of(each)?].concat(),
+            limits: [name(policy), name(each)].concat(),
+        },
+        each: alone(each, policy.len()),
+        all: alone(policy, 0),
+        named: Vec::new(),
+        // What the bucket is asked for keeps its key.
+        jobs: Some(NonZeroU32::MAX),
+        fails: keys.and_then(|keys| keys.fails),
+        max_wait: drop_after.map(in_nanos),
+        ahead,
+        shared: Some(policy.len()),
+        counts_jobs: policy.counts_jobs(),
+    }))
 }
 
 /// What is wrong with --bytes beside limits that look into units.

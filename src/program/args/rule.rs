@@ -59,39 +59,39 @@ impl<'a> Items<'a> {
                 let (cost, rest) = Cost::read(value).map_err(|error| about(&error))?;
                 set_once(&mut self.cost, cost, "cost=f3").map(|()| rest)
             }
+            _ => self.read_plain(key, item).map(|()| rest),
+        }
+    }
+
+    /// Reads an item whose value has no comma.
+    fn read_plain(&mut self, key: &str, item: &'a str) -> Result<(), String> {
+        let value = &item[key.len() + 1..];
+        let about = |error: &dyn fmt::Display| format!("{item}: {error}");
+        match key {
             "else" => {
-                let otherwise = Cost::read_else(&item[key.len() + 1..]).map_err(|error| about(&error))?;
-                set_once(&mut self.otherwise, otherwise, "cost=f3,else=100").map(|()| rest)
+                let otherwise = Cost::read_else(value).map_err(|error| about(&error))?;
+                set_once(&mut self.otherwise, otherwise, "cost=f3,else=100")
             }
             "jobs" => {
-                let jobs = item[key.len() + 1..].parse();
                 let why = "at least one command of a key must run; write for example per=host,jobs=2";
-                set_once(&mut self.jobs, jobs.map_err(|_| about(&why))?, "per=host,jobs=2").map(|()| rest)
+                set_once(&mut self.jobs, value.parse().map_err(|_| about(&why))?, "per=host,jobs=2")
             }
             "fails" => {
-                let fails = item[key.len() + 1..].parse();
                 let why = "so many in a row are at least one; write for example per=host,fails=3";
-                set_once(&mut self.fails, fails.map_err(|_| about(&why))?, "per=host,fails=3").map(|()| rest)
+                set_once(&mut self.fails, value.parse().map_err(|_| about(&why))?, "per=host,fails=3")
             }
-            "rates" => {
-                let file = &item[key.len() + 1..];
-                let named =
-                    if file.is_empty() { Err(about(&"which file? write per=host,rates=FILE")) } else { Ok(file) };
-                set_once(&mut self.rates, named?.into(), "per=host,rates=FILE").map(|()| rest)
-            }
+            "rates" if value.is_empty() => Err(about(&"which file? write per=host,rates=FILE")),
+            "rates" => set_once(&mut self.rates, value.into(), "per=host,rates=FILE"),
             _ => {
                 refuse_unknown_key(key, item)?;
                 self.limit.push(item);
-                Ok(rest)
+                Ok(())
             }
         }
     }
 
     fn into_rule(self, text: &str) -> Result<Rule, String> {
         let Items { limit, per, cost, otherwise, jobs, fails, rates } = self;
-        if let (None, Some(jobs)) = (&per, jobs) {
-            return Err(format!("jobs={jobs}: of what? add per=host, or use -j {jobs}"));
-        }
         if let (None, Some(fails)) = (&per, fails) {
             return Err(format!("fails={fails}: of what? add per=host, or use --max-fail {fails}"));
         }

@@ -118,6 +118,12 @@ fn fish() -> String {
     let options = replaced(&options, "complete -c throttle ", "complete -c throttle -n 'not __throttle_command' ");
     let options = replaced(&options, " -l bucket ", " -l bucket -a '(__throttle_buckets)' ");
     let options = replaced(&options, " -l rate ", " -l rate -a '(__throttle_limits)' ");
+    let functions = fish_words(&takers, &letters, &flags) + &fish_values(&flags);
+    format!("{functions}complete -c throttle -f -a '(__throttle_complete_command)'\n{options}")
+}
+
+/// What completes the words of COMMAND.
+fn fish_words(takers: &str, letters: &str, flags: &str) -> String {
     format!(
         r"# The words of COMMAND before the cursor; fails if it has not begun.
 function __throttle_command
@@ -147,7 +153,14 @@ function __throttle_complete_command
     complete --do-complete=(string join ' ' -- $words (commandline -ct))
 end
 
-function __throttle_buckets
+"
+    )
+}
+
+/// What completes the names of buckets, and limits.
+fn fish_values(flags: &str) -> String {
+    format!(
+        r"function __throttle_buckets
     env -u THROTTLE_BUCKET throttle --list 2>/dev/null | string replace -r '(.*?): (.*)' '$1\t$2'
 end
 
@@ -160,8 +173,7 @@ function __throttle_limits
     end
 end
 
-complete -c throttle -f -a '(__throttle_complete_command)'
-{options}"
+"
     )
 }
 

@@ -35,3 +35,12 @@ pub(super) fn text(
     }
     text
 }
+
+/// `, 31 keys wait`
+pub(super) fn keys_waiting(reading: &Reading) -> String {
+    match reading.keys_waiting {
+        0 => String::new(),
+        1 => ", 1 key waits".to_owned(),
+        keys => format!(", {keys} keys wait"),
+    }
+}

@@ -54,7 +54,7 @@ impl Pipe {
             let in_order = sorting.as_mut().filter(has_keys).ok_or(KEPT_ORDER)?;
             in_order.ahead = 1;
         }
-        if args.input.ahead.is_some() && sorting.is_none() {
+        if args.input.ahead.is_some() && sorting.is_none() && limits.bucket().is_none() {
             return Err(
                 "--ahead belongs to limits for each key; write for example -r 1/s,per=host --ahead 10000".to_owned()
             );
@@ -69,7 +69,8 @@ impl Pipe {
 /// How units are sorted. `runs`: commands run for them.
 fn sorting(args: &Args, limits: &Limits, runs: bool) -> Option<Sorting> {
     let drop_after = args.limit.drop.then(|| args.shared.max_wait.unwrap_or_default());
-    limits.named()?.sorting(drop_after, args.input.ahead(), runs)
+    let Limits::Own(named) = limits else { return None };
+    named.sorting(drop_after, args.input.ahead(), runs)
 }
 
 impl Launch {
@@ -77,7 +78,8 @@ impl Launch {
         let sorting = sorting(&args, &limits, !args.launch.dry_run);
         let (flags, reporting) = (args.launch.clone(), args.report.clone());
         flags.refuse_unrepeatable_output()?;
-        if args.input.ahead.is_some() && sorting.is_none() && flags.again.attempts.is_none() {
+        let has_order = sorting.is_some() || flags.again.attempts.is_some() || limits.bucket().is_some();
+        if args.input.ahead.is_some() && !has_order {
             return Err("--ahead belongs to --attempts; write for example --attempts 5 --ahead 10000".to_owned());
         }
         Ok(Launch { commands: Commands::new(args, &limits)?, limits, sorting, flags, reporting })

@@ -203,9 +203,8 @@ fn mistakes_about_buckets_show_a_right_spelling() {
         (&["--bucket", "./b", "--max-wait", "5s", "-r", "5/s"], "--once"),
         (&["--bucket", "./b", "--once", "-r", "5MB/s"], "counts bytes"),
         (
-            &["--bucket", "./b", "-r", "1/s,per=host", "curl"],
-            "--bucket: it keeps no limit of each key (per=host); a script can take from a bucket of each: \
-             --bucket \"web-$host\" --once -r 1/s COMMAND",
+            &["--bucket", "./b", "-r", "1/s,per=host,rates=./tiers", "curl"],
+            "--rate: '1/s,per=host,rates=./tiers': a bucket keeps no file of rates; write -r 1/s,per=host",
         ),
         (
             &["--bucket", "./b", "--once", "-r", "9/s", "-r", "1/s,cost=f2"],
@@ -218,7 +217,7 @@ fn mistakes_about_buckets_show_a_right_spelling() {
             "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs",
         ),
         (&["--bucket", "./b", "-r", "1/s", "--group", "devs"], "--group belongs to --set; write for example"),
-        (&["--bucket", "./b", "--set", "-r", "1/s,per=host,jobs=2"], "--bucket: it keeps no limit of each key"),
+        (&["--bucket", "./b", "--show", "--key", "a"], "--key belongs to --once and to --clear and to --pause"),
     ] {
         let error = mistake(args).expect(expected);
         assert!(error.contains(expected), "{args:?}: {error}");
@@ -246,7 +245,7 @@ fn limits_are_grouped_by_what_they_hold_for_and_what_they_count() {
     );
     assert_eq!(named.all[1].cost, "bytes/4+300".parse().ok());
     let all = "500/min,window,slack=250ms and 9/s,burst=1 and 200k/min,burst=200000,cost=bytes/4+300";
-    assert_eq!((named.policy().to_string().as_str(), named.written().len()), (all, 3));
+    assert_eq!((named.policy().to_string().as_str(), named.written_all().count()), (all, 3));
 
     let named = grouped(&["-r", "unlimited,per=f2,jobs=2", "curl"]);
     assert!(named.all.is_empty() && named.each.is_empty() && named.policy().is_empty() && named.jobs.is_some());

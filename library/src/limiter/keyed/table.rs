@@ -6,7 +6,7 @@
 
 use crate::clock::Nanos;
 use crate::clock::sync::{AtomicU64, Mutex, Ordering, lock};
-use crate::limiter::handle::Limiter;
+use crate::limiter::handle::{Limiter, Within};
 use crate::limiter::queue::{Denied, Effects, Queue};
 use crate::limiter::rules::{Oversize, Rules};
 use crate::limiter::shared::Shared;
@@ -31,20 +31,15 @@ const SHARDS: usize = 16;
 
 const MOST_SHARDS: usize = 1024;
 
-/// Takes something from the state of a key.
-type Take<'a> = dyn FnMut(&mut Thin, Nanos) -> Result<(), Refusal> + 'a;
-
 pub(super) struct Table<K> {
     /// As many as a power of two.
     shards: Box<[Shard<K>]>,
     /// Random: nobody can choose keys that collide.
     hasher: RandomState,
-    each: Each,
-    /// The most that is granted at one instant, and after any wait.
-    most: (u64, u64),
     pub(super) time: Time,
     rules: Rules,
-    place: Option<usize>,
+    /// What each request takes from, too.
+    pub(super) all: Option<Limiter>,
     /// How many keys there are, those included that are being added.
     keys: AtomicU64,
     pub(super) most_keys: AtomicU64,
@@ -65,33 +60,85 @@ struct Part<K> {
     search_at: usize,
     /// The latest reading of the clock. A smaller one arrived out of order.
     latest: Nanos,
+    limits: KeyLimits,
+    is_closed: bool,
 }
 
-impl<K> Part<K> {
+/// The limits of each key.
+#[derive(Clone)]
+struct KeyLimits {
+    each: Each,
+    /// The most that is granted at one instant, and after any wait.
+    most: (u64, u64),
+    /// The index of the limit whose rate can be changed, if there is one.
+    place: Option<usize>,
+}
+
+impl KeyLimits {
+    /// A key that was never seen has these limits as they are.
+    fn new(limits: Limits, place: Option<usize>) -> Self {
+        KeyLimits { most: limits.most(0), each: Each::of(limits), place }
+    }
+
+    /// The limits of a key in this state, which from now on are those of `to`.
+    fn changed(&self, state: &Thin, to: &Limits, now: Nanos) -> Limits {
+        let mut limits = self.each.limits(state, now);
+        limits.replace(now, to.clone(), &[]);
+        limits
+    }
+}
+
+impl<K: Hash> Part<K> {
     /// Clamps clock readings that arrive out of order.
     fn in_order(&mut self, now: Nanos) -> Nanos {
         self.latest = self.latest.max(now);
         self.latest
     }
+
+    /// Takes out the limiters that nobody else holds and nothing waits for.
+    fn take_limiters(&mut self) {
+        for id in self.limiters.keys().copied().collect::<Vec<_>>() {
+            self.take_limiter(id);
+        }
+        self.search_at = FEW.max(2 * self.limiters.len());
+    }
+
+    /// Takes out the limiter of a key, and keeps its thin state, if nobody else holds it and nothing waits for it.
+    fn take_limiter(&mut self, id: KeyId) -> Option<Limiter> {
+        let limiter = self.limiters.get(&id)?;
+        if Arc::strong_count(&limiter.shared) > 1 {
+            return None; // Or its timer fires, which changes nothing if nothing waits.
+        }
+        // Nobody can clone it meanwhile. What others did before they let go of it happened before this.
+        fence(Ordering::Acquire);
+        let (state, now) = limiter.shared.with(|queue, now, effects| {
+            let is_idle = queue.is_idle(now, effects);
+            Some((self.limits.each.state_of(&queue.limits).filter(|_| is_idle)?, now))
+        })?;
+        self.in_order(now);
+        *self.keys.state_mut(id) = state;
+        self.keys.set_in_use(id, false);
+        self.limiters.remove(&id)
+    }
 }
 
 impl<K: Hash> Table<K> {
-    pub(super) fn new(limits: Limits, time: Time, rules: Rules, place: Option<usize>, most_keys: u64) -> Self {
+    pub(super) fn new(limits: Limits, time: Time, rules: Rules, all: Option<Limiter>, most_keys: u64) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let shards = (SHARDS * threads).next_power_of_two().min(MOST_SHARDS);
         let hasher = RandomState::new();
+        let limits = KeyLimits::new(limits, rules.place);
         let shard = |_| {
-            let keys = Keys::with_hasher(FEW, hasher.clone());
-            Shard(Mutex::new(Part { keys, limiters: HashMap::new(), search_at: FEW, latest: 0 }))
+            let (keys, limits) = (Keys::with_hasher(FEW, hasher.clone()), limits.clone());
+            let limiters = HashMap::new();
+            Shard(Mutex::new(Part { keys, limiters, search_at: FEW, latest: 0, limits, is_closed: false }))
         };
         Table {
             shards: (0..shards).map(shard).collect(),
             hasher,
-            most: limits.most(0),
-            each: Each::of(limits),
             time,
             rules,
-            place,
+            all,
             keys: AtomicU64::new(0),
             most_keys: AtomicU64::new(most_keys),
             search_at: AtomicU64::new(0),
@@ -111,22 +158,12 @@ impl<K: Hash> Table<K> {
         cost: u64,
         waits: bool,
     ) -> Result<Option<Limiter>, Denied> {
-        let (burst, largest) = self.most;
-        if self.rules.oversize == Oversize::Reject && cost > burst {
-            return Err(Denied::AboveBurst(0, burst));
-        }
-        if cost > largest {
-            return Err(Denied::Never(0));
-        }
-        if cost == 0 {
-            return Ok(None);
-        }
-        self.visit(key, waits, |state, now| self.each.take(state, now, &[cost]))
+        self.visit(key, Some(cost), waits)
     }
 
     /// The limiter of the key, which others wait for, too.
     pub(super) fn limiter<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> Result<Limiter, Denied> {
-        self.visit(key, true, |_, _| Err(Refusal::Never))?.ok_or(Denied::Never(0))
+        self.visit(key, None, true)?.ok_or(Denied::Never(0))
     }
 
     /// A limiter that answers as the key's would. What is taken from it may not count.
@@ -137,8 +174,8 @@ impl<K: Hash> Table<K> {
         let id = part.keys.find(hash, key);
         let own = id.and_then(|id| part.limiters.get(&id)).cloned();
         own.unwrap_or_else(|| match id {
-            Some(id) => self.make_limiter(part.keys.state(id), now),
-            None => self.make_limiter(&self.each.fresh(), now),
+            Some(id) => self.make_limiter(part, part.keys.state(id), now),
+            None => self.make_limiter(part, &part.limits.each.fresh(), now),
         })
     }
 
@@ -149,9 +186,9 @@ impl<K: Hash> Table<K> {
         let part = &mut *guard;
         drop(limiter); // The shard holds it, too, so this runs no other code.
         let id = part.keys.find(hash, key);
-        let unused = id.and_then(|id| self.take_limiter(part, id));
+        let unused = id.and_then(|id| part.take_limiter(id));
         if let (Some(id), Some(_)) = (id, &unused)
-            && self.each.is_fresh(part.keys.state(id), part.latest)
+            && part.limits.each.is_fresh(part.keys.state(id), part.latest)
         {
             part.keys.forget(id);
             self.keys.fetch_sub(1, Ordering::Relaxed);
@@ -166,11 +203,96 @@ impl<K: Hash> Table<K> {
             let now = self.time.now();
             let part = &mut *lock(&shard.0);
             let now = part.in_order(now);
-            self.take_limiters(part);
+            part.take_limiters();
             let before = part.keys.len();
-            part.keys.forget_fresh(&self.each, now);
+            part.keys.forget_fresh(&part.limits.each, now);
             part.keys.shrink();
             self.keys.fetch_sub((before - part.keys.len()) as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets a key, unless somebody holds its limiter, or waits for it. Returns whether it was known, and is not any more.
+    pub(super) fn remove<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> bool {
+        let hash = self.hasher.hash_one(key);
+        let mut guard = lock(&self.shard(hash).0);
+        let part = &mut *guard;
+        let Some(id) = part.keys.find(hash, key) else { return false };
+        let is_held = |limiter: &Limiter| Arc::strong_count(&limiter.shared) > 1;
+        if part.limiters.get(&id).is_some_and(is_held) {
+            return false;
+        }
+        let unused = part.limiters.remove(&id);
+        part.keys.forget(id);
+        self.keys.fetch_sub(1, Ordering::Relaxed);
+        drop(guard);
+        drop(unused);
+        true
+    }
+
+    /// All keys that are kept.
+    pub(super) fn list(&self) -> Vec<K>
+    where
+        K: Clone,
+    {
+        self.shards.iter().flat_map(|shard| lock(&shard.0).keys.all().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// The index of the limit whose rate can be changed, if there is one.
+    pub(super) fn place(&self) -> Option<usize> {
+        lock(&self.shards[0].0).limits.place
+    }
+
+    /// Changes all keys, those included that were never seen. A key that has limits of its own keeps them.
+    pub(super) fn set_limits<E>(
+        &self,
+        place: Option<usize>,
+        make: impl Fn(&Limits, Nanos) -> Result<Limits, E>,
+    ) -> Result<(), E> {
+        for shard in &self.shards {
+            let mut guard = lock(&shard.0);
+            let part = &mut *guard;
+            let now = part.in_order(self.time.now());
+            let to = make(&part.limits.each.limits(&part.limits.each.fresh(), now), now)?;
+            let old = part.limits.clone();
+            part.limits = KeyLimits::new(old.changed(&old.each.fresh(), &to, now), place);
+            for state in part.keys.states_mut() {
+                let changed = part.limits.each.state_of(&old.changed(state, &to, now));
+                *state = changed.unwrap_or_else(|| part.limits.each.fresh());
+            }
+            let limiters: Vec<_> = part.limiters.values().cloned().collect();
+            drop(guard);
+            for limiter in limiters {
+                limiter.shared.with(|queue, now, effects| match old.each.state_of(&queue.limits) {
+                    Some(_) => queue.set_limits(now, |_| Ok::<_, E>(to.clone()), place, effects),
+                    None => Ok(()),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses every later request. All that wait are still served.
+    pub(super) fn close(&self) {
+        for shard in &self.shards {
+            let mut part = lock(&shard.0);
+            part.is_closed = true;
+            let limiters: Vec<_> = part.limiters.values().cloned().collect();
+            drop(part);
+            limiters.iter().for_each(Limiter::close);
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.shards.iter().any(|shard| lock(&shard.0).is_closed)
+    }
+
+    fn check(&self, part: &Part<K>, cost: u64) -> Result<(), Denied> {
+        let (burst, largest) = part.limits.most;
+        match cost {
+            _ if part.is_closed => Err(Denied::Closed),
+            _ if self.rules.oversize == Oversize::Reject && cost > burst => Err(Denied::AboveBurst(0, burst)),
+            _ if cost > largest => Err(Denied::Never(0)),
+            _ => Ok(()),
         }
     }
 
@@ -181,30 +303,31 @@ impl<K: Hash> Table<K> {
         &self.shards[place & (self.shards.len() - 1)]
     }
 
-    /// Applies `take` to the state of a key that has no limiter. If that fails and the caller `waits`, the key gets one. If
-    /// there is no room for a new key, it looks for keys to forget, and tries again.
+    /// Takes `cost` from the state of a key that has no limiter. If that fails, or there is no cost, and the caller `waits`,
+    /// the key gets one. If there is no room for a new key, it looks for keys to forget, and tries again.
     #[inline]
-    fn visit<Q: AsKey<K> + ?Sized>(
-        &self,
-        key: &Q,
-        waits: bool,
-        mut take: impl FnMut(&mut Thin, Nanos) -> Result<(), Refusal>,
-    ) -> Result<Option<Limiter>, Denied> {
+    fn visit<Q: AsKey<K> + ?Sized>(&self, key: &Q, cost: Option<u64>, waits: bool) -> Result<Option<Limiter>, Denied> {
         let (hash, now) = (self.hasher.hash_one(key), self.time.now());
         for tries in 0..2 {
             if tries > 0 && !self.search() {
                 break;
             }
             let part = &mut *lock(&self.shard(hash).0);
+            if let Some(cost) = cost {
+                self.check(part, cost)?;
+            }
+            if cost == Some(0) {
+                return Ok(None);
+            }
             let now = part.in_order(now);
             let Some(id) = part.keys.find(hash, key) else {
-                match self.visit_new(part, hash, key, waits, &mut take) {
+                match self.visit_new(part, hash, key, cost, waits) {
                     Err(Denied::TooManyKeys) => continue,
                     visited => return visited,
                 }
             };
             let Some(state) = part.keys.idle_mut(id) else { return Ok(part.limiters.get(&id).cloned()) };
-            return match take(state, now) {
+            return match take(&part.limits.each, state, now, cost) {
                 Ok(()) => Ok(None),
                 Err(refusal) if !waits => Err(refusal.into()),
                 Err(_) => Ok(Some(self.promote(part, id))),
@@ -220,11 +343,11 @@ impl<K: Hash> Table<K> {
         part: &mut Part<K>,
         hash: u64,
         key: &Q,
+        cost: Option<u64>,
         waits: bool,
-        take: &mut Take<'_>,
     ) -> Result<Option<Limiter>, Denied> {
-        let mut state = self.each.fresh();
-        let taken = take(&mut state, part.latest);
+        let mut state = part.limits.each.fresh();
+        let taken = take(&part.limits.each, &mut state, part.latest, cost);
         if !waits {
             taken?;
         }
@@ -234,7 +357,7 @@ impl<K: Hash> Table<K> {
         let added = self.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         added.map_err(|_| Denied::TooManyKeys)?;
         let before = part.keys.len();
-        let id = part.keys.add(hash, key, &self.each, part.latest);
+        let id = part.keys.add(hash, key, &part.limits.each, part.latest);
         self.keys.fetch_sub((before + 1 - part.keys.len()) as u64, Ordering::Relaxed);
         *part.keys.state_mut(id) = state;
         Ok(taken.err().map(|_| self.promote(part, id)))
@@ -257,48 +380,33 @@ impl<K: Hash> Table<K> {
     #[cold]
     fn promote(&self, part: &mut Part<K>, id: KeyId) -> Limiter {
         if part.limiters.len() >= part.search_at {
-            self.take_limiters(part);
+            part.take_limiters();
         }
-        let limiter = self.make_limiter(part.keys.state(id), part.latest);
+        let limiter = self.make_limiter(part, part.keys.state(id), part.latest);
         part.keys.set_in_use(id, true);
         part.limiters.insert(id, limiter.clone());
         limiter
     }
 
-    fn make_limiter(&self, state: &Thin, now: Nanos) -> Limiter {
-        let limits = self.each.limits(state, now);
+    fn make_limiter(&self, part: &Part<K>, state: &Thin, now: Nanos) -> Limiter {
+        let limits = part.limits.each.limits(state, now);
+        let rules = Rules { place: part.limits.place, ..self.rules.clone() };
         let queue = |_| {
-            let mut queue = Queue::new(limits, self.rules.clone(), None);
+            let mut queue = Queue::new(limits, rules, None);
+            if part.is_closed {
+                queue.close();
+            }
             queue.advance(now, &mut Effects::default());
             Ok::<_, Infallible>(queue)
         };
         let Ok(shared) = Shared::new(self.time.clone(), queue);
-        Limiter { shared, place: self.place }
+        let within = |all: &Limiter| Arc::new(Within::new(all.clone(), &self.time, self.rules.most_waiters));
+        Limiter { shared, within: self.all.as_ref().map(within) }
     }
+}
 
-    /// Takes out the limiters that nobody else holds and nothing waits for.
-    fn take_limiters(&self, part: &mut Part<K>) {
-        for id in part.limiters.keys().copied().collect::<Vec<_>>() {
-            self.take_limiter(part, id);
-        }
-        part.search_at = FEW.max(2 * part.limiters.len());
-    }
-
-    /// Takes out the limiter of a key, and keeps its thin state, if nobody else holds it and nothing waits for it.
-    fn take_limiter(&self, part: &mut Part<K>, id: KeyId) -> Option<Limiter> {
-        let limiter = part.limiters.get(&id)?;
-        if Arc::strong_count(&limiter.shared) > 1 {
-            return None; // Or its timer fires, which changes nothing if nothing waits.
-        }
-        // Nobody can clone it meanwhile. What others did before they let go of it happened before this.
-        fence(Ordering::Acquire);
-        let (state, now) = limiter.shared.with(|queue, now, effects| {
-            let is_idle = queue.is_idle(now, effects);
-            Some((self.each.state_of(&queue.limits).filter(|_| is_idle)?, now))
-        })?;
-        part.in_order(now);
-        *part.keys.state_mut(id) = state;
-        part.keys.set_in_use(id, false);
-        part.limiters.remove(&id)
-    }
+/// Without a cost, it is refused.
+#[inline]
+fn take(each: &Each, state: &mut Thin, now: Nanos, cost: Option<u64>) -> Result<(), Refusal> {
+    cost.map_or(Err(Refusal::Never), |cost| each.take(state, now, &[cost]))
 }

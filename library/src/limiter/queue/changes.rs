@@ -2,7 +2,7 @@
 
 use super::state::{Effects, Places, Queue};
 use crate::clock::Nanos;
-use crate::limits::{Cost, Grant};
+use crate::limits::{Cost, Grant, Limits};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 
@@ -42,16 +42,36 @@ impl Queue {
         self.floor > self.now
     }
 
-    pub(crate) fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate, effects: &mut Effects) {
-        let at = self.settle(now, effects);
+    /// `None` if no rate can be changed.
+    pub(crate) fn set_rate(&mut self, now: Nanos, rate: Rate, effects: &mut Effects) -> Option<()> {
+        let (place, at) = (self.rules.place?, self.settle(now, effects));
         self.limits.set_rate(at, place, rate);
         self.limits_changed(effects);
+        Some(())
     }
 
-    pub(crate) fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64, effects: &mut Effects) {
-        let at = self.settle(now, effects);
+    /// `None` if no burst can be changed.
+    pub(crate) fn set_burst(&mut self, now: Nanos, burst: NonZeroU64, effects: &mut Effects) -> Option<()> {
+        let (place, at) = (self.rules.place?, self.settle(now, effects));
         self.limits.set_burst(at, place, burst);
         self.limits_changed(effects);
+        Some(())
+    }
+
+    /// Replaces the limits by those that `make` gives for the time on the schedule. `place` is the index of the one whose rate
+    /// can be changed.
+    pub(crate) fn set_limits<E>(
+        &mut self,
+        now: Nanos,
+        make: impl FnOnce(Nanos) -> Result<Limits, E>,
+        place: Option<usize>,
+        effects: &mut Effects,
+    ) -> Result<(), E> {
+        let at = self.settle(now, effects);
+        self.limits.replace(at, make(at)?, &[]);
+        self.rules.place = place;
+        self.limits_changed(effects);
+        Ok(())
     }
 
     /// Refuses every later request. All in the queue are still served.

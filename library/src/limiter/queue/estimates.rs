@@ -1,6 +1,6 @@
 //! Estimates for a new request, if no waiter leaves: how many units are available, and when there will be more.
 
-use super::state::{Effects, Queue, Turn};
+use super::state::{Effects, Entry, Queue, Tail, Turn};
 use crate::clock::Nanos;
 use crate::limits::{Cost, Limits};
 
@@ -56,33 +56,110 @@ impl Queue {
     /// The limits after all in the queue have been served, if no waiter leaves and reservations are granted `late`
     /// nanoseconds after their times.
     fn after_queue(&mut self, late: Nanos) -> Option<&Limits> {
-        if self.tail.is_none() || self.waiters() > 0 {
-            self.tail = Some(self.served(late)?);
+        // Late ones come first. Their times change with the time now.
+        let is_late = self.head().is_some_and(|(_, head)| matches!(head.turn, Turn::Late(_)));
+        if is_late || self.tail.as_ref().is_none_or(|tail| tail.late != late) {
+            self.tail = Some(Tail { limits: self.served(late)?, late });
         }
-        self.tail.as_ref()
+        self.tail.as_ref().map(|tail| &tail.limits)
+    }
+
+    /// An entry is about to join the end of the queue.
+    pub(super) fn extend_tail(&mut self, entry: &Entry) {
+        let tail = self.tail.take().and_then(|mut tail| {
+            self.serve_in(&mut tail.limits, entry, self.floor, tail.late)?;
+            Some(tail)
+        });
+        self.tail = tail;
     }
 
     fn served(&self, late: Nanos) -> Option<Limits> {
         let mut limits = self.limits.without_open();
         let mut floor = self.floor;
         for entry in self.list.values() {
-            if let Turn::Late(grant) = entry.turn {
-                let at = limits.room_at(self.now, &entry.cost)?;
-                limits.hand_over(&grant, &entry.cost, at);
-                continue;
+            if self.serve_in(&mut limits, entry, floor, late)? {
+                floor = 0;
             }
-            if let Turn::Promised(promised) = entry.turn
-                && self.is_before_pause(promised, &limits)
-            {
-                limits.count_in_windows(promised, &entry.cost);
-                continue;
-            }
-            let asked = entry.asked.max(floor);
-            let (at, _) = limits.conforms_at(asked, &entry.cost).ok()?;
-            let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(late) } else { at };
-            let _ = limits.charge(asked, [at, at.max(self.now)], &entry.cost);
-            floor = 0;
         }
         Some(limits)
+    }
+
+    /// Serves an entry in limits after all before it. Returns whether it was charged there.
+    fn serve_in(&self, limits: &mut Limits, entry: &Entry, floor: Nanos, late: Nanos) -> Option<bool> {
+        if let Turn::Late(grant) = entry.turn {
+            let at = limits.room_at(self.now, &entry.cost)?;
+            limits.hand_over(&grant, &entry.cost, at);
+            return Some(false);
+        }
+        if let Turn::Promised(promised) = entry.turn
+            && self.is_before_pause(promised, limits)
+        {
+            limits.count_in_windows(promised, &entry.cost);
+            return Some(false);
+        }
+        let asked = entry.asked.max(floor);
+        let (at, _) = limits.conforms_at(asked, &entry.cost).ok()?;
+        let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(late) } else { at };
+        let _ = limits.charge(asked, [at, at.max(self.now)], &entry.cost);
+        Some(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::queue::{Joined, Stand, Waiter};
+    use crate::limiter::rules::Rules;
+    use crate::limits::Policy;
+    use proptest::prelude::*;
+    use std::task::Waker;
+
+    fn queue(limits: &[&str]) -> Queue {
+        let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        let policy = Policy::new(&limits, None).unwrap();
+        Queue::new(Limits::new(&policy, 0), Rules { place: Some(0), ..Rules::default() }, None)
+    }
+
+    proptest! {
+        /// What was found for the end of the queue is kept while others join, leave, are granted late, and limits change.
+        #[test]
+        fn what_is_kept_of_the_end_of_the_queue_is_what_would_be_found_anew(
+            limits in prop::sample::select(vec![
+                vec!["7/s,burst=3"],
+                vec!["7/s,burst=3", "20/4s,burst=20"],
+                vec!["7/s,burst=3", "20/4s,window"],
+                vec!["5/s,window", "20/4s,window,slack=100ms"],
+            ]),
+            steps in prop::collection::vec((0_u8..12, 1_u64..4, any::<prop::sample::Index>()), 1..120),
+        ) {
+            let (mut queue, mut now, mut keys, effects) = (queue(&limits), 0, Vec::new(), &mut Effects::default());
+            for (step, cost, index) in steps {
+                let cost = Cost::One(cost);
+                let joins = Waiter { cost: &cost, deadline: None, waker: Waker::noop(), is_thread: false, yields: false };
+                match step {
+                    0..=3 => keys.extend(match queue.join(now, &joins, effects) {
+                        Ok(Joined::Waits(key)) => Some(key),
+                        _ => None,
+                    }),
+                    4 => keys.extend(queue.reserve(now, &cost, Nanos::MAX, effects).ok().map(|(key, _)| key)),
+                    5 if !keys.is_empty() => queue.leave(now, keys.swap_remove(index.index(keys.len())), effects),
+                    6 => queue.pause_until(now, now + 300_000_000, effects),
+                    7 => _ = queue.set_rate(now, "11/s".parse().unwrap(), effects),
+                    8 => keys.retain(|key| matches!(queue.poll(now, *key, Waker::noop(), effects), Stand::Waits)),
+                    9 => now += index.index(2_000_000_000) as u64,
+                    _ => now = queue.due.unwrap_or(now).max(now),
+                }
+                queue.advance(now, effects);
+                let costs = [1, 2, 3].map(Cost::One);
+                if let Some(late) = queue.tail.as_ref().map(|tail| tail.late) {
+                    let (anew, kept) = (queue.served(late).unwrap(), queue.after_queue(late).unwrap().clone());
+                    for cost in &costs {
+                        let asked = queue.asks_at();
+                        prop_assert_eq!(kept.conforms_at(asked, cost), anew.conforms_at(asked, cost), "step {}", step);
+                    }
+                }
+                let _ = queue.estimate(&costs[1]);
+            }
+        }
     }
 }

@@ -56,7 +56,11 @@ impl Queue {
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };
         self.hold_places(cost.largest());
+        // Those behind it keep the times that were found for them. A window counts a grant from when it is used.
+        let is_as_found = grant.at == at && !self.limits.has_windows();
+        let tail = self.tail.take().filter(|_| is_as_found);
         self.grant(key, grant, effects);
+        self.tail = tail;
         true
     }
 
@@ -73,7 +77,9 @@ impl Queue {
     pub(super) fn fetch(&mut self, key: Key) {
         let Some(entry) = self.gone.get(&key) else { return };
         let Turn::Granted(grant) = entry.turn else { return };
-        self.tail = None;
+        if self.limits.has_windows() {
+            self.tail = None;
+        }
         if self.limits.hand_over(&grant, &entry.cost, self.now) {
             return;
         }
@@ -142,7 +148,7 @@ impl Queue {
         } else {
             let _ = self.limits.charge(asked, [promised.max(conforms); 2], cost);
         }
-        let tail = self.tail.take().filter(|_| conforms <= promised);
+        let tail = self.tail.take().filter(|tail| conforms <= promised && tail.late == 0);
         self.leave_queue(key);
         self.gone.remove(&key);
         self.tail = tail;

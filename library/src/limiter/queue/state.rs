@@ -1,7 +1,7 @@
 //! The state of a queue.
 
 use crate::clock::Nanos;
-use crate::limiter::panics::Panics;
+use crate::limiter::panics::contained;
 use crate::limiter::rules::Rules;
 use crate::limits::{Cost, Grant, Limits};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,11 +20,12 @@ pub(crate) struct Effects {
 
 impl Effects {
     pub(crate) fn run(self) {
-        let mut panics = Panics::default();
         for waker in self.wake {
-            panics.hold(|| waker.wake());
+            contained(|| waker.wake());
         }
-        panics.resume();
+        for waker in self.dropped {
+            contained(|| drop(waker));
+        }
     }
 }
 
@@ -37,8 +38,8 @@ pub(crate) struct Queue {
     pub(super) list: BTreeMap<Key, Entry>,
     /// Those that have left the queue, and do not know yet.
     pub(super) gone: BTreeMap<Key, Entry>,
-    /// The limits after all reservations in the queue, if nothing else is in it and nothing has changed since.
-    pub(super) tail: Option<Limits>,
+    /// What was found for the end of the queue, if nothing has changed since.
+    pub(super) tail: Option<Tail>,
     /// The sum of all costs in the queue, if there is one kind of cost.
     pub(super) queued: u64,
     /// How many entries of the queue are reservations.
@@ -66,6 +67,14 @@ pub(crate) struct Queue {
     /// When the first thread will wake up.
     pub(super) watched: Option<Nanos>,
     pub(super) closed: bool,
+}
+
+/// The limits after all in the queue have been served.
+#[derive(Debug)]
+pub(super) struct Tail {
+    pub(super) limits: Limits,
+    /// Reservations are granted so many nanoseconds after their times.
+    pub(super) late: Nanos,
 }
 
 /// The places of a semaphore. A grant holds as many places as it costs.

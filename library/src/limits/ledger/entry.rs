@@ -1,6 +1,6 @@
 //! What a ledger can still change: grants whose time has not come, and holds.
 
-use super::operation::Owner;
+use super::operation::{OfKey, Owner};
 use crate::clock::Nanos;
 use crate::limits::grant::{Grant, LOOK};
 use crate::limits::together::Limits;
@@ -36,6 +36,8 @@ pub(crate) enum Charge {
         is_open: bool,
         /// Its owner waits, and looks again and again whether it has moved up.
         moves: bool,
+        /// What it costs the limits of its key.
+        key: Option<OfKey>,
     },
     /// Consecutive grants of one lease: times, and units of each.
     Runs { runs: Vec<(Nanos, u64)> },
@@ -52,6 +54,11 @@ impl Entry {
     /// Whether it may get an earlier time.
     pub(crate) fn moves(&self) -> bool {
         matches!(self.charge, Charge::One { moves: true, .. })
+    }
+
+    /// Its key.
+    pub(crate) fn of_key(&self) -> Option<&OfKey> {
+        if let Charge::One { key, .. } = &self.charge { key.as_ref() } else { None }
     }
 
     /// Whether it waits for long.

@@ -1,15 +1,9 @@
 //! How a bucket's calls are slowed down if a server allows less than the limits.
 
-use super::Ledger;
+use super::core::{Ledger, asked};
 use super::entry::{Charge, Entry};
 use crate::clock::Nanos;
 use crate::limits::pace::{Pace, Served, Start};
-use crate::limits::policy::Policy;
-
-/// The time between two calls that `policy` asks for; 0 if nothing limits them.
-pub(super) fn asked(policy: &Policy) -> Nanos {
-    policy.of_units().fastest().map_or(0, |rate| rate.period().div_ceil(rate.units()))
-}
 
 impl Ledger {
     /// A server refused what started then.
@@ -54,6 +48,10 @@ impl Ledger {
     /// The time of an entry has come.
     pub(super) fn pass_entry(&mut self, entry: &Entry) {
         entry.apply(&mut self.base);
+        if let (Some(keys), Some(of)) = (&mut self.keys, entry.of_key()) {
+            let is_of_key = |other: &Entry| other.of_key().is_some_and(|other| other.name == of.name);
+            keys.pass(entry, of, self.entries.iter().any(is_of_key));
+        }
         if !self.is_outdated(entry.number) {
             entry.starts().for_each(|(at, units)| self.pace.started(at, units));
         }

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// A process that uses a bucket, in words of the store's own.
 pub type Owner = [u64; 2];
 
+/// The most that one operation asks for.
+pub(crate) const SEVERAL: usize = 64;
+
 /// An operation, when it takes effect, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
@@ -30,12 +33,20 @@ pub struct Record {
 pub enum Operation {
     /// Grants these costs.
     Take(Take),
+    /// Grants these one after the other, as if each was asked for alone. Of those that wait for the limits of all, only those
+    /// that are granted less than `span` nanoseconds after the first of them. At most 64.
+    Several {
+        /// What is asked for.
+        takes: Vec<Take>,
+        /// In nanoseconds.
+        span: Nanos,
+    },
     /// Grants consecutive runs.
     Lease(Ask),
-    /// A grant, or the rest of a lease, was not used.
-    GiveBack(GiveBack),
+    /// Grants, or the rest of a lease, were not used.
+    GiveBack(Vec<GiveBack>),
     /// The same, of what was not used because its owner woke too late. The time is lost to buckets; windows do not count it.
-    Late(GiveBack),
+    Late(Vec<GiveBack>),
     /// A grant cost something else than it was charged.
     Settle {
         /// Its number.
@@ -46,6 +57,8 @@ pub enum Operation {
         charged: Box<[u64]>,
         /// What it cost.
         real: Box<[u64]>,
+        /// What it was charged to its key, and what it cost there.
+        key: Option<(OfKey, Box<[u64]>)>,
     },
     /// Nothing is granted before this time. Buckets are empty then.
     Hold {
@@ -53,9 +66,14 @@ pub enum Operation {
         until: Nanos,
         /// What a server refused: what starts is slowed down.
         refused: Vec<Start>,
+        /// Only of this key.
+        key: Option<Box<[u8]>>,
     },
-    /// No hold is left.
-    Resume,
+    /// No hold is left, or none of this key.
+    Resume {
+        /// Only of this key.
+        key: Option<Box<[u8]>>,
+    },
     /// The limits are those of `policy` from now on. A limit at the same index and of the same kind keeps its state,
     /// unless `fresh` is true at its index.
     Set {
@@ -72,8 +90,15 @@ pub enum Operation {
         is_empty: bool,
         /// If they begin anew, grants get numbers after this one, so that none of before is taken for one of these.
         number: u64,
+        /// Only those of this key.
+        key: Option<Box<[u8]>>,
     },
-    /// The owner still waits.
+    /// The command with the grant of this number has ended.
+    End {
+        /// The number.
+        number: u64,
+    },
+    /// The owner still waits, or its commands still run.
     Here,
     /// An owner has ended, unless it was seen after `seen`.
     Gone {
@@ -94,10 +119,46 @@ pub struct Take {
     pub latest: Nanos,
     /// Whether it will be settled.
     pub is_open: bool,
-    /// The time that a bucket promised which has lost its state; 0 if none did.
-    pub promised: Nanos,
+    /// Not granted before this time, as a bucket promised which has lost its state, or because it takes so long to learn of the
+    /// grant; 0 if it does not matter.
+    pub from: Nanos,
     /// What has succeeded since the request before this one.
     pub served: Served,
+    /// What it costs the limits of its key, if the bucket keeps any.
+    pub key: Option<OfKey>,
+}
+
+impl Take {
+    /// A request for these costs, whenever they are granted.
+    #[must_use]
+    pub fn of(costs: &[u64]) -> Self {
+        Take { costs: costs.into(), latest: Nanos::MAX, ..Take::default() }
+    }
+
+    /// What is given back if the grant that it led to is not used.
+    pub(crate) fn unused(&self, grant: &Grant) -> GiveBack {
+        GiveBack { number: grant.number(), unused: vec![(grant.at, self.costs.clone())], key: self.key.clone() }
+    }
+
+    /// The name of the key; empty without one.
+    pub(crate) fn name(&self) -> &[u8] {
+        self.key.as_ref().map_or(&[], |of| &of.name)
+    }
+}
+
+/// A key, and what a unit costs its limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
+pub struct OfKey {
+    /// The key.
+    pub name: Box<[u8]>,
+    /// One cost for each limit of the key; a limit beyond them costs what the last of them says.
+    pub costs: Box<[u64]>,
+    /// Refused if the limits of the key alone conform only after this time, and not now.
+    pub latest: Nanos,
+    /// It has waited since this time of the bucket, if that is before the request: since then the rate has paid what it costs
+    /// beyond the burst.
+    pub since: Nanos,
 }
 
 /// A request for consecutive grants, for units that were read.
@@ -114,6 +175,14 @@ pub struct Ask {
     pub served: Served,
 }
 
+impl OfKey {
+    /// One of each limit of this key, whenever they are granted.
+    #[must_use]
+    pub fn of(name: Box<[u8]>) -> Self {
+        OfKey { name, costs: [1].into(), latest: Nanos::MAX, since: Nanos::MAX }
+    }
+}
+
 /// What is left of a grant, and was not used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
@@ -122,6 +191,8 @@ pub struct GiveBack {
     pub number: u64,
     /// The times and costs of what was not used.
     pub unused: Vec<(Nanos, Box<[u64]>)>,
+    /// What it was charged to its key.
+    pub key: Option<OfKey>,
 }
 
 /// What an operation led to.
@@ -129,10 +200,36 @@ pub struct GiveBack {
 pub enum Reply {
     /// One grant, or the runs of a lease.
     Granted(Vec<Grant>),
+    /// One answer for each that was asked for. If the operation was sent again: for none behind the last that was granted.
+    Each(Vec<Result<Grant, Refusal>>),
     /// Nothing was charged.
     Refused(Refusal),
     /// It took effect.
     Done,
+}
+
+impl Reply {
+    /// The number and the time of the first grant that has a number, and which of several were granted.
+    pub(super) fn summary(&self) -> ((u64, Nanos), u64) {
+        let seen = |grant: &Grant| (grant.number(), grant.at);
+        let counts = |answer: &Result<Grant, Refusal>| answer.is_ok_and(|grant| grant.number() > 0);
+        match self {
+            Reply::Granted(grants) => (grants.first().map_or((0, 0), seen), 0),
+            Reply::Each(each) => {
+                let first = each.iter().filter(|answer| counts(answer)).find_map(|answer| answer.as_ref().ok());
+                let granted =
+                    each.iter().take(SEVERAL).rev().fold(0, |bits, answer| bits << 1 | u64::from(counts(answer)));
+                (first.map_or((0, 0), seen), granted)
+            }
+            _ => ((0, 0), 0),
+        }
+    }
+}
+
+impl From<Result<Vec<Grant>, Refusal>> for Reply {
+    fn from(result: Result<Vec<Grant>, Refusal>) -> Self {
+        result.map_or_else(Reply::Refused, Reply::Granted)
+    }
 }
 
 /// An operation that was applied.
@@ -141,8 +238,10 @@ pub enum Reply {
 pub(super) struct Recent {
     pub(super) owner: Owner,
     pub(super) sequence: u64,
-    /// The grant that it led to; 0 if none.
+    /// The first grant that it led to; 0 if none.
     pub(super) number: u64,
+    /// Which of [several](Operation::Several) were granted: a bit for each. 0 if only one was asked for.
+    pub(super) granted: u64,
     pub(super) at: Nanos,
 }
 

@@ -1,16 +1,18 @@
 //! A ledger as it is saved: a log that was folded, and is shorter so.
 
+use super::core::{Ledger, MOST, MOVED, RECENT, RUNS};
 use super::entry::{Charge, Entry};
+use super::jobs::Jobs;
+use super::keys::{Kept, Keys};
 use super::operation::{Counts, Recent};
-use super::{Ledger, MOST, MOVED, RECENT, RUNS};
 use crate::clock::Nanos;
 use crate::limits::pace::Pace;
 use crate::limits::policy::Policy;
 use crate::limits::settling::Settling;
 use crate::limits::state::State;
-use crate::limits::terms::Terms;
 use crate::limits::together::Limits;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::VecDeque;
 
 /// All but the limits with the entries charged: of them, only when they were asked. Lists of times and numbers that grow hold
@@ -31,17 +33,46 @@ pub(super) struct Saved {
     recent: VecDeque<Recent>,
     /// And the latest grant given before a server refused something.
     pace: (Pace, u64),
+    keys: Option<Kept>,
+    jobs: Jobs,
+}
+
+impl Serialize for Ledger {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Saved::from(self.clone()).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ledger {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ledger::try_from(Saved::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
 }
 
 impl From<Ledger> for Saved {
     fn from(ledger: Ledger) -> Self {
-        let Ledger { policy, base, all, entries, number, first, moved, recent, counts, pace, outdated } = ledger;
+        let Ledger { policy, base, all, entries, number, first, moved, recent, counts, pace, outdated, keys, jobs } =
+            ledger;
         let Limits { states, settling, asked, at, next, .. } = base;
         let base = [asked, at, next];
         let asked = all.asked;
-        let pace = (pace, outdated);
-        let mut saved =
-            Saved { policy, number, first, counts, asked, base, states, settling, entries, moved, recent, pace };
+        let (pace, keys) = ((pace, outdated), keys.map(|keys| keys.kept));
+        let mut saved = Saved {
+            policy,
+            number,
+            first,
+            counts,
+            asked,
+            base,
+            states,
+            settling,
+            entries,
+            moved,
+            recent,
+            pace,
+            keys,
+            jobs,
+        };
         saved.each_list(|list| {
             let mut last = 0;
             list.for_each(|number| (*number, last) = (number.wrapping_sub(last), *number));
@@ -61,17 +92,21 @@ impl TryFrom<Saved> for Ledger {
                 *number = last;
             });
         });
-        let Saved { policy, number, first, counts, asked, base: times, states, settling, entries, moved, recent, pace } =
-            saved;
-        let (pace, outdated) = pace;
+        let Saved {
+            policy, number, first, counts, asked, base: times, states, settling, entries, moved, recent, ..
+        } = saved;
+        let ((pace, outdated), jobs) = (saved.pace, saved.jobs);
+        let keys = saved.keys.and_then(|kept| Keys::of(&policy, kept));
         let mut base = Limits::new(&policy, 0);
         let makes_sense = !policy.is_empty()
             && states.len() == base.states.len()
-            && base.fixed.each(&states).all(|(_, terms, state)| has_sense(terms, state))
+            && base.fixed.each(&states).all(|(_, terms, state)| terms.has_sense(state))
             && settling.has_sense(states.len())
             && entries.len() <= 2 * MOST
             && entries.iter().is_sorted_by_key(|entry| entry.at)
             && entries.iter().all(Entry::has_sense)
+            && keys.is_some() == policy.of_keys().is_some()
+            && keys.as_ref().is_none_or(Keys::has_sense)
             && moved.len() <= MOVED
             && recent.len() <= RECENT;
         if !makes_sense {
@@ -80,7 +115,8 @@ impl TryFrom<Saved> for Ledger {
         ([base.asked, base.at, base.next], base.states, base.settling) = (times, states, settling);
         base.every = pace.learned().unwrap_or(0);
         let all = base.clone();
-        let mut ledger = Ledger { policy, base, all, entries, number, first, moved, recent, counts, pace, outdated };
+        let mut ledger =
+            Ledger { policy, base, all, entries, number, first, moved, recent, counts, pace, outdated, keys, jobs };
         ledger.recharge(asked, false);
         Ok(ledger)
     }
@@ -100,15 +136,6 @@ impl Saved {
         for state in &mut self.states {
             change(&mut state.times_mut());
         }
-    }
-}
-
-/// Only a window has a log, and its amount is what stands there.
-fn has_sense(terms: &Terms, state: &State) -> bool {
-    let sum = state.log().iter().fold(0_i128, |sum, entry| sum.saturating_add(entry.units.into()));
-    match terms {
-        Terms::Window(_) => state.level.amount == sum && state.log().iter().is_sorted_by_key(|entry| entry.at),
-        Terms::Bucket(_) => state.log().is_empty(),
     }
 }
 

@@ -1,8 +1,13 @@
 use super::*;
+use crate::clock::Nanos;
 use crate::clock::{MILLISECOND, SECOND};
+use crate::limits::grant::{Grant, LOOK, Refusal};
 use crate::limits::pace::{Served, Start};
+use crate::limits::policy::Policy;
+use crate::limits::together::Limits;
 use crate::limits::{from_bytes, to_bytes};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 /// Marsaglia's xorshift: the seed is a random case's.
 struct Chance(u64);
@@ -40,8 +45,11 @@ struct Client {
     next: usize,
     owner: Owner,
     sequence: u64,
-    grants: Vec<(Grant, Box<[u64]>)>,
+    grants: Vec<Granted>,
 }
+
+/// A grant, and what was charged.
+type Granted = (Grant, Box<[u64]>, Option<OfKey>);
 
 /// A log that many append to, its snapshot, and all who fold it.
 struct World {
@@ -57,18 +65,27 @@ struct World {
     limits: usize,
 }
 
-const POLICIES: [&[&str]; 5] = [
-    &["10/s,burst=3"],
-    &["7/s,burst=2,initial=0", "100/min,window"],
-    &["3/10s,window,slack=100ms"],
-    &["1000003/s,burst=5", "5/s,burst=40"],
-    &["3000/h,window", "2/s,burst=9", "9/5s,window"],
+const POLICIES: [&str; 9] = [
+    "10/s,burst=3",
+    "7/s,burst=2,initial=0\n100/min,window",
+    "3/10s,window,slack=100ms",
+    "1000003/s,burst=5\n5/s,burst=40",
+    "3000/h,window\n2/s,burst=9\n9/5s,window",
+    "10/s,burst=3\nper=host\n2/s,burst=2",
+    "per=host\njobs=2\n7/min,burst=3,initial=0\n5/10s,window",
+    "9/s,window\njobs=5\nper=f1\nfails=3\n3/s,burst=1",
+    "jobs=3",
 ];
+
+fn any_policy(chance: &mut Chance) -> Policy {
+    let place = usize::try_from(chance.below(POLICIES.len() as u64)).unwrap();
+    Policy::from_lines(POLICIES[place]).unwrap()
+}
 
 impl World {
     fn new(seed: u64) -> Self {
         let mut chance = Chance(seed | 1);
-        let chosen = policy(POLICIES[usize::try_from(chance.below(5)).unwrap()]);
+        let chosen = any_policy(&mut chance);
         let witness = Ledger::new(&chosen, 0, 77);
         let snapshot = saved(&witness);
         let limits = chosen.len();
@@ -124,7 +141,21 @@ impl World {
 
     fn costs(&mut self) -> Box<[u64]> {
         let one = 1 + self.chance.below(3);
-        if self.chance.one_in(3) { (0..self.limits).map(|_| self.chance.below(4)).collect() } else { [one].into() }
+        if self.limits > 0 && self.chance.one_in(3) {
+            (0..self.limits).map(|_| self.chance.below(4)).collect()
+        } else {
+            [one].into()
+        }
+    }
+
+    /// One of few keys, at a cost of its own.
+    fn key(&mut self) -> Option<OfKey> {
+        let name = self.chance.below(5);
+        let cost = self.chance.below(3);
+        let latest = if self.chance.one_in(3) { self.now + self.chance.below(SECOND) } else { Nanos::MAX };
+        let since = if self.chance.one_in(2) { self.now.saturating_sub(self.chance.below(SECOND)) } else { Nanos::MAX };
+        let name = (name > 0).then(|| [b'a' + u8::try_from(name).unwrap()].into());
+        name.map(|name| OfKey { name, costs: [cost].into(), latest, since })
     }
 
     fn step(&mut self) {
@@ -145,9 +176,20 @@ impl World {
             return;
         }
         let operation = self.operation(kind, place);
-        let costs = if let Operation::Take(take) = &operation { take.costs.clone() } else { [1].into() };
-        if let Some(Reply::Granted(grants)) = self.send(place, operation) {
-            self.clients[place].grants.extend(grants.into_iter().map(|grant| (grant, costs.clone())));
+        let takes = match &operation {
+            Operation::Take(take) => vec![take.clone()],
+            Operation::Several { takes, .. } => takes.clone(),
+            _ => Vec::new(),
+        };
+        let granted: Vec<_> = match self.send(place, operation) {
+            Some(Reply::Granted(grants)) => grants.into_iter().map(Ok).collect(),
+            Some(Reply::Each(answers)) => answers,
+            _ => Vec::new(),
+        };
+        let takes = takes.into_iter().map(Some).chain(std::iter::repeat(None));
+        for (grant, take) in granted.into_iter().zip(takes) {
+            let (costs, key) = take.map_or_else(|| ([1].into(), None), |take| (take.costs, take.key));
+            self.clients[place].grants.extend(grant.ok().map(|grant| (grant, costs, key)));
         }
         if self.chance.one_in(5) {
             self.read(place);
@@ -164,32 +206,43 @@ impl World {
         let latest = if self.chance.one_in(4) { self.now + self.chance.below(3 * SECOND) } else { Nanos::MAX };
         let granted = self.clients[place].grants.pop();
         match (kind, granted) {
-            (1..=6, Some((grant, costs))) => {
+            (1..=6, Some((grant, costs, key))) => {
                 let (number, unused) = (grant.number, vec![(grant.at, costs)]);
-                let back = GiveBack { number, unused };
-                if self.chance.one_in(4) { Operation::Late(back) } else { Operation::GiveBack(back) }
+                let back = GiveBack { number, unused, key };
+                if self.chance.one_in(4) { Operation::Late(vec![back]) } else { Operation::GiveBack(vec![back]) }
             }
-            (7..=11, Some((grant, charged))) => {
-                let real = self.costs();
-                Operation::Settle { number: grant.number, at: grant.at, charged, real }
+            (7..=9, Some((grant, charged, key))) => {
+                let (real, of_key) = (self.costs(), self.key().map_or([2].into(), |key| key.costs));
+                let key = key.map(|key| (key, of_key));
+                Operation::Settle { number: grant.number, at: grant.at, charged, real, key }
             }
+            (10..=11, Some((grant, ..))) => Operation::End { number: grant.number },
             (12, _) => {
                 let until = self.now + self.chance.below(9 * SECOND);
-                Operation::Hold { until, refused: vec![self.start(place); usize::from(self.chance.one_in(2))] }
+                Operation::Hold {
+                    until,
+                    refused: vec![self.start(place); usize::from(self.chance.one_in(2))],
+                    key: self.key().map(|key| key.name),
+                }
             }
             (22, _) => {
                 let later = self.chance.below(2 * SECOND);
-                Operation::Hold { until: self.now + later, refused: vec![self.start(place); 3] }
+                Operation::Hold { until: self.now + later, refused: vec![self.start(place); 3], key: None }
             }
-            (13, _) => Operation::Resume,
+            (13, _) => Operation::Resume { key: self.key().map(|key| key.name) },
             (14, _) => {
-                let to = policy(POLICIES[usize::try_from(self.chance.below(5)).unwrap()]);
+                let to = any_policy(&mut self.chance);
                 self.limits = to.len();
                 Operation::Set { policy: to, fresh: vec![self.chance.one_in(2); 2] }
             }
             (15, _) if self.chance.one_in(3) => {
                 let anew = self.chance.one_in(2).then(|| self.witness.policy().clone());
-                Operation::Clear { anew, is_empty: self.chance.one_in(2), number: self.chance.below(1 << 60) }
+                Operation::Clear {
+                    anew,
+                    is_empty: self.chance.one_in(2),
+                    number: self.chance.below(1 << 60),
+                    key: self.key().filter(|_| self.chance.one_in(2)).map(|key| key.name),
+                }
             }
             (16, _) => Operation::Here,
             (17..=20, _) => {
@@ -197,13 +250,21 @@ impl World {
                 let (waiting, span) = (1 + self.chance.below(9), self.chance.below(SECOND));
                 Operation::Lease(Ask { waiting, span, from, served: self.served(place) })
             }
-            (21, Some((grant, costs))) => {
-                let promised = grant.at + SECOND;
-                Operation::Take(Take { costs, latest: Nanos::MAX, is_open: false, promised, ..Take::default() })
+            (23..=25, _) => {
+                let take = |world: &mut World| {
+                    let (costs, latest) = (world.costs(), world.now + world.chance.below(9 * SECOND));
+                    Take { costs, latest, key: world.key(), is_open: world.chance.one_in(3), ..Take::default() }
+                };
+                let takes = (0..=self.chance.below(8)).map(|_| take(self)).collect();
+                Operation::Several { takes, span: self.chance.below(SECOND) }
+            }
+            (21, Some((grant, costs, key))) => {
+                let from = grant.at + SECOND;
+                Operation::Take(Take { costs, latest: Nanos::MAX, from, key, ..Take::default() })
             }
             _ => {
-                let (is_open, served) = (self.chance.one_in(3), self.served(place));
-                Operation::Take(Take { costs, latest, is_open, promised: 0, served })
+                let (is_open, served, key) = (self.chance.one_in(3), self.served(place), self.key());
+                Operation::Take(Take { costs, latest, is_open, served, key, ..Take::default() })
             }
         }
     }
@@ -215,7 +276,7 @@ impl World {
 
     fn served(&mut self, place: usize) -> Served {
         let starts = 0..self.chance.below(4);
-        starts.fold(Served::default(), |served, _| served.and(self.start(place).succeeded()))
+        starts.fold(Served::default(), |served, _| served.and(self.start(place).succeeded(place.is_multiple_of(3))))
     }
 }
 
@@ -230,6 +291,59 @@ proptest! {
             world.read(place);
         }
         prop_assert_eq!(saved(&loaded(&saved(&world.witness))), saved(&world.witness));
+    }
+
+    #[test]
+    fn several_are_granted_as_one_after_the_other_and_in_order_within_a_key_and_sent_again_have_the_same_answers(seed: u64) {
+        let mut world = World::new(seed);
+        for _ in 0..60 {
+            world.step();
+        }
+        let Operation::Several { takes, .. } = world.operation(23, 0) else { panic!("it is of that kind") };
+        let (time, owner) = (world.now, [1, 1]);
+        let apply = |ledger: &mut Ledger, time, sequence, operation| {
+            ledger.apply(&Record { time, owner, sequence, operation })
+        };
+        let (mut together, mut alone) = (world.witness.clone(), world.witness.clone());
+        let several = Operation::Several { takes: takes.clone(), span: Nanos::MAX };
+        let Reply::Each(answers) = apply(&mut together, time, 1, several.clone()) else { panic!("one for each") };
+        let mut before = BTreeMap::new();
+        let one = |take: &Take| {
+            let behind = match before.get(take.name()) {
+                Some(Err(_)) => return Err(Refusal::TooLong { wait: 0 }),
+                Some(Ok(before)) => Take { from: *before, ..take.clone() },
+                _ => take.clone(),
+            };
+            let answer = match apply(&mut alone, time, 0, Operation::Take(behind)) {
+                Reply::Granted(grants) => Ok(grants[0]),
+                Reply::Refused(refusal) => Err(refusal),
+                reply => panic!("{reply:?}"),
+            };
+            if answer != Err(Refusal::Never) {
+                before.insert(take.name().to_vec(), answer.map(|grant: Grant| grant.at));
+            }
+            answer
+        };
+        prop_assert_eq!(&answers, &takes.iter().map(one).collect::<Vec<_>>());
+        let later = time + world.chance.below(2 * SECOND);
+        for take in &takes {
+            let probes = [together.clone(), alone.clone()];
+            let [one, other] = probes.map(|mut ledger| apply(&mut ledger, later, 0, Operation::Take(take.clone())));
+            prop_assert_eq!(one, other, "both have granted the same");
+        }
+        let times = |answers: &[Result<Grant, Refusal>]| -> Vec<_> {
+            let grants = answers.iter().map(|answer| answer.ok().filter(|grant| grant.number > 0));
+            grants.map(|grant| grant.map(|grant| (grant.number, grant.at > later, grant.at.max(later)))).collect()
+        };
+        let again = apply(&mut together, later, 1, several);
+        let expected = times(&answers);
+        let granted = expected.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        if granted == 0 {
+            prop_assert_eq!(again, Reply::Done);
+        } else {
+            let Reply::Each(again) = again else { panic!("one for each") };
+            prop_assert_eq!(times(&again), &expected[..granted]);
+        }
     }
 
     #[test]
@@ -264,11 +378,11 @@ fn what_left_too_late_is_lost_to_a_bucket_and_leaves_no_trace_in_a_window() {
     let apply = |ledger: &mut Ledger, now, operation| {
         ledger.apply(&Record { time: now, owner: [1, 1], sequence: 0, operation });
     };
-    apply(&mut ledger, now, Operation::Late(GiveBack { number, unused: late }));
+    apply(&mut ledger, now, Operation::Late(vec![GiveBack { number, unused: late, key: None }]));
     let now = ledger.pass(90 * MILLISECOND);
     assert_eq!(left(&ledger, now), [0, 45], "five count");
     let rest = runs[8..].iter().map(|run| (run.at, Box::from([run.units]))).collect();
-    apply(&mut ledger, now - 15 * MILLISECOND, Operation::GiveBack(GiveBack { number, unused: rest }));
+    apply(&mut ledger, now - 15 * MILLISECOND, Operation::GiveBack(vec![GiveBack { number, unused: rest, key: None }]));
     let now = ledger.pass(100 * MILLISECOND);
     assert_eq!(left(&ledger, now)[1], 47, "what is given back later is no more than the rest");
 }
@@ -317,7 +431,7 @@ fn a_crowd_uses_nearly_all_of_a_bucket_and_never_more() {
                     let (owner, number, at) = (*owner, grant.number, grant.at);
                     let unused = vec![(at, Box::from([1]))];
                     let operation = if chance.one_in(2) {
-                        Operation::GiveBack(GiveBack { number, unused })
+                        Operation::GiveBack(vec![GiveBack { number, unused, key: None }])
                     } else {
                         Operation::Gone { owner, seen: now }
                     };
@@ -362,7 +476,7 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 18_384_513_867_841_358_140;
+const RECORDED: u64 = 3_135_416_281_243_634_314;
 
 /// Grants for 0 to 400 ms are given; the third start is refused.
 #[test]
@@ -373,7 +487,7 @@ fn after_a_refusal_grants_are_further_apart_and_those_before_are_outdated() {
     assert_eq!(before[4].at, 400 * MILLISECOND);
     let now = ledger.pass(200 * MILLISECOND);
     let refused = vec![ledger.pace_at(now).start(now)];
-    let operation = Operation::Hold { until: 250 * MILLISECOND, refused };
+    let operation = Operation::Hold { until: 250 * MILLISECOND, refused, key: None };
     ledger.apply(&Record { time: now, owner: [1, 1], sequence: 0, operation });
     assert!(before.iter().all(|grant| ledger.is_outdated(grant.number)));
     let after = [0; 3].map(|_| ledger.take(now, [1, 1], &take).unwrap());
@@ -381,4 +495,224 @@ fn after_a_refusal_grants_are_further_apart_and_those_before_are_outdated() {
     assert_eq!([after[1].at - after[0].at, after[2].at - after[1].at], [111_111_111; 2], "nine tenths of the pace");
     assert_eq!(ledger.pace_at(450 * MILLISECOND), ledger.pace_at(260 * MILLISECOND), "nobody starts with those");
     assert_ne!(ledger.pace_at(after[0].at), ledger.pace_at(260 * MILLISECOND));
+}
+
+/// Many take at random for a few keys, ahead of time or not, and give some back. Each grant conforms, in order of time, to
+/// the limits of its key and to those of all.
+#[test]
+fn no_key_and_not_all_together_get_more_than_their_limits_allow() {
+    for lines in ["50/s,burst=3\nper=f1\n3/s,burst=2", "9/s,window\nper=f1\n2/s,burst=1\n15/10s,window", "per=f1\n1/s"]
+    {
+        let mut chance = Chance(RandomSeed::new());
+        let policy = Policy::from_lines(lines).unwrap();
+        let (mut ledger, mut now, mut granted) = (Ledger::new(&policy, 0, 0), 0, BTreeMap::new());
+        for _ in 0..4000 {
+            now += if chance.one_in(30) { chance.below(SECOND) } else { chance.below(9 * MILLISECOND) };
+            let record = |operation| Record { time: now, owner: [1, 1], sequence: 0, operation };
+            let name: Box<[u8]> = [u8::try_from(chance.below(20)).unwrap()].into();
+            if chance.one_in(9)
+                && let Some((&number, _)) = granted.iter().next_back()
+            {
+                let Some((at, name)) = granted.remove(&number) else { continue };
+                let key = Some(OfKey::of(name));
+                let back = GiveBack { number, unused: vec![(at, [1].into())], key };
+                if at > now {
+                    ledger.apply(&record(Operation::GiveBack(vec![back])));
+                } else {
+                    granted.insert(number, (at, back.key.unwrap().name));
+                }
+                continue;
+            }
+            let key = Some(OfKey::of(name.clone()));
+            let latest = now + chance.below(4 * SECOND);
+            let take = Take { costs: [1].into(), latest, key, ..Take::default() };
+            if let Reply::Granted(grants) = ledger.apply(&record(Operation::Take(take))) {
+                granted.insert(grants[0].number, (grants[0].at, name));
+            }
+            for (number, (at, _)) in &mut granted {
+                *at = ledger.time_of(*number).unwrap_or(*at);
+            }
+        }
+        let mut times: Vec<_> = granted.into_values().collect();
+        times.sort();
+        let (mut all, mut keys) = (Limits::new(&policy, 0), BTreeMap::new());
+        for (at, name) in &times {
+            let key = keys.entry(name).or_insert_with(|| Limits::new(&policy.of_keys().unwrap().each, 0));
+            for limits in [&mut all, key] {
+                assert_eq!(limits.conforms_at(*at, 1).unwrap().0, *at, "{lines}");
+                let _ = limits.charge(*at, [*at; 2], 1);
+            }
+        }
+        assert!(times.len() > 50, "{}", times.len());
+    }
+}
+
+/// The third waits; what the first gives back is there for a fourth, for those who have read a snapshot and for others.
+#[test]
+fn what_a_key_gets_back_counts_the_same_for_all_while_others_of_it_wait() {
+    let mut ledger = Ledger::new(&Policy::from_lines("per=f1\n1/s,burst=2").unwrap(), 0, 0);
+    let take = Take { key: Some(OfKey::of(b"a"[..].into())), ..Take::of(&[1]) };
+    let grants = [0; 3].map(|_| ledger.take(0, [1, 1], &take).unwrap());
+    assert_eq!(grants.map(|grant| grant.at), [0, 0, SECOND]);
+    let operation = Operation::GiveBack(vec![take.unused(&grants[0])]);
+    ledger.apply(&Record { time: SECOND / 2, owner: [1, 1], sequence: 0, operation });
+    let next = [loaded(&saved(&ledger)), ledger].map(|mut ledger| ledger.take(SECOND / 2, [1, 1], &take).unwrap().at);
+    assert!(next[0] == next[1] && next[0] < 2 * SECOND, "{next:?}");
+}
+
+/// Units wait for long before they are asked for, and keys are forgotten meanwhile.
+#[test]
+fn units_that_cost_more_than_the_burst_of_their_key_get_no_more_than_its_rate() {
+    let mut chance = Chance(RandomSeed::new());
+    for _ in 0..40 {
+        let policy = Policy::from_lines("per=f1\n100/s,burst=1").unwrap();
+        let mut ledger = Ledger::new(&policy, 0, 0);
+        let (mut now, mut granted) = (0, BTreeMap::<u64, Vec<(Nanos, u64)>>::new());
+        for _ in 0..400 {
+            now += chance.below(40 * MILLISECOND);
+            let (name, cost) = (chance.below(12), 1 + chance.below(15));
+            let since = now.saturating_sub(chance.below(2 * SECOND));
+            let of = OfKey { costs: [cost].into(), since, ..OfKey::of(name.to_le_bytes().into()) };
+            let of = OfKey { latest: now + chance.below(100 * MILLISECOND), ..of };
+            if let Ok(grant) = ledger.take(now, [1, 1], &Take { key: Some(of), ..Take::of(&[1]) }) {
+                granted.entry(name).or_default().push((grant.at, cost));
+            }
+            ledger.pass(now);
+        }
+        assert!(granted.values().map(Vec::len).sum::<usize>() > 40);
+        for grants in granted.values() {
+            for first in 0..grants.len() {
+                // What the first cost was paid before.
+                let paid = grants[first + 1..].iter().scan(0, |sum, (at, cost)| {
+                    *sum += cost;
+                    Some((*at - grants[first].0, *sum))
+                });
+                for (time, cost) in paid {
+                    assert!(cost * 10 * MILLISECOND <= time + 10 * MILLISECOND, "{cost} in {time}: {grants:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_that_waits_for_its_own_limit_holds_up_no_other() {
+    let policy = Policy::from_lines("10/s,burst=1\nper=f1\n1/min,burst=1").unwrap();
+    let mut ledger = Ledger::new(&policy, 0, 0);
+    let mut take = |now, name: &[u8]| {
+        let key = Some(OfKey::of(name.into()));
+        ledger.take(now, [1, 1], &Take { costs: [1].into(), latest: Nanos::MAX, key, ..Take::default() }).unwrap().at
+    };
+    assert_eq!(take(0, b"a"), 0);
+    assert_eq!(take(0, b"a"), 60 * SECOND);
+    assert_eq!([take(0, b"b"), take(0, b"c"), take(0, b"d")], [100, 200, 300].map(|time| time * MILLISECOND));
+    assert_eq!(take(59_950 * MILLISECOND, b"e"), 60_100 * MILLISECOND, "the other keeps its time");
+}
+
+#[test]
+fn of_several_that_wait_for_the_limits_of_all_those_within_a_span_are_granted() {
+    let mut ledger = Ledger::new(&Policy::from_lines("10/s,burst=1\nper=f1\n1/s,burst=1").unwrap(), 0, 0);
+    let take = |name: &u8| {
+        let key = OfKey::of([*name].into());
+        Take { key: Some(key), ..Take::of(&[1]) }
+    };
+    // Another unit of the first key waits for that alone.
+    let operation = Operation::Several { takes: b"aabcdefg".iter().map(take).collect(), span: 250 * MILLISECOND };
+    let record = Record { time: 0, owner: [1, 1], sequence: 1, operation };
+    let Reply::Each(answers) = ledger.apply(&record) else { panic!("one for each") };
+    let times: Vec<_> = answers.iter().map(|answer| answer.map(|grant| grant.at / MILLISECOND)).collect();
+    let not_now = Err(Refusal::TooLong { wait: 0 });
+    assert_eq!(times, [Ok(0), Ok(1000), Ok(100), Ok(200), Ok(300), not_now, not_now, not_now]);
+}
+
+#[test]
+fn at_most_so_many_keys_are_kept_and_new_ones_wait_for_room() {
+    let policy = Policy::from_lines("per=f1\n1/s").unwrap();
+    let mut ledger = Ledger::new(&policy, 0, 0);
+    let mut take = |now, name: u64| {
+        let key = Some(OfKey::of(name.to_le_bytes().into()));
+        ledger.take(now, [1, 1], &Take { costs: [1].into(), latest: now, key, ..Take::default() }).is_ok()
+    };
+    assert_eq!((0..20_000).filter(|name| take(MILLISECOND, *name)).count(), 10_000);
+    assert!(!take(999 * MILLISECOND, 20_000));
+    assert!(take(1002 * MILLISECOND, 20_000), "the others are as new");
+}
+
+#[test]
+fn as_many_run_as_may_until_one_ends_or_its_owner_is_gone() {
+    let policy = Policy::from_lines("jobs=3\nper=f1\njobs=2").unwrap();
+    let mut ledger = Ledger::new(&policy, 0, 0);
+    let take = |ledger: &mut Ledger, owner: u64, name: &[u8]| {
+        let key = Some(OfKey::of(name.into()));
+        let take = Take { costs: [1].into(), latest: Nanos::MAX, key, ..Take::default() };
+        ledger.take(0, [owner, 0], &take).map(|grant| grant.number)
+    };
+    let first = take(&mut ledger, 1, b"a").unwrap();
+    assert!(take(&mut ledger, 2, b"a").is_ok());
+    assert_eq!(take(&mut ledger, 3, b"a"), Err(Refusal::Busy), "two of a key");
+    assert!(take(&mut ledger, 3, b"b").is_ok());
+    assert_eq!(take(&mut ledger, 3, b"c"), Err(Refusal::Busy), "three in all");
+    let apply = |ledger: &mut Ledger, operation| {
+        ledger.apply(&Record { time: 0, owner: [9, 9], sequence: 0, operation });
+    };
+    apply(&mut ledger, Operation::End { number: first });
+    assert!(take(&mut ledger, 3, b"a").is_ok());
+    apply(&mut ledger, Operation::Gone { owner: [3, 0], seen: 0 });
+    assert_eq!(ledger.running(), 1);
+    assert!(take(&mut ledger, 1, b"a").is_ok() && take(&mut ledger, 1, b"b").is_ok());
+}
+
+#[test]
+fn a_settled_grant_leaves_the_limits_of_a_key_as_if_it_had_cost_that_from_the_start() {
+    let policy = Policy::from_lines("1000/h,burst=1000\nper=f1\n100/h,burst=100").unwrap();
+    let mut ledger = Ledger::new(&policy, 0, 0);
+    let of = |cost: u64| OfKey { costs: [cost].into(), ..OfKey::of(b"a"[..].into()) };
+    let take = |ledger: &mut Ledger, now, cost, is_open| {
+        let take = Take { costs: [cost].into(), latest: Nanos::MAX, is_open, key: Some(of(cost)), ..Take::default() };
+        ledger.take(now, [1, 1], &take).unwrap()
+    };
+    let first = take(&mut ledger, 5 * SECOND, 80, true);
+    let _ = take(&mut ledger, 6 * SECOND, 10, false);
+    let (charged, real, key) = ([80].into(), [20].into(), Some((of(80), [20].into())));
+    let operation = Operation::Settle { number: first.number, at: first.at, charged, real, key };
+    ledger.apply(&Record { time: 7 * SECOND, owner: [1, 1], sequence: 0, operation });
+    assert_eq!((ledger.keys_at(7 * SECOND)[0].left[0], ledger.limits().left(7 * SECOND, 0)), (70, Some(970)));
+}
+
+/// Whether the first grant, which waits for half a second, is still good after the operation, and how many run then.
+fn after(operation: &Operation) -> (bool, usize) {
+    let mut ledger = Ledger::new(&Policy::from_lines("2/s,burst=1\nper=f1\njobs=9").unwrap(), 0, 0);
+    let of = OfKey::of(b"a"[..].into());
+    let take = Take { key: Some(of), ..Take::of(&[1]) };
+    let grants = [0; 4].map(|_| ledger.take(0, [1, 1], &take).unwrap());
+    let (time, owner) = (SECOND / 4, [2, 2]);
+    ledger.apply(&Record { time, owner, sequence: 0, operation: operation.clone() });
+    (!ledger.is_outdated_of_key(b"a", grants[1].number, grants[1].at), ledger.running())
+}
+
+#[test]
+fn only_a_pause_of_a_key_takes_back_what_was_granted_and_what_is_removed_does_not_run() {
+    let key = || Some(b"a"[..].into());
+    assert_eq!(after(&Operation::Resume { key: key() }), (true, 4));
+    let clear = |key| Operation::Clear { anew: None, is_empty: false, number: 0, key };
+    assert_eq!(after(&clear(key())), (true, 2), "those that wait for a second or longer join again");
+    assert_eq!(after(&clear(None)), (true, 2));
+    assert_eq!(after(&Operation::Hold { until: 9 * SECOND, refused: Vec::new(), key: key() }), (false, 1));
+}
+
+#[test]
+fn the_bucket_of_a_key_is_empty_after_its_pause_and_gets_back_what_was_not_used() {
+    let mut ledger = Ledger::new(&Policy::from_lines("per=f1\n1/s,burst=5").unwrap(), 0, 0);
+    let left = |ledger: &Ledger, now| ledger.keys_at(now)[0].left[0];
+    let apply = |ledger: &mut Ledger, time, operation| {
+        ledger.apply(&Record { time, owner: [1, 1], sequence: 0, operation });
+    };
+    apply(&mut ledger, 0, Operation::Hold { until: 9 * SECOND, refused: Vec::new(), key: Some(b"a"[..].into()) });
+    assert_eq!([9, 11].map(|second| left(&ledger, second * SECOND)), [0, 2]);
+    let of = OfKey { costs: [2].into(), ..OfKey::of(b"a"[..].into()) };
+    let take = Take { key: Some(of), ..Take::of(&[2]) };
+    let grant = ledger.take(11 * SECOND, [1, 1], &take).unwrap();
+    assert_eq!((grant.at, left(&ledger, 11 * SECOND)), (11 * SECOND, 0));
+    apply(&mut ledger, 11 * SECOND, Operation::GiveBack(vec![take.unused(&grant)]));
+    assert_eq!(left(&ledger, 11 * SECOND), 2);
 }

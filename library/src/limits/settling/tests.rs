@@ -58,6 +58,8 @@ enum Op {
     Settle(usize, u64),
     /// The open grant of this place cost what it was charged.
     Forget(usize),
+    /// Only so many grants stay open: the older ones cost what they were charged.
+    Keep(usize),
 }
 
 fn ops(with_window: bool) -> impl Strategy<Value = Vec<Op>> {
@@ -72,6 +74,7 @@ fn ops(with_window: bool) -> impl Strategy<Value = Vec<Op>> {
         paid => (0_u64..6).prop_map(Op::Credit),
         5 => (any::<usize>(), 0_u64..18).prop_map(|(place, real)| Op::Settle(place, real)),
         1 => any::<usize>().prop_map(Op::Forget),
+        1 => (0_usize..5).prop_map(Op::Keep),
     ];
     prop::collection::vec(op, 1..40)
 }
@@ -208,6 +211,10 @@ impl Run {
                 self.limits.forget(&grant);
             }
             Op::Forget(_) => {}
+            Op::Keep(most) => {
+                self.open.drain(..self.open.len().saturating_sub(most));
+                self.limits.settling.keep(most);
+            }
         }
     }
 
@@ -259,6 +266,8 @@ impl Run {
     }
 
     fn check(&self) {
+        let open = self.limits.settling.open.iter().map(|open| open.number);
+        assert!(open.eq(self.open.iter().map(|grant| grant.number)), "{:#?}", self.open);
         let Level { amount, at } = self.limits.states[0].level;
         assert_eq!((amount, at), replayed(&self.asked, &self.events), "{:#?}", self.events);
         let Some(window) = self.limits.fixed.terms.get(1).and_then(Terms::as_window) else { return };
@@ -434,6 +443,54 @@ proptest! {
         prop_assert!(run.limits.settling.is_empty());
     }
 
+    /// Law 11, across a change of the rate: rooms are rounded down by then, to less than a nanosecond's worth each.
+    #[test]
+    fn settling_after_a_change_of_the_rate_leaves_what_settling_before_it_leaves(
+        (asked, ops) in case(),
+        (units, period) in (1_u64..40, 1_u64..40),
+        real in 0_u64..18,
+    ) {
+        let mut run = Run::new(Asked { window: None, refills: false, ..asked });
+        for op in ops {
+            run.apply(op);
+        }
+        let set = |limits: &mut Limits| limits.set_rate(run.now, 0, Rate::new(number(units), number(period)));
+        let settle = |limits: &mut Limits| {
+            for grant in &run.open {
+                limits.settle(run.now, grant, [grant.units, real]);
+            }
+        };
+        let mut limits = [run.limits.clone(), run.limits.clone()];
+        settle(&mut limits[0]);
+        set(&mut limits[0]);
+        set(&mut limits[1]);
+        settle(&mut limits[1]);
+        let [before, after] = limits.map(|limits| limits.states[0].level);
+        let (amount, at) = (after.amount, after.at);
+        let rounded = 2 * run.open.len() as i128;
+        prop_assert_eq!({ before.at }, at);
+        prop_assert!(
+            (before.amount - rounded..=before.amount).contains(&amount),
+            "{:?} and {:?}, rounded by {}", before, after, rounded
+        );
+    }
+
+    /// What is read from a file or a server.
+    #[cfg(feature = "shared")]
+    #[test]
+    fn open_grants_have_sense_if_they_are_of_all_limits(
+        grants in prop::collection::vec((0_u64..6, 1_usize..3), 0..5),
+        limits in 1_usize..3,
+    ) {
+        let open = |(number, parts)| {
+            let part = || Part { charged: 1, counted: 0, gathered: 0, full: 0, since: Gap::NONE };
+            Open { number, parts: (0..parts).map(|_| part()).collect() }
+        };
+        let expected = grants.iter().filter(|grant| grant.1 == limits).count() == grants.len();
+        let settling = Settling { open: grants.into_iter().map(open).collect() };
+        prop_assert_eq!(settling.has_sense(limits), expected);
+    }
+
     /// Law 11, for the limits of a key, and for those of all keys together.
     #[test]
     fn settled_grants_leave_the_limits_of_a_key_as_if_they_had_cost_that_from_the_start(
@@ -446,4 +503,12 @@ proptest! {
             run.check();
         }
     }
+}
+
+#[cfg(feature = "shared")]
+#[test]
+fn more_open_grants_than_are_kept_have_no_sense() {
+    let open = |number| Open { number, parts: Box::default() };
+    let of = |count: u64| Settling { open: (0..count).map(open).collect() };
+    assert!(of(MOST as u64).has_sense(0) && !of(MOST as u64 + 1).has_sense(0));
 }

@@ -93,7 +93,7 @@ impl Handle {
             && prefix(&self.place, &self.file, known.number + 1)? == self.other
             && prefix(&self.place, &self.file, known.number)? == known
         {
-            return read_log(&self.place, &self.file, known.number, &mut self.end, &mut self.kept);
+            return read_log(&self.place, &self.file, known, &mut self.end, &mut self.kept);
         }
         let Newest { known, other, kept, end } = newest(&self.place, &self.file, &self.machine)?;
         (self.known, self.other, self.kept, self.end) = (known, other, kept, end);
@@ -113,7 +113,7 @@ impl Handle {
         (self.kept.at, self.kept.wall) = (record.time, wall);
         // Until the write succeeds, the state in the file is unknown.
         let Some(known) = self.known.take() else { return self.publish().map(|()| reply) };
-        if self.end - slots::log_of(&known) >= LOG as u64 {
+        if self.end - slots::log_of(&known) >= slots::longest_log(known.length().unwrap_or(0)) as u64 {
             self.known = Some(known);
             return self.publish().map(|()| reply);
         }
@@ -144,7 +144,7 @@ impl Handle {
 
 /// A snapshot that is too long would overwrite the other slot.
 fn check_size(place: &Place, state: &[u8]) -> Result<(), FileError> {
-    let (length, most) = (state.len() as u64, slots::SLOT - 2 * LOG as u64);
+    let (length, most) = (state.len() as u64, slots::MOST);
     let error = || io::Error::other(format!("its state is {length} bytes, and the most is {most}; set fewer limits"));
     if length > most { Err(failed("write the bucket", &place.path, error())) } else { Ok(()) }
 }
@@ -192,7 +192,7 @@ fn newest(place: &Place, file: &File, machine: &Machine) -> Result<Newest, FileE
     for (known, other) in [(both[0], both[1]), (both[1], both[0])] {
         if let Some(mut kept) = read_snapshot(place, file, known)? {
             let mut end = slots::log_of(&known);
-            read_log(place, file, known.number, &mut end, &mut kept)?;
+            read_log(place, file, known, &mut end, &mut kept)?;
             return Ok(Newest { known: Some(known), other, kept, end });
         }
     }
@@ -226,8 +226,9 @@ fn read_snapshot(place: &Place, file: &File, prefix: Prefix) -> Result<Option<Ke
 }
 
 /// Folds the complete records from `end` on: mostly few, at most a whole log.
-fn read_log(place: &Place, file: &File, number: u64, end: &mut u64, kept: &mut Kept) -> Result<(), FileError> {
-    for size in [1_000, 2 * LOG] {
+fn read_log(place: &Place, file: &File, known: Prefix, end: &mut u64, kept: &mut Kept) -> Result<(), FileError> {
+    let number = known.number;
+    for size in [1_000, slots::longest_log(known.length().unwrap_or(0)) + LOG] {
         let mut bytes = vec![0; size];
         let length = read(place, file, &mut bytes, *end)?;
         let mut rest = &bytes[..length];
@@ -267,7 +268,7 @@ mod tests {
         let machine = Machine::fake(&FakeClock::at(0), 1, 0);
         let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1)), None).unwrap();
         let before = std::fs::read(&handle.place.path).unwrap();
-        handle.kept.ledger = Ledger::new(&policy("1024/h,window", 900), 0, 0);
+        handle.kept.ledger = Ledger::new(&policy("1024/h,window", 5000), 0, 0);
         for time in 0..1024 {
             let operation = Operation::Take(Take { costs: [1].into(), ..Take::default() });
             handle.kept.ledger.apply(&Record { time, owner: [0; 2], sequence: 0, operation });

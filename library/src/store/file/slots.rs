@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// The version of the format. Raise it whenever the same ledger is written in another way, or the same operations lead to
 /// another ledger.
-pub(super) const VERSION: u64 = 6;
+pub(super) const VERSION: u64 = 8;
 
 /// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;
@@ -25,10 +25,16 @@ pub(super) fn place(number: u64) -> u64 {
 }
 
 /// The size of a slot: the largest snapshot and its log fit.
-pub(super) const SLOT: u64 = 1 << 20;
+pub(super) const SLOT: u64 = 1 << 23;
 
-/// A log of this many bytes is folded into the next snapshot.
+/// A log of this many bytes is folded into the next snapshot; a longer one after a long snapshot.
 pub(super) const LOG: usize = 1 << 12;
+const SHARE: usize = 8;
+
+/// How long the log after a snapshot of this length may get.
+pub(super) fn longest_log(snapshot: usize) -> usize {
+    LOG.max(snapshot / SHARE)
+}
 
 /// The offset of the record of the policy, which is synced whenever it changes.
 pub(super) const POLICY: u64 = HEAD as u64;
@@ -78,6 +84,9 @@ pub(super) struct Kept {
 /// Bytes before a snapshot: its number, its length, and a checksum over both and itself.
 pub(super) const PREFIX: usize = 24;
 
+/// The most bytes of a snapshot: its log fits behind it.
+pub(super) const MOST: u64 = SLOT / 4 * 3;
+
 /// Bytes before a record of the log: its length, and a checksum over that, its place, and itself.
 const RECORD: usize = 12;
 
@@ -113,7 +122,7 @@ impl Prefix {
 
     /// The length of the snapshot in bytes; `None` if none can be that long.
     pub(super) fn length(&self) -> Option<usize> {
-        let is_possible = self.length > 0 && self.length <= SLOT - (PREFIX + 2 * LOG) as u64;
+        let is_possible = self.length > 0 && self.length <= MOST;
         is_possible.then_some(usize::try_from(self.length).ok()?)
     }
 }

@@ -3,6 +3,8 @@
 //! The retries and the pace are the real ones. `cargo test --release --lib servers -- --ignored --nocapture` prints a table
 //! of all kinds of servers; the other tests look at some rows of it.
 
+mod bad;
+
 use super::super::*;
 use crate::flow::order::{KeyId, Next, Order, Rules, Unit};
 use std::cmp::Reverse;
@@ -10,7 +12,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use throttle_limits::clock::{Clock, FakeClock, MILLISECOND};
-use throttle_limits::limits::{Grant, Ledger, Operation, Policy, Reply as Answer};
+use throttle_limits::limits::{Grant, Ledger, Operation, Policy, Reply as Answer, Take};
 use throttle_limits::store::{Memory, Store, StoreError, Supply};
 
 /// What a server counts. Periods are in nanoseconds.
@@ -65,20 +67,29 @@ struct Row {
     learns: bool,
     /// So many share a bucket, the units and the slots.
     processes: usize,
-    /// The first units, so many, are refused at any time. The run ends when the others are done.
+    /// So many units are refused at any time. The run ends when the others are done.
     bad: usize,
-    /// Of so many, one is refused.
-    spread: usize,
+    /// Of the first units, one of so many is bad; `None`: any units are.
+    spread: Option<usize>,
+    /// Eight slots, six attempts, and a short backoff.
+    has_few_slots: bool,
 }
 
 impl Row {
-    fn is_bad(&self, unit: usize) -> bool {
-        unit < self.bad * self.spread && unit.is_multiple_of(self.spread)
+    /// Which units are bad.
+    fn bad(&self, chance: &mut fastrand::Rng) -> Vec<bool> {
+        let mut bad: Vec<bool> = (0..self.units).map(|unit| unit < self.bad).collect();
+        match self.spread {
+            Some(spread) => (0..self.bad).rev().for_each(|unit| bad.swap(unit, unit * spread)),
+            None => chance.shuffle(&mut bad),
+        }
+        bad
     }
 }
 
 struct Server {
     row: Row,
+    bad: Vec<bool>,
     interval: Nanos,
     /// The time at which a token bucket is full.
     full_at: Nanos,
@@ -139,6 +150,8 @@ impl Server {
 struct Came {
     took: f64,
     refused: f64,
+    /// Units that failed although the server would have served them.
+    lost: usize,
 }
 
 enum Happens {
@@ -213,6 +226,7 @@ struct Run {
     histories: Vec<History>,
     started: Vec<Nanos>,
     refused: usize,
+    lost: usize,
     asked: Nanos,
 }
 
@@ -222,7 +236,7 @@ impl Run {
     fn new(row: Row, seed: u64) -> Self {
         let interval = 1000 * SECOND / row.rate;
         let asked = interval * 10 / row.tenths;
-        let (attempts, [first, longest]) = if row.bad > 0 { (6, [50, 2000]) } else { (u32::MAX, [1000, 60_000]) };
+        let (attempts, [first, longest]) = if row.has_few_slots { (6, [50, 2000]) } else { (u32::MAX, [1000, 60_000]) };
         let policy = RetryPolicy {
             attempts: NonZeroU32::new(attempts).unwrap(),
             backoff: Backoff { first: Duration::from_millis(first), longest: Duration::from_millis(longest) },
@@ -233,9 +247,11 @@ impl Run {
             interval: Duration::from_nanos(asked),
             learns: row.learns,
         };
-        let chance = fastrand::Rng::with_seed(seed);
+        let mut chance = fastrand::Rng::with_seed(seed);
+        let bad = row.bad(&mut chance);
         let (log, counts) = (VecDeque::new(), [0; 2]);
-        let server = Server { row, interval, full_at: 0, running: 0, window: 0, counts, log, chance: chance.clone() };
+        let server =
+            Server { row, bad, interval, full_at: 0, running: 0, window: 0, counts, log, chance: chance.clone() };
         let clock = FakeClock::default();
         let limits = Policy::new(&[format!("{}/10000s", row.rate * row.tenths).parse().unwrap()], None).unwrap();
         let (store, is_shared) = (Arc::new(Memory::new(&limits, clock.clone())), row.processes > 1);
@@ -266,6 +282,7 @@ impl Run {
             histories: vec![History::default(); row.units],
             started: vec![0; row.units],
             refused: 0,
+            lost: 0,
             asked,
         }
     }
@@ -318,7 +335,7 @@ impl Run {
             }
         }
         let (took, units) = (self.now as f64, self.row.units as f64);
-        Came { took: took / ideal(&self.row), refused: self.refused as f64 / units }
+        Came { took: took / ideal(&self.row), refused: self.refused as f64 / units, lost: self.lost }
     }
 
     fn arrives(&mut self, unit: usize) {
@@ -326,7 +343,7 @@ impl Run {
         let late = self.between([row.takes * 7 / 10, row.takes * 13 / 10]);
         let answer = self.server.ask(self.now);
         match answer {
-            Ok(()) if row.is_bad(unit) => self.at(self.now + 5 * MILLISECOND, Happens::Ends(unit, false, None)),
+            Ok(()) if self.server.bad[unit] => self.at(self.now + 5 * MILLISECOND, Happens::Ends(unit, false, None)),
             Ok(()) => self.at(self.now + late + 2 * MILLISECOND, Happens::Ends(unit, true, None)),
             Err(wait) => {
                 let says = match row.says {
@@ -358,7 +375,7 @@ impl Run {
         let no_others_wait = move || others.all(History::was_told);
         let verdict = retries.judge(&None, (judged, &mut history), (&outcome, &reply), no_others_wait, chance);
         self.histories[unit] = history;
-        let Answers { hold, refused, served } = retries.take_answers(self.now);
+        let Answers { hold, refused, served, .. } = retries.take_answers(self.now);
         supply.served(served);
         if hold.is_some() || !refused.is_empty() {
             supply.hold_until(hold.map_or(0, |hold| self.now + hold), refused).unwrap();
@@ -367,11 +384,13 @@ impl Run {
         if let Some(due) = verdict.due() {
             order.add_behind(self.now, None, waiting(unit, due), retries.behind(&None, self.histories[unit])).unwrap();
         }
-        verdict == Verdict::Ok
+        let is_lost = verdict == Verdict::Failed && !self.server.bad[unit];
+        self.lost += usize::from(is_lost);
+        verdict == Verdict::Ok || is_lost
     }
 
     fn start(&mut self, place: usize) {
-        let slots = if self.row.bad > 0 { 8 } else { SLOTS / self.row.processes };
+        let slots = if self.row.has_few_slots { 8 } else { SLOTS / self.row.processes };
         while let process = &mut self.processes[place]
             && process.running < slots
         {
@@ -381,7 +400,7 @@ impl Run {
                 Some(due) if due > self.now => return self.wake(place, due),
                 Some(_) => {}
             }
-            let told = grant.map(|grant| supply.store().look(&grant, &[1]).unwrap());
+            let told = grant.map(|grant| supply.store().look(&grant, &Take::of(&[1])).unwrap());
             let told = if supply.is_outdated().unwrap() { None } else { told };
             let granted = told.unwrap_or_else(|| supply.next_run(1).unwrap().0);
             if granted.at > self.now {
@@ -463,7 +482,8 @@ fn rows_of(kind: Kind, rate: u64, takes: Nanos, units: usize) -> Vec<Row> {
         learns: true,
         processes: 1,
         bad: 0,
-        spread: 1,
+        spread: Some(1),
+        has_few_slots: false,
     };
     match kind {
         Kind::Random(_) if takes > 2 * SECOND => return Vec::new(),
@@ -569,7 +589,8 @@ const USUAL: Row = Row {
     learns: true,
     processes: 1,
     bad: 0,
-    spread: 1,
+    spread: Some(1),
+    has_few_slots: false,
 };
 
 /// The run in the middle of five by its time.
@@ -653,17 +674,4 @@ fn who_was_granted_a_start_before_others_were_refused_asks_again() {
     clock.set(waits.at);
     assert!(other.is_outdated().unwrap(), "it would come too close");
     assert!(other.next_run(1).unwrap().0.at > waits.at && !other.is_outdated().unwrap());
-}
-
-/// Law 12: the first units are refused always, as after a restart. Each takes a few calls of its own.
-#[test]
-fn bad_units_at_the_front_hold_up_no_others() {
-    for (bad, spread) in [1, 4, 8, 16].into_iter().flat_map(|bad| [(bad, 1), (bad, 3)]) {
-        for tenths in [9, 10, 12, 20] {
-            let row = Row { kind: Kind::Bucket(5), rate: 60_000, takes: 15 * MILLISECOND, tenths, ..USUAL };
-            let came = Run::new(Row { units: 300 + bad, bad, spread, ..row }, fastrand::u64(..)).run();
-            let most = 1.7 + 0.3 * bad as f64;
-            assert!(came.took < most, "{bad} bad ones, one of {spread}, asked for {tenths} tenths: {came:?}");
-        }
-    }
 }

@@ -1,0 +1,152 @@
+//! Streams and sinks of [futures](https://docs.rs/futures) that keep to a limit.
+//!
+//! ```
+//! use futures_util::{StreamExt, stream};
+//! use throttle_limits::Limiter;
+//! use throttle_limits::adapters::stream::ThrottleExt;
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::new(10, 1)?;
+//! let mut pages = stream::iter(1..=3).throttle(&limiter);
+//! while let Some(page) = pages.next().await {
+//!     println!("page {}", page?); // one every 100 ms
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::limiter::{AcquireError, AcquireOwned, Limiter};
+use futures_core::Stream;
+use futures_sink::Sink;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// Adds [`throttle`](Self::throttle) to all streams.
+pub trait ThrottleExt: Stream + Sized {
+    /// Lets each item through once it is granted. A unit is taken only when there is an item. The items become `Result`s: an
+    /// error stands for an item that was refused, for example because the limiter is closed.
+    fn throttle(self, limiter: &Limiter) -> Throttled<Self> {
+        Throttled { stream: Box::pin(self), limiter: limiter.clone(), waits: None }
+    }
+}
+
+/// Adds [`throttle_sink`](Self::throttle_sink) to all sinks.
+pub trait ThrottleSinkExt<Item>: Sink<Item> + Sized {
+    /// Becomes ready for an item once it is granted. A unit is taken for each item, and not given back if it is not sent.
+    fn throttle_sink(self, limiter: &Limiter) -> ThrottledSink<Self> {
+        ThrottledSink { sink: Box::pin(self), limiter: limiter.clone(), waits: None, is_granted: false }
+    }
+}
+
+impl<S: Stream> ThrottleExt for S {}
+impl<Item, S: Sink<Item>> ThrottleSinkExt<Item> for S {}
+
+/// A stream that keeps to a limit, see [`ThrottleExt`].
+#[must_use = "streams do nothing unless polled"]
+pub struct Throttled<S: Stream> {
+    stream: Pin<Box<S>>,
+    limiter: Limiter,
+    /// The next item.
+    waits: Option<(S::Item, AcquireOwned)>,
+}
+
+/// A sink that keeps to a limit, see [`ThrottleSinkExt`].
+#[must_use = "sinks do nothing unless polled"]
+pub struct ThrottledSink<S> {
+    sink: Pin<Box<S>>,
+    limiter: Limiter,
+    waits: Option<AcquireOwned>,
+    is_granted: bool,
+}
+
+/// Why a [`ThrottledSink`] takes no item.
+#[derive(Debug)]
+pub enum SinkError<E> {
+    /// The limiter refuses.
+    Refused(AcquireError),
+    /// The sink fails.
+    Sink(E),
+}
+
+// Nothing in it is pinned but the stream, which has a box of its own.
+impl<S: Stream> Unpin for Throttled<S> {}
+
+impl<S: Stream> Stream for Throttled<S> {
+    type Item = Result<S::Item, AcquireError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if this.waits.is_none() {
+            let Some(item) = ready!(this.stream.as_mut().poll_next(context)) else { return Poll::Ready(None) };
+            this.waits = Some((item, this.limiter.acquire_owned(1)));
+        }
+        let granted = match &mut this.waits {
+            Some((_, acquire)) => ready!(Pin::new(acquire).poll(context)),
+            None => Ok(()),
+        };
+        let item = this.waits.take().map(|(item, _)| item);
+        Poll::Ready(item.map(|item| granted.map(|()| item)))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let (own, (least, most)) = (usize::from(self.waits.is_some()), self.stream.size_hint());
+        (least.saturating_add(own), most.and_then(|most| most.checked_add(own)))
+    }
+}
+
+impl<Item, S: Sink<Item>> Sink<Item> for ThrottledSink<S> {
+    type Error = SinkError<S::Error>;
+
+    fn poll_ready(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        let this = &mut *self;
+        ready!(this.sink.as_mut().poll_ready(context)).map_err(SinkError::Sink)?;
+        if !this.is_granted {
+            let acquire = this.waits.get_or_insert_with(|| this.limiter.acquire_owned(1));
+            let granted = ready!(Pin::new(acquire).poll(context));
+            this.waits = None;
+            granted.map_err(SinkError::Refused)?;
+            this.is_granted = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: Item) -> Result<(), Self::Error> {
+        self.is_granted = false;
+        self.sink.as_mut().start_send(item).map_err(SinkError::Sink)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.sink.as_mut().poll_flush(context).map_err(SinkError::Sink)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.sink.as_mut().poll_close(context).map_err(SinkError::Sink)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for SinkError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SinkError::Refused(error) => error.fmt(f),
+            SinkError::Sink(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: Error> Error for SinkError<E> {}
+
+impl<S: Stream> fmt::Debug for Throttled<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Throttled").field("limiter", &self.limiter).finish_non_exhaustive()
+    }
+}
+
+impl<S> fmt::Debug for ThrottledSink<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThrottledSink").field("limiter", &self.limiter).finish_non_exhaustive()
+    }
+}

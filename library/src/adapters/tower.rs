@@ -1,0 +1,167 @@
+//! A limit for a service of [tower](https://docs.rs/tower).
+//!
+//! ```
+//! use throttle_limits::adapters::tower::LimitLayer;
+//! use throttle_limits::limiter::{Keyed, Limiter};
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
+//!
+//! struct Request {
+//!     user: u64,
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! let all = Limiter::new(100, 10)?;
+//! let users: Keyed<u64> = Limiter::builder().limit("2/s,burst=2".parse()?).keyed_within(&all)?;
+//! let service = ServiceBuilder::new()
+//!     .layer(LimitLayer::per_key(&users, |request: &Request| request.user).shed())
+//!     .service(service_fn(|request: Request| async move { Ok::<_, std::io::Error>(request.user) }));
+//! assert_eq!(service.oneshot(Request { user: 7 }).await?, 7);
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::limiter::{AcquireError, IntoCosts, Keyed, Limiter};
+use crate::limits::AsKey;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::hash::Hash;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// The error of a service behind a limit: an [`AcquireError`] if the request was refused, or else that of the service.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+type Waits = Pin<Box<dyn Future<Output = Result<(), AcquireError>> + Send>>;
+
+/// Begins to wait for a request, at most for so long.
+type Begin<Request> = dyn Fn(&Request, Option<Duration>) -> Waits + Send + Sync;
+
+/// Limits the requests to a service. Each waits for its grant, first in, first out, and is then passed on. To refuse
+/// instead of waiting: [`shed`](Self::shed).
+///
+/// The grant is taken in `call`, not in `poll_ready`: a request that is not sent takes nothing. So a service that is always
+/// ready lets any number of requests wait; bound them with [`max_waiters`](crate::limiter::Builder::max_waiters).
+pub struct LimitLayer<Request> {
+    begin: Arc<Begin<Request>>,
+    most_wait: Option<Duration>,
+}
+
+/// A service behind a limit, see [`LimitLayer`].
+pub struct Limited<S, Request> {
+    inner: S,
+    layer: LimitLayer<Request>,
+}
+
+impl<Request> LimitLayer<Request> {
+    /// Each request costs 1.
+    #[must_use]
+    pub fn new(limiter: &Limiter) -> Self {
+        LimitLayer::with_costs(limiter, |_| 1)
+    }
+
+    /// Each request costs what `costs` says, for example its tokens.
+    pub fn with_costs<C: IntoCosts>(limiter: &Limiter, costs: impl Fn(&Request) -> C + Send + Sync + 'static) -> Self {
+        let limiter = limiter.clone();
+        let begin = move |request: &Request, most_wait: Option<Duration>| -> Waits {
+            let acquire = limiter.acquire_owned(costs(request));
+            Box::pin(match most_wait {
+                Some(limit) => acquire.timeout(limit),
+                None => acquire,
+            })
+        };
+        LimitLayer { begin: Arc::new(begin), most_wait: None }
+    }
+
+    /// Each request costs its key 1, for example its user or host.
+    pub fn per_key<K: AsKey<K> + Hash + Send + Sync + 'static>(
+        keyed: &Keyed<K>,
+        key: impl Fn(&Request) -> K + Send + Sync + 'static,
+    ) -> Self {
+        let keyed = keyed.clone();
+        let begin = move |request: &Request, most_wait: Option<Duration>| -> Waits {
+            let (keyed, key) = (keyed.clone(), key(request));
+            Box::pin(async move {
+                match most_wait {
+                    Some(limit) => keyed.acquire_timeout(&key, 1, limit).await,
+                    None => keyed.acquire(&key, 1).await,
+                }
+            })
+        };
+        LimitLayer { begin: Arc::new(begin), most_wait: None }
+    }
+
+    /// Refuses each request that would have to wait.
+    #[must_use]
+    pub fn shed(self) -> Self {
+        self.timeout(Duration::ZERO)
+    }
+
+    /// Refuses each request that would have to wait for longer than `limit`.
+    #[must_use]
+    pub fn timeout(self, limit: Duration) -> Self {
+        LimitLayer { most_wait: Some(limit), ..self }
+    }
+}
+
+impl<S, Request> Layer<S> for LimitLayer<Request> {
+    type Service = Limited<S, Request>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Limited { inner, layer: self.clone() }
+    }
+}
+
+impl<S, Request> Service<Request> for Limited<S, Request>
+where
+    S: Service<Request, Error: Into<BoxError>, Future: Send> + Clone + Send + 'static,
+    Request: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let waits = (self.layer.begin)(&request, self.layer.most_wait);
+        // The one that is ready is called; its clone has to become ready first.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        Box::pin(async move {
+            waits.await?;
+            inner.call(request).await.map_err(Into::into)
+        })
+    }
+}
+
+impl<Request> Clone for LimitLayer<Request> {
+    fn clone(&self) -> Self {
+        LimitLayer { begin: Arc::clone(&self.begin), most_wait: self.most_wait }
+    }
+}
+
+impl<S: Clone, Request> Clone for Limited<S, Request> {
+    fn clone(&self) -> Self {
+        Limited { inner: self.inner.clone(), layer: self.layer.clone() }
+    }
+}
+
+impl<Request> fmt::Debug for LimitLayer<Request> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitLayer").field("most_wait", &self.most_wait).finish_non_exhaustive()
+    }
+}
+
+impl<S: fmt::Debug, Request> fmt::Debug for Limited<S, Request> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limited").field("inner", &self.inner).field("layer", &self.layer).finish()
+    }
+}

@@ -1,0 +1,54 @@
+//! A random wait after a grant, so that many programs that were told the same time do not come together.
+
+use super::costs::IntoCosts;
+use super::error::AcquireError;
+use super::handle::Limiter;
+use super::queue::Queue;
+use super::rules::Rules;
+use super::shared::Shared;
+use crate::limits::Limits;
+use std::convert::Infallible;
+use std::time::Duration;
+
+impl Limiter {
+    /// Like [`acquire`](Self::acquire), and then waits for what `jitter` returns, on the same clock. `jitter` is called once
+    /// the units are granted; it brings its own random numbers.
+    ///
+    /// The grant is as exact as any, and nobody behind waits for the jitter. So requests may leave in another order, and in a
+    /// short time a few more than were granted in it. A future that is dropped before the grant takes nothing; one that is
+    /// dropped after it has taken its units. If `jitter` panics, the caller's poll does, and the units are taken.
+    ///
+    /// ```
+    /// use std::hash::{BuildHasher, RandomState};
+    /// use std::time::Duration;
+    /// use throttle_limits::Limiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(5, 2)?;
+    /// // Up to 50 ms; or of the crate rand, with a seed in tests.
+    /// let jitter = || Duration::from_millis(RandomState::new().hash_one(0) % 50);
+    /// limiter.acquire_with_jitter(1, jitter).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError`]; nothing is taken then, except by [`AcquireError::NoTimer`] during the jitter.
+    pub async fn acquire_with_jitter(
+        &self,
+        costs: impl IntoCosts,
+        jitter: impl FnOnce() -> Duration,
+    ) -> Result<(), AcquireError> {
+        self.acquire(costs).await?;
+        self.sleep(jitter()).await
+    }
+
+    /// A queue of its own, without limits, that is paused for so long.
+    async fn sleep(&self, time: Duration) -> Result<(), AcquireError> {
+        let queue = |now| Ok::<_, Infallible>(Queue::new(Limits::none(now), Rules::default(), None));
+        let Ok(shared) = Shared::new(self.shared.time.clone(), queue);
+        shared.pause_until(shared.time.after(time));
+        Limiter { shared, within: None }.acquire_owned(1).await
+    }
+}

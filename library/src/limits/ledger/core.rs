@@ -1,0 +1,532 @@
+//! The ledger itself, and what changes it but requests.
+
+use super::entry::{Charge, Entry};
+use super::jobs::Jobs;
+use super::keys::{KeyView, Keys};
+use super::operation::{Counts, GiveBack, OfKey, Operation, Owner, Recent, Record, Reply, Waiting};
+use crate::clock::Nanos;
+use crate::limits::costs::CostList;
+use crate::limits::grant::{Grant, LOOK, Refusal};
+use crate::limits::pace::Pace;
+use crate::limits::policy::Policy;
+use crate::limits::together::Limits;
+use std::collections::VecDeque;
+
+/// The most entries. Beyond that, reservations for later times are charged together, and cannot be given back.
+pub(super) const MOST: usize = 1024;
+
+/// The most runs of one lease.
+pub(super) const RUNS: usize = 1024;
+
+/// Of so many that waited the ledger remembers their times after these have come.
+pub(super) const MOVED: usize = 64;
+
+/// Of so many operations the ledger remembers that it has applied them.
+pub(super) const RECENT: usize = 64;
+
+/// The time between two calls that `policy` asks for; 0 if nothing limits them.
+pub(super) fn asked(policy: &Policy) -> Nanos {
+    policy.of_units().fastest().map_or(0, |rate| rate.period().div_ceil(rate.units()))
+}
+
+/// The limits of a bucket, those who wait for them, and what happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    pub(super) policy: Policy,
+    /// The limits before the first entry.
+    pub(super) base: Limits,
+    /// The limits with all entries charged.
+    pub(super) all: Limits,
+    pub(super) entries: VecDeque<Entry>,
+    /// The number of the latest grant. No number is used twice.
+    pub(super) number: u64,
+    /// Grants before this one can no longer be given back.
+    pub(super) first: u64,
+    /// Numbers and times of those that moved up, and whose time has come since: their owners may not know yet.
+    pub(super) moved: VecDeque<(u64, Nanos)>,
+    /// The latest operations of owners, and the grants they led to: oldest first.
+    pub(super) recent: VecDeque<Recent>,
+    pub(super) counts: Counts,
+    /// How fast calls start, if a server allows less than the limits.
+    pub(super) pace: Pace,
+    /// Grants up to this number were given before a server refused something.
+    pub(super) outdated: u64,
+    /// The keys, if each has limits of its own.
+    pub(super) keys: Option<Keys>,
+    /// The commands that run, if they are counted.
+    pub(super) jobs: Jobs,
+}
+
+impl Ledger {
+    /// The limits of `policy` in their initial state at `now`. Grants get numbers after `number`: a bucket that is made anew
+    /// uses none of those before.
+    #[must_use]
+    pub fn new(policy: &Policy, now: Nanos, number: u64) -> Self {
+        Ledger {
+            policy: policy.clone(),
+            base: Limits::new(policy, now),
+            all: Limits::new(policy, now),
+            entries: VecDeque::new(),
+            number,
+            first: number + 1,
+            moved: VecDeque::new(),
+            recent: VecDeque::new(),
+            counts: Counts { since: now, ..Counts::default() },
+            pace: Pace::new(asked(policy)),
+            outdated: 0,
+            keys: Keys::new(policy, now),
+            jobs: Jobs::default(),
+        }
+    }
+
+    /// Applies an operation. One that was applied before, and is sent again, has its answer repeated and changes nothing.
+    pub(crate) fn apply(&mut self, record: &Record) -> Reply {
+        let now = self.pass(record.time);
+        let (owner, sequence) = (record.owner, record.sequence);
+        self.entries
+            .iter_mut()
+            .filter(|entry| entry.owner == owner)
+            .for_each(|entry| entry.seen_after = now.saturating_sub(entry.asked));
+        self.jobs.see(owner, now);
+        let is_it = |recent: &&Recent| recent.owner == owner && recent.sequence >= sequence && sequence > 0;
+        if let Some(before) = self.recent.iter().find(is_it) {
+            return self.repeated(*before);
+        }
+        let reply = match &record.operation {
+            Operation::Take(take) => {
+                self.served(now, take.served);
+                self.take(now, owner, take).map(|grant| vec![grant]).into()
+            }
+            Operation::Several { takes, span } => {
+                for take in takes {
+                    self.served(now, take.served);
+                }
+                Reply::Each(self.several(now, owner, takes, *span))
+            }
+            Operation::Lease(lease) => {
+                self.served(now, lease.served);
+                self.lease(now, owner, lease).into()
+            }
+            operation => {
+                self.change(now, operation);
+                Reply::Done
+            }
+        };
+        self.remember(record, &reply);
+        reply
+    }
+
+    pub(super) fn change(&mut self, now: Nanos, operation: &Operation) {
+        let known = self.first..=self.number;
+        let is_known = |number| known.contains(&number);
+        match operation {
+            // Others are of a bucket that was lost, or cleared.
+            Operation::GiveBack(unused) => {
+                unused.iter().filter(|back| is_known(back.number)).for_each(|back| self.give_back(now, back));
+            }
+            Operation::Late(unused) => {
+                unused.iter().filter(|back| is_known(back.number)).for_each(|back| self.late(now, back));
+            }
+            Operation::Settle { number, at, charged, real, key } => {
+                self.settle(now, (*number, *at), [charged, real], key.as_ref());
+            }
+            Operation::Hold { until, key: Some(key), .. } => self.hold_key(now, key, *until),
+            Operation::Hold { until, refused, key: None } => {
+                self.refused(now, refused, *until);
+                self.hold_until(now, *until);
+            }
+            Operation::Resume { key: Some(key) } => self.change_key(now, key, 0, |_| true),
+            Operation::Resume { key: None } => self.resume(now),
+            Operation::Set { policy, fresh } => self.set(now, policy, fresh),
+            Operation::Clear { key: Some(key), .. } => self.change_key(now, key, 0, |entry| !entry.moves()),
+            Operation::Clear { anew, is_empty, number, .. } => self.clear(now, anew.as_ref(), *is_empty, *number),
+            Operation::End { number } => self.jobs.end(*number),
+            Operation::Gone { owner, seen } => self.gone(now, *owner, *seen),
+            Operation::Take(_) | Operation::Several { .. } | Operation::Lease(_) | Operation::Here => {}
+        }
+    }
+
+    /// An operation without a number is never sent again.
+    pub(super) fn remember(&mut self, record: &Record, reply: &Reply) {
+        if record.sequence == 0 {
+            return;
+        }
+        let ((number, at), granted) = reply.summary();
+        self.recent.retain(|recent| recent.owner != record.owner);
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(Recent { owner: record.owner, sequence: record.sequence, number, granted, at });
+    }
+
+    /// The answer to an operation that was applied before.
+    pub(super) fn repeated(&self, before: Recent) -> Reply {
+        if before.granted > 0 {
+            // The time of a grant that is no entry any more has come.
+            let passed = |number| Grant::computed(self.all.asked, 0, None, number);
+            let granted = |number| self.entry(number).map_or(passed(number), |entry| entry.granted(None));
+            let mut numbers = before.number..;
+            let each = (0..u64::BITS - before.granted.leading_zeros()).map(|place| {
+                let is_granted = before.granted >> place & 1 == 1;
+                let number = if is_granted { numbers.next() } else { None };
+                number.map(granted).ok_or(Refusal::TooLong { wait: 0 })
+            });
+            return Reply::Each(each.collect());
+        }
+        match (before.number, self.entry(before.number)) {
+            (0, _) if before.at == 0 => Reply::Done,
+            (_, Some(Entry { charge: Charge::Runs { runs }, .. })) => {
+                let grant = |(at, units): &(Nanos, u64)| Grant::computed(*at, *units, None, before.number);
+                Reply::Granted(runs.iter().map(grant).collect())
+            }
+            (number, Some(entry)) => Reply::Granted(vec![entry.granted(None).numbered(number)]),
+            (number, None) => Reply::Granted(vec![Grant::computed(before.at, 0, None, number)]),
+        }
+    }
+
+    pub(super) fn give_back(&mut self, now: Nanos, back: &GiveBack) {
+        let Some(place) = self.entries.iter().position(|entry| entry.number == back.number) else {
+            return self.credit(now, back);
+        };
+        let is_last = self.entries.range(place + 1..).all(Entry::is_hold);
+        let entry = &mut self.entries[place];
+        let returned = match &entry.charge {
+            Charge::Runs { .. } if is_last => entry.cut(back.unused.iter().map(|(_, costs)| costs.largest()).sum()),
+            Charge::One { moves, key, .. } if entry.at > now && (*moves || is_last || key.is_some()) => entry.cost(),
+            _ => return self.credit(now, back),
+        };
+        self.jobs.end(back.number);
+        self.counts.given_back = self.counts.given_back.saturating_add(returned);
+        let is_used = matches!(&entry.charge, Charge::Runs { runs } if !runs.is_empty());
+        if !is_used {
+            self.entries.remove(place);
+        }
+        self.recharge(now, true);
+    }
+
+    /// Credits what was granted before and not used, unless something lies ahead.
+    pub(super) fn credit(&mut self, now: Nanos, back: &GiveBack) {
+        self.settle_past(now);
+        self.jobs.end(back.number);
+        let has_entries = !self.entries.is_empty();
+        for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
+            let grant = Grant::computed(*at, costs.largest(), None, back.number);
+            if let (Some(keys), Some(of)) = (&mut self.keys, &back.key) {
+                keys.give_back(now, &grant, of);
+            }
+            if has_entries {
+                // Those of the key that wait are charged behind what it got back.
+                self.recharge(now, false);
+                continue;
+            }
+            self.counts.given_back = self.counts.given_back.saturating_add(grant.units);
+            for limits in [&mut self.base, &mut self.all] {
+                limits.give_back(now, &grant, costs);
+            }
+        }
+    }
+
+    /// What was granted for a time before now was not used. Buckets have lost that time.
+    pub(super) fn late(&mut self, now: Nanos, back: &GiveBack) {
+        self.settle_past(now);
+        for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
+            self.counts.given_back = self.counts.given_back.saturating_add(costs.largest());
+            self.base.forget_in_windows(*at, costs);
+            if let (Some(keys), Some(of)) = (&mut self.keys, &back.key) {
+                keys.late(now, *at, of);
+            }
+        }
+        self.jobs.end(back.number);
+        self.base.settling.forget(back.number);
+        self.recharge(now, true);
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        now: Nanos,
+        (number, at): (u64, Nanos),
+        [charged, real]: [&[u64]; 2],
+        of_key: Option<&(OfKey, Box<[u64]>)>,
+    ) {
+        let place = self.entries.iter().position(|entry| entry.number == number && number > 0);
+        let largest = real.largest().max(of_key.map_or(0, |(_, real)| (&**real).largest()));
+        if let Some(place) = place {
+            match &mut self.entries[place].charge {
+                Charge::One { costs, key, .. } if largest > 0 => {
+                    *costs = real.into();
+                    key.iter_mut().zip(of_key).for_each(|(of, (_, real))| of.costs.clone_from(real));
+                }
+                Charge::One { .. } => drop(self.entries.remove(place)),
+                Charge::Runs { .. } | Charge::Hold => {}
+            }
+        } else {
+            self.base.settle(now, &Grant::computed(at, charged.largest(), None, number), [charged, real]);
+            if let (Some(keys), Some((of, real))) = (&mut self.keys, of_key) {
+                keys.settle(now, (number, at), of, real);
+            }
+        }
+        self.recharge(now, true);
+    }
+
+    /// Grants nothing of this key before `until`. What was granted to it for a time after now is taken back.
+    pub(super) fn hold_key(&mut self, now: Nanos, name: &[u8], until: Nanos) {
+        if until > now {
+            self.change_key(now, name, until, |_| false);
+        }
+    }
+
+    /// Holds a key until then, or lifts its hold, and keeps only some of its entries.
+    pub(super) fn change_key(&mut self, now: Nanos, name: &[u8], until: Nanos, keeps: impl Fn(&Entry) -> bool) {
+        let Some(keys) = &mut self.keys else { return };
+        keys.hold(now, name, until, self.number);
+        self.keep(|entry| entry.at <= now || entry.of_key().is_none_or(|of| *of.name != *name) || keeps(entry));
+        self.recharge(now, true);
+    }
+
+    /// Keeps only some of the entries. The commands of the others do not run.
+    fn keep(&mut self, keeps: impl Fn(&Entry) -> bool) {
+        let jobs = &mut self.jobs;
+        self.entries.retain(|entry| {
+            let is_kept = keeps(entry);
+            if !is_kept {
+                jobs.end(entry.number);
+            }
+            is_kept
+        });
+    }
+
+    /// Grants nothing before `until`, also not to those who move up. A grant for an earlier time keeps it.
+    pub(super) fn hold_until(&mut self, now: Nanos, until: Nanos) {
+        if until <= now {
+            return;
+        }
+        let until = self.paused_until().unwrap_or(0).max(until);
+        self.entries.retain(|entry| !entry.is_hold());
+        let place = self.entries.partition_point(|entry| entry.at <= until);
+        let hold = Entry { number: 0, owner: [0; 2], asked: now, seen_after: 0, at: until, charge: Charge::Hold };
+        self.entries.insert(place, hold);
+        self.recharge(now, true);
+    }
+
+    pub(super) fn resume(&mut self, now: Nanos) {
+        self.keys.iter_mut().for_each(Keys::resume);
+        self.entries.retain(|entry| !entry.is_hold());
+        self.recharge(now, true);
+    }
+
+    pub(super) fn set(&mut self, now: Nanos, policy: &Policy, fresh: &[bool]) {
+        self.settle_past(now);
+        self.base.set(now, policy, fresh);
+        let fresh_keys = fresh.get(policy.len()..).unwrap_or(&[]);
+        let is_same = self.policy.of_keys().zip(policy.of_keys()).is_some_and(|(keys, others)| keys.per == others.per);
+        let before = self.keys.take().filter(|_| is_same);
+        self.keys = before.map_or_else(|| Keys::new(policy, now), |keys| keys.set(now, policy, fresh_keys));
+        self.policy = policy.clone();
+        self.learn_anew(false);
+        self.recharge(now, true);
+    }
+
+    pub(super) fn clear(&mut self, now: Nanos, anew: Option<&Policy>, is_empty: bool, number: u64) {
+        self.settle_past(now);
+        self.keep(|entry| !entry.is_hold() && !entry.moves());
+        if let Some(policy) = anew {
+            self.entries.clear();
+            (self.policy, self.base) = (policy.clone(), Limits::new(policy, now));
+            (self.keys, self.jobs) = (Keys::new(policy, now), Jobs::default());
+            self.counts = Counts { since: now, ..Counts::default() };
+            self.number = number;
+        }
+        if is_empty {
+            self.base.empty(now);
+        }
+        self.keys.iter_mut().for_each(Keys::resume);
+        self.learn_anew(true);
+        self.first = self.number + 1;
+        self.recharge(now, true);
+    }
+
+    pub(super) fn gone(&mut self, now: Nanos, owner: Owner, seen: Nanos) {
+        let before = self.entries.len();
+        self.jobs.gone(owner, seen);
+        let waits = |entry: &Entry| (entry.moves() || entry.of_key().is_some()) && entry.at > now;
+        self.entries.retain(|entry| !(waits(entry) && entry.owner == owner && entry.seen() <= seen));
+        if self.entries.len() < before {
+            self.recharge(now, true);
+        }
+    }
+
+    /// Charges what can no longer change to `base`: grants whose time has come. The latest lease stays, so that it can be
+    /// given back in part. Returns the time, if it is not before that of the latest operation.
+    pub(crate) fn pass(&mut self, now: Nanos) -> Nanos {
+        let now = self.all.in_order(now);
+        while let Some(entry) = self.entries.front().filter(|entry| entry.at <= now) {
+            if matches!(entry.charge, Charge::Runs { .. }) && self.entries.range(1..).all(Entry::is_hold) {
+                break;
+            }
+            self.pop();
+        }
+        self.all.asked = now;
+        now
+    }
+
+    /// Removes the first entry, and charges it to `base`.
+    pub(super) fn pop(&mut self) {
+        let Some(entry) = self.entries.pop_front() else { return };
+        self.pass_entry(&entry);
+        if let Entry { number, at, charge: Charge::One { moves: true, .. }, .. } = entry {
+            if self.moved.len() == MOVED {
+                self.moved.pop_front();
+            }
+            self.moved.push_back((number, at));
+        }
+    }
+
+    /// Charges all grants whose time has come to `base`, also parts of leases.
+    pub(super) fn settle_past(&mut self, now: Nanos) {
+        while let Some(entry) = self.entries.front_mut() {
+            if entry.at > now {
+                if let Some(past) = entry.split_past(now) {
+                    self.pass_entry(&past);
+                }
+                break;
+            }
+            self.pop();
+        }
+    }
+
+    /// Charges all entries again. Those that `may_move` get the least time that their owners learn of before.
+    pub(super) fn recharge(&mut self, now: Nanos, may_move: bool) {
+        let mut all = self.base.clone();
+        self.keys.iter_mut().for_each(Keys::clear_ahead);
+        let soon = now.saturating_add(LOOK);
+        // Nobody moves into a hold.
+        let fixed = self.entries.iter().rposition(Entry::is_hold).unwrap_or(0);
+        for (place, entry) in self.entries.iter_mut().enumerate() {
+            if may_move && place >= fixed && entry.at > soon && entry.moves() {
+                let Charge::One { costs, key, .. } = &entry.charge else { continue };
+                let of_key = self.keys.as_ref().zip(key.as_ref()).map(|(keys, of)| keys.conforms_at(entry.asked, of));
+                let own = of_key.transpose().ok().flatten().map_or(soon, |(at, _)| at.max(soon));
+                let conforms = all.conforms_at(entry.asked, costs);
+                entry.at = conforms.map_or(entry.at, |(at, _)| at.max(own).min(entry.at));
+            }
+            entry.apply(&mut all);
+            self.keys.iter_mut().for_each(|keys| keys.charge_ahead(entry));
+        }
+        if !self.entries.iter().is_sorted_by_key(|entry| entry.at) {
+            self.entries.make_contiguous().sort_by_key(|entry| entry.at);
+        }
+        all.asked = now.max(all.asked);
+        self.all = all;
+    }
+
+    pub(super) fn entry(&self, number: u64) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.number == number && number > 0)
+    }
+
+    /// The time of a grant that could move up, if it is known.
+    pub(crate) fn time_of(&self, number: u64) -> Option<Nanos> {
+        let moved = || self.moved.iter().find(|(moved, _)| *moved == number).map(|(_, at)| *at);
+        self.entry(number).map(|entry| entry.at).or_else(moved)
+    }
+
+    /// Clamps clock readings that arrive out of order.
+    pub(crate) fn in_order(&self, now: Nanos) -> Nanos {
+        self.all.in_order(now)
+    }
+
+    /// The limits with everything that was granted.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.all
+    }
+
+    /// The grant, the latest one, whose time has come, will be settled.
+    pub(crate) fn open(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
+        self.settle_past(now);
+        if self.entries.is_empty() && grant.number == self.number {
+            for limits in [&mut self.base, &mut self.all] {
+                limits.open(grant, costs);
+            }
+        }
+    }
+
+    /// Windows count what was granted from `now` on, when it leaves.
+    pub(crate) fn hand_over(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
+        if self.all.has_windows() {
+            self.settle_past(now);
+            self.base.hand_over(grant, costs, now);
+            self.recharge(now, false);
+        }
+    }
+
+    /// Goes on as if everything that the limits allow had been taken at `now`.
+    pub(crate) fn use_up(&mut self, now: Nanos) {
+        self.base.use_up(now);
+        self.recharge(now, false);
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The keys that are not as new, by name.
+    pub(crate) fn keys_at(&self, now: Nanos) -> Vec<KeyView> {
+        let waits = |name: &[u8]| {
+            let ahead = self.entries.iter().filter(|entry| entry.at > now);
+            ahead.filter(|entry| entry.of_key().is_some_and(|of| *of.name == *name)).count()
+        };
+        let count = |name: &[u8]| [waits(name), self.jobs.of_key(name)];
+        self.keys.as_ref().map_or_else(Vec::new, |keys| keys.views(now, count))
+    }
+
+    /// When a unit of this key would conform to the limits of its key alone.
+    pub(crate) fn own_time(&self, now: Nanos, of: &OfKey) -> Nanos {
+        self.keys.as_ref().map_or(now, |keys| keys.own_time(now, of))
+    }
+
+    /// Whether as many commands run as may, of this key or in all.
+    pub(crate) fn is_busy(&self, name: &[u8], with: [usize; 2]) -> bool {
+        !self.jobs.has_room(&self.policy, name, with)
+    }
+
+    /// The number of the latest grant.
+    pub(crate) fn latest(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether a grant of this key was taken back when a server refused something.
+    pub(crate) fn is_outdated_of_key(&self, name: &[u8], number: u64, at: Nanos) -> bool {
+        self.keys.as_ref().is_some_and(|keys| keys.is_outdated(name, number, at))
+    }
+
+    /// How many commands run, if they are counted.
+    pub(crate) fn running(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Until when nothing is granted to newcomers, if there is a hold.
+    pub(crate) fn paused_until(&self) -> Option<Nanos> {
+        self.entries.iter().find(|entry| entry.is_hold()).map(|entry| entry.at)
+    }
+
+    /// Those who wait for long, in order.
+    pub(crate) fn waiting(&self, now: Nanos) -> Vec<Waiting> {
+        let ahead = self.entries.iter().filter(|entry| entry.at > now && entry.waits());
+        ahead.map(|entry| Waiting { cost: entry.cost(), wait: entry.at - now }).collect()
+    }
+
+    /// Whether the owner waits for a grant.
+    #[cfg(feature = "shared")]
+    pub(crate) fn waits(&self, owner: Owner, now: Nanos) -> bool {
+        self.entries.iter().any(|entry| entry.owner == owner && entry.moves() && entry.at > now)
+    }
+
+    /// Those who wait or whose commands are counted, and when each was last seen.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (Owner, Nanos)> {
+        let waiting = self.entries.iter().filter(|entry| entry.moves() || entry.of_key().is_some());
+        waiting.map(|entry| (entry.owner, entry.seen())).chain(self.jobs.owners())
+    }
+}

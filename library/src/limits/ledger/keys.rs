@@ -1,0 +1,340 @@
+//! The keys of a bucket: each has limits of its own, in a thin state. A key that is not here is as new as the bucket.
+
+use super::entry::{Charge, Entry};
+use super::operation::OfKey;
+use crate::clock::{MILLISECOND, Nanos, SECOND};
+use crate::limits::each::{Charged, Each, Thin};
+use crate::limits::grant::{Grant, Refusal};
+use crate::limits::policy::{OfKeys, Policy};
+use crate::limits::together::Limits;
+#[cfg(feature = "shared")]
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// Of so many grants of each key it is remembered that they will be settled.
+const OPEN: usize = 64;
+
+/// A key's name.
+pub(super) type Name = Box<[u8]>;
+
+/// The most keys that are not as new. Beyond that, new ones wait.
+const MOST: usize = 10_000;
+
+/// All keys together take about so many bytes at most.
+const MOST_BYTES: usize = 5 << 20;
+
+/// A name takes about so many bytes at most.
+const LONGEST: usize = 216;
+
+/// So many others are looked at for each key that is added, to forget those that are as new.
+const LOOKED_AT: usize = 2;
+
+/// A key is kept for so long after it is as new again, if there is room: what costs more than the burst may have waited since
+/// then.
+const KEPT: Nanos = 60 * SECOND;
+
+/// While there is no room, all keys are looked at, but not more often than this.
+const BETWEEN_SWEEPS: Nanos = 100 * MILLISECOND;
+
+/// The keys that are not as new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Keys {
+    each: Each,
+    most: usize,
+    /// What is saved of them.
+    pub(super) kept: Kept,
+    /// The states with all entries charged, of keys that have some.
+    ahead: BTreeMap<Name, Thin>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
+pub(super) struct Kept {
+    /// When the keys that are not here were made.
+    made: Nanos,
+    states: BTreeMap<Name, OneKey>,
+    /// The key that was looked at last, and when all were.
+    hand: Name,
+    swept: Nanos,
+    /// If there was no room then: when one of them is as new, if nothing more is granted to it.
+    room_at: Nanos,
+    /// Keys that were forgotten were as new by this time.
+    forgotten: Nanos,
+}
+
+/// The state of a key before its first entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
+struct OneKey {
+    thin: Thin,
+    /// Nothing is granted before this time, and the buckets are empty then. 0: it counts in the state already.
+    hold: Nanos,
+    /// Grants up to this number, for later times than that, were taken back when a server refused something.
+    outdated: (u64, Nanos),
+}
+
+impl Keys {
+    /// The keys of `policy`, all as new as at `now`. `None` if it has none.
+    pub(super) fn new(policy: &Policy, now: Nanos) -> Option<Self> {
+        Keys::of(policy, Kept { made: now, ..Kept::default() })
+    }
+
+    /// The same with these states.
+    pub(super) fn of(policy: &Policy, kept: Kept) -> Option<Self> {
+        let OfKeys { each, .. } = policy.of_keys()?;
+        let each = Each::of(Limits::new(each, kept.made));
+        let most = (MOST_BYTES / (LONGEST + each.bytes_of_state())).clamp(1, MOST);
+        Some(Keys { each, most, kept, ahead: BTreeMap::new() })
+    }
+
+    /// Whether what was saved is of these limits.
+    #[cfg(feature = "shared")]
+    pub(super) fn has_sense(&self) -> bool {
+        self.kept.states.values().all(|key| self.each.has_sense(&key.thin))
+    }
+
+    /// The state of a key with all entries charged, and before when nothing is granted.
+    fn state(&self, name: &[u8]) -> (Cow<'_, Thin>, Nanos) {
+        let base = self.kept.states.get(name);
+        let hold = base.map_or(0, |key| key.hold);
+        if let Some(thin) = self.ahead.get(name) {
+            return (Cow::Borrowed(thin), hold);
+        }
+        match base {
+            Some(key) if hold == 0 => (Cow::Borrowed(&key.thin), 0),
+            Some(key) => (Cow::Owned(key.held(&self.each)), hold),
+            None => (Cow::Owned(self.each.fresh()), 0),
+        }
+    }
+
+    /// The earliest time at which the limits of the key conform, and the index of the one that causes the wait.
+    pub(super) fn conforms_at(&self, now: Nanos, of: &OfKey) -> Result<(Nanos, Option<usize>), Refusal> {
+        let (thin, hold) = self.state(&of.name);
+        let since = self.since(now, of).max(hold);
+        let (at, limit) = self.each.conforms_at(&thin, since, &of.costs).ok_or(Refusal::Never)?;
+        Ok((at.max(now), limit))
+    }
+
+    /// Since when the rate has paid for a unit that waits: not from before its key was as new, if that was forgotten.
+    pub(super) fn since(&self, now: Nanos, of: &OfKey) -> Nanos {
+        let forgotten = if self.kept.states.contains_key(&of.name) { 0 } else { self.kept.forgotten };
+        of.since.max(forgotten).min(now)
+    }
+
+    /// Makes room for a key that is not here. If there is none: when there may be.
+    pub(super) fn make_room(&mut self, now: Nanos, name: &[u8]) -> Result<(), Refusal> {
+        if self.is_known(name) {
+            return Ok(());
+        }
+        for _ in 0..LOOKED_AT {
+            let after = (Bound::Excluded(self.kept.hand.clone()), Bound::Unbounded);
+            let next = self.kept.states.range::<Name, _>(after).next().map(|(name, _)| name.clone());
+            self.kept.hand = next.unwrap_or_default();
+            self.forget_if_new(now);
+        }
+        if self.is_full() && now >= self.kept.swept.saturating_add(BETWEEN_SWEEPS) {
+            self.kept.swept = now;
+            let (each, ahead) = (&self.each, &self.ahead);
+            self.kept.states.retain(|name, key| ahead.contains_key(name) || !key.is_new(each, now));
+            self.kept.forgotten = now;
+            self.kept.room_at = self.kept.states.values().map(|key| key.new_at(each)).min().unwrap_or(0);
+        }
+        if self.is_full() { Err(Refusal::TooLong { wait: self.room_at(now) - now }) } else { Ok(()) }
+    }
+
+    fn is_known(&self, name: &[u8]) -> bool {
+        self.kept.states.contains_key(name) || self.ahead.contains_key(name)
+    }
+
+    fn is_full(&self) -> bool {
+        self.kept.states.len() >= self.most
+    }
+
+    /// When there may be room, if there is none.
+    fn room_at(&self, now: Nanos) -> Nanos {
+        self.kept.room_at.max(now.saturating_add(BETWEEN_SWEEPS))
+    }
+
+    /// When a unit of this key may be granted, as far as the limits of the key and the room for keys say.
+    pub(super) fn own_time(&self, now: Nanos, of: &OfKey) -> Nanos {
+        let conforms = self.conforms_at(now, of).map_or(now, |(at, _)| at);
+        if self.is_full() && !self.is_known(&of.name) { self.room_at(now).max(conforms) } else { conforms }
+    }
+
+    /// Forgets the key that was looked at last, if it has been as new for long.
+    fn forget_if_new(&mut self, now: Nanos) {
+        let name = &self.kept.hand;
+        let Some(key) = self.kept.states.get(name).filter(|_| !self.ahead.contains_key(name)) else { return };
+        let new_at = key.new_at(&self.each);
+        let kept = if self.is_full() { 0 } else { KEPT };
+        if new_at.saturating_add(kept) <= now {
+            self.kept.states.remove(name);
+            self.kept.forgotten = self.kept.forgotten.max(new_at);
+        }
+    }
+
+    /// Charges an entry to the state with all entries.
+    pub(super) fn charge_ahead(&mut self, entry: &Entry) {
+        let Charge::One { key: Some(of), .. } = &entry.charge else { return };
+        let mut thin = self.state(&of.name).0.into_owned();
+        charge(&self.each, &mut thin, entry, of);
+        self.ahead.insert(of.name.clone(), thin);
+    }
+
+    /// The time of an entry has come. `has_more`: another entry of its key follows.
+    pub(super) fn pass(&mut self, entry: &Entry, of: &OfKey, has_more: bool) {
+        let each = &self.each;
+        let key = self.kept.states.entry(of.name.clone()).or_insert_with(|| OneKey::new(each.fresh()));
+        if key.hold > 0 && entry.at >= key.hold {
+            (key.thin, key.hold) = (key.held(each), 0);
+        }
+        charge(each, &mut key.thin, entry, of);
+        if !has_more {
+            self.ahead.remove(&of.name);
+        }
+    }
+
+    /// All entries are charged again.
+    pub(super) fn clear_ahead(&mut self) {
+        self.ahead.clear();
+    }
+
+    /// Changes the limits of one key.
+    fn revise(&mut self, now: Nanos, name: &[u8], act: impl FnOnce(&mut Limits)) {
+        let Some(key) = self.kept.states.get_mut(name) else { return };
+        let mut limits = self.each.limits(&key.thin, now);
+        act(&mut limits);
+        if let Some(thin) = self.each.state_of(&limits) {
+            key.thin = thin;
+        }
+    }
+
+    /// Credits the key with a grant that was not used.
+    pub(super) fn give_back(&mut self, now: Nanos, grant: &Grant, of: &OfKey) {
+        self.revise(now, &of.name, |limits| limits.give_back(now, grant, &*of.costs));
+    }
+
+    /// Windows do not count what was not used.
+    pub(super) fn late(&mut self, now: Nanos, at: Nanos, of: &OfKey) {
+        self.revise(now, &of.name, |limits| limits.forget_in_windows(at, &*of.costs));
+    }
+
+    /// A grant of this number and time, which was charged `of`, has really cost `real`.
+    pub(super) fn settle(&mut self, now: Nanos, (number, at): (u64, Nanos), of: &OfKey, real: &[u64]) {
+        if let Some(key) = self.kept.states.get_mut(&of.name) {
+            self.each.settle(&mut key.thin, now, Charged { at, counted: at, number }, [&of.costs, real]);
+        }
+    }
+
+    /// Nothing of the key is granted before `until`. Grants up to `number` for times after now are taken back. 0 lifts it.
+    pub(super) fn hold(&mut self, now: Nanos, name: &[u8], until: Nanos, number: u64) {
+        let fresh = || OneKey::new(self.each.fresh());
+        let key = self.kept.states.entry(name.into()).or_insert_with(fresh);
+        if until == 0 {
+            key.hold = 0; // Grants for later times stay good.
+        } else {
+            (key.hold, key.outdated) = (key.hold.max(until), (number, now));
+        }
+    }
+
+    /// Lifts all holds.
+    pub(super) fn resume(&mut self) {
+        self.kept.states.values_mut().for_each(|key| key.hold = 0);
+    }
+
+    /// Whether a grant was taken back when a server refused something.
+    pub(super) fn is_outdated(&self, name: &[u8], number: u64, at: Nanos) -> bool {
+        self.kept.states.get(name).is_some_and(|key| number <= key.outdated.0 && at > key.outdated.1)
+    }
+
+    /// The same keys under the limits of `policy`: each keeps what it has saved or counted, as [`Limits::set`] does.
+    pub(super) fn set(&self, now: Nanos, policy: &Policy, fresh: &[bool]) -> Option<Self> {
+        let mut keys = Keys::new(policy, now)?;
+        let each = &policy.of_keys()?.each;
+        for (name, key) in &self.kept.states {
+            let mut limits = self.each.limits(&key.thin, now);
+            limits.set(now, each, fresh);
+            let thin = keys.each.state_of(&limits).unwrap_or_else(|| keys.each.fresh());
+            keys.kept.states.insert(name.clone(), OneKey { thin, ..key.clone() });
+        }
+        Some(keys)
+    }
+
+    /// The keys that are not as new, by name. `count` says how many of a key wait, and how many run.
+    pub(super) fn views(&self, now: Nanos, count: impl Fn(&[u8]) -> [usize; 2]) -> Vec<KeyView> {
+        let new = self.ahead.keys().filter(|name| !self.kept.states.contains_key(*name));
+        let view = |name: &Name| {
+            let (thin, hold) = self.state(name);
+            let (limits, [waiting, running]) = (self.each.limits(&thin, now), count(name));
+            KeyView {
+                name: name.clone(),
+                // During a pause there is nothing.
+                left: (0..limits.len()).filter_map(|place| limits.left(now.max(hold), place)).collect(),
+                wait: limits.conforms_at(now.max(hold), 1).ok().map(|(at, _)| at - now),
+                paused_until: Some(hold).filter(|hold| *hold > now),
+                waiting,
+                running,
+            }
+        };
+        let is_used = |(name, key): &(&Name, &OneKey)| {
+            !key.is_new(&self.each, now) || self.ahead.contains_key(*name) || count(name) != [0; 2]
+        };
+        let used = self.kept.states.iter().filter(is_used).map(|(name, _)| name);
+        let mut views: Vec<KeyView> = used.chain(new).map(view).collect();
+        views.sort_by(|one, other| one.name.cmp(&other.name));
+        views
+    }
+}
+
+impl OneKey {
+    fn new(thin: Thin) -> Self {
+        OneKey { thin, hold: 0, outdated: (0, 0) }
+    }
+
+    /// Its state, if it is held.
+    fn held(&self, each: &Each) -> Thin {
+        let mut thin = self.thin.clone();
+        if self.hold > 0 {
+            each.empty(&mut thin, self.hold);
+        }
+        thin
+    }
+
+    /// When it is as new, if nothing more is granted.
+    fn new_at(&self, each: &Each) -> Nanos {
+        each.fresh_at(&self.held(each)).max(self.hold)
+    }
+
+    fn is_new(&self, each: &Each, now: Nanos) -> bool {
+        self.hold <= now && each.is_fresh(&self.held(each), now)
+    }
+}
+
+fn charge(each: &Each, thin: &mut Thin, entry: &Entry, of: &OfKey) {
+    let Entry { asked, at, number, .. } = *entry;
+    let asked = asked.min(of.since);
+    each.charge(thin, [asked, asked, at, at], &of.costs);
+    if let Charge::One { is_open: true, .. } = entry.charge {
+        each.open(thin, Charged { at, counted: at, number }, &of.costs);
+        thin.keep_open(OPEN);
+    }
+}
+
+/// A key of a bucket at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyView {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// Whole units that each of its limits would let through; negative if units are owed.
+    pub left: Vec<i128>,
+    /// How long its next unit would wait for its limits, in nanoseconds; `None` if it is never granted.
+    pub wait: Option<Nanos>,
+    /// Nothing of it is granted before this time, if it is paused.
+    pub paused_until: Option<Nanos>,
+    /// How many wait for it.
+    pub waiting: usize,
+    /// How many run, if the bucket counts that.
+    pub running: usize,
+}

@@ -1,0 +1,234 @@
+//! What a bucket grants: where a request belongs among those that were granted before, and its time.
+
+use super::core::{Ledger, MOST, RUNS};
+use super::entry::{Charge, Entry};
+use super::keys::Keys;
+use super::operation::{Ask, OfKey, Owner, SEVERAL, Take};
+use crate::clock::{MILLISECOND, Nanos};
+use crate::limits::costs::{CostList, sums};
+use crate::limits::grant::{Grant, LOOK, Refusal};
+
+impl Ledger {
+    /// Grants these costs at the least time at which all limits conform, if that is soon enough.
+    pub(crate) fn take(&mut self, now: Nanos, owner: Owner, take: &Take) -> Result<Grant, Refusal> {
+        let found = self.place_for(now, take).and_then(|(place, at, bound_by)| match at - now.min(at) {
+            wait if wait > 0 && at > take.latest => Err(Refusal::TooLong { wait }),
+            _ => Ok((place, at, bound_by)),
+        });
+        // A stream that asks before its time asks again.
+        let asks_again = take.key.as_ref().is_some_and(|of| of.latest < Nanos::MAX);
+        let (place, at, bound_by) = found.inspect_err(|_| self.counts.refused += u64::from(!asks_again))?;
+        let since = |keys: &Keys, of: &OfKey| OfKey { since: keys.since(now, of), ..of.clone() };
+        let key = self.keys.as_ref().zip(take.key.as_ref()).map(|(keys, of)| since(keys, of));
+        let of_key = key.as_ref().map_or(0, |of| (&of.costs).largest());
+        if (&take.costs).largest().max(of_key) == 0 && !self.policy.counts_jobs() {
+            return Ok(Grant::computed(at, 0, bound_by, 0));
+        }
+        let is_full = self.entries.len() >= MOST;
+        let moves = !is_full && (at - now >= LOOK || self.entries.iter().any(Entry::moves));
+        let charge = Charge::One { costs: take.costs.clone(), is_open: take.is_open, moves, key };
+        let entry = self.new_entry(owner, now, at, charge);
+        self.jobs.begin(&self.policy, take.name(), owner, entry.number, now);
+        Ok(Grant { bound_by, ..self.add(now, place, entry) })
+    }
+
+    /// Grants these one after the other; see [`Operation::Several`](super::operation::Operation::Several). Those of one key leave in
+    /// their order.
+    pub(super) fn several(
+        &mut self,
+        now: Nanos,
+        owner: Owner,
+        takes: &[Take],
+        span: Nanos,
+    ) -> Vec<Result<Grant, Refusal>> {
+        let mut end = Nanos::MAX;
+        let mut answers = Vec::<Result<Grant, Refusal>>::new();
+        for take in takes.iter().take(SEVERAL) {
+            let is_before = |before: &Take| before.name() == take.name();
+            let mut of_key = takes.iter().zip(&answers).filter(|(before, _)| is_before(before));
+            let answer = match of_key.rfind(|(_, answer)| **answer != Err(Refusal::Never)) {
+                Some((_, Err(_))) => Err(Refusal::TooLong { wait: 0 }),
+                Some((_, Ok(before))) => {
+                    let behind = Take { from: before.at.max(take.from), ..take.clone() };
+                    self.take_until(now, owner, &behind, end)
+                }
+                None => self.take_until(now, owner, take, end),
+            };
+            if let Ok(grant) = answer
+                && self.waits_for_all(now, grant.at, grant.bound_by)
+            {
+                end = end.min(grant.at.saturating_add(span));
+            }
+            answers.push(answer);
+        }
+        answers
+    }
+
+    /// As [`take`](Self::take), unless it would wait for the limits of all until `end` or longer.
+    fn take_until(&mut self, now: Nanos, owner: Owner, take: &Take, end: Nanos) -> Result<Grant, Refusal> {
+        if end < Nanos::MAX
+            && let Ok((_, at, bound_by)) = self.place_for(now, take)
+            && at >= end
+            && self.waits_for_all(now, at, bound_by)
+        {
+            return Err(Refusal::TooLong { wait: 0 });
+        }
+        self.take(now, owner, take)
+    }
+
+    /// Whether a grant waits for the limits of all, and not only for those of its key.
+    fn waits_for_all(&self, now: Nanos, at: Nanos, bound_by: Option<usize>) -> bool {
+        at > now && bound_by.is_some_and(|limit| limit < self.policy.len())
+    }
+
+    /// Where the grant of these costs belongs among the entries, and its time: behind them all, unless it has a key, or it may
+    /// not leave at once. Then it may go into a gap, if those behind it keep their times.
+    pub(super) fn place_for(&mut self, now: Nanos, take: &Take) -> Result<(usize, Nanos, Option<usize>), Refusal> {
+        if self.keys.is_some() && take.key.is_none() {
+            return Err(Refusal::Never);
+        }
+        if !self.jobs.has_room(&self.policy, take.name(), [0; 2]) {
+            return Err(Refusal::Busy);
+        }
+        let (mut own, mut bound_by) = (now.max(take.from), None);
+        if let (Some(keys), Some(of)) = (&mut self.keys, &take.key) {
+            keys.make_room(now, &of.name)?;
+            if self.entries.len() >= MOST {
+                let first = self.entries.front().map_or(now, |entry| entry.at);
+                return Err(Refusal::TooLong { wait: first.saturating_sub(now).max(MILLISECOND) });
+            }
+            let limit;
+            (own, limit) = keys.conforms_at(own, of)?;
+            if own > of.latest.max(now) {
+                return Err(Refusal::TooLong { wait: own - now });
+            }
+            bound_by = limit.map(|place| self.policy.len() + place);
+        } else if own == now {
+            let (at, bound_by) = self.all.conforms_at(now, &take.costs)?;
+            return Ok((self.behind(at), at, bound_by));
+        }
+        let (place, at, limit) = self.gap(own, &take.costs)?;
+        Ok((place, at, if at > own { limit } else { bound_by }))
+    }
+
+    /// The first place among the entries, and the least time from `from` on, at which these costs conform and those behind keep
+    /// their times.
+    pub(super) fn gap(&self, from: Nanos, costs: &[u64]) -> Result<(usize, Nanos, Option<usize>), Refusal> {
+        let held = self.entries.iter().rposition(Entry::is_hold).map_or(0, |hold| hold + 1);
+        let first = self.entries.partition_point(|entry| entry.at <= from).max(held);
+        let mut before = if first == self.entries.len() { self.all.clone() } else { self.base.clone() };
+        if first < self.entries.len() {
+            self.entries.range(..first).for_each(|entry| entry.apply(&mut before));
+        }
+        for (place, next) in self.entries.iter().enumerate().skip(first) {
+            let (at, bound_by) = before.conforms_at(from, costs)?;
+            if at <= next.at {
+                let mut with = before.clone();
+                let _ = with.charge(from, [at; 2], costs);
+                if self.entries.range(place..).all(|entry| entry.conforms(&mut with)) {
+                    return Ok((place, at, bound_by));
+                }
+            }
+            next.apply(&mut before);
+        }
+        let (at, bound_by) = before.conforms_at(from, costs)?;
+        Ok((self.behind(at), at, bound_by))
+    }
+
+    /// The place behind all entries that are not for a later time. Only those are that cost the limits of all nothing.
+    pub(super) fn behind(&self, at: Nanos) -> usize {
+        self.entries.partition_point(|entry| entry.at <= at)
+    }
+
+    /// Grants runs for as many of the waiting units as leave within the span: each is what conforms at one time, or at
+    /// least a quantum. A run that waits long is the only one, and can move up.
+    pub(crate) fn lease(&mut self, now: Nanos, owner: Owner, lease: &Ask) -> Result<Vec<Grant>, Refusal> {
+        let (mut left, mut runs, mut grants, mut end) = (lease.waiting, Vec::new(), Vec::new(), Nanos::MAX);
+        let is_alone = !self.entries.iter().any(Entry::moves);
+        if left == 0 {
+            return Ok(vec![Grant::computed(now.max(self.all.at), 0, None, 0)]);
+        }
+        if self.keys.is_some() {
+            return Err(Refusal::Never);
+        }
+        while left > 0 && runs.len() < RUNS {
+            let units = self.all.run(now, left);
+            let (at, bound_by) = match self.all.conforms_at(now, units) {
+                Ok((at, bound_by)) => (at.max(lease.from), bound_by),
+                Err(refusal) if runs.is_empty() => {
+                    self.counts.refused += 1;
+                    return Err(refusal);
+                }
+                Err(_) => break,
+            };
+            if runs.is_empty() && (at - now.min(at) >= LOOK || !is_alone) {
+                let take = Take { costs: [units].into(), latest: Nanos::MAX, ..Take::default() };
+                return Ok(vec![self.take(now, owner, &take)?]);
+            }
+            if !runs.is_empty() && (at >= end || at.saturating_sub(now) >= LOOK) {
+                break;
+            }
+            end = end.min(at.saturating_add(lease.span.max(1)));
+            let _ = self.all.charge(now, [at; 2], units);
+            grants.push(Grant::computed(at, units, bound_by, self.number + 1));
+            runs.push((at, units));
+            left -= units;
+        }
+        if let Some((at, _)) = runs.last() {
+            let entry = self.new_entry(owner, now, *at, Charge::Runs { runs });
+            self.entries.insert(self.behind(entry.at), entry);
+        }
+        Ok(grants)
+    }
+
+    /// Takes what conforms now, at most `units`.
+    pub(crate) fn take_ready(&mut self, now: Nanos, units: u64) -> u64 {
+        let units = self.all.available(now).min(units);
+        let take = Take { costs: [units].into(), ..Take::default() };
+        self.take(now, [0; 2], &take).map_or(0, |grant| grant.units)
+    }
+
+    pub(super) fn new_entry(&mut self, owner: Owner, now: Nanos, at: Nanos, charge: Charge) -> Entry {
+        self.number += 1;
+        let entry = Entry { number: self.number, owner, asked: now, seen_after: 0, at, charge };
+        let waited = match &entry.charge {
+            Charge::Runs { runs } => runs.first().map_or(0, |(at, _)| at.saturating_sub(now)),
+            _ => at.saturating_sub(now),
+        };
+        self.counts.granted = self.counts.granted.saturating_add(entry.cost());
+        self.counts.waited = self.counts.waited.saturating_add(waited);
+        entry
+    }
+
+    /// Charges an entry, which conforms at this place among the others.
+    pub(super) fn add(&mut self, now: Nanos, place: usize, entry: Entry) -> Grant {
+        let grant = entry.granted(None);
+        if place < self.entries.len() {
+            self.entries.insert(place, entry);
+            self.recharge(self.all.asked, false);
+            return grant;
+        }
+        entry.apply(&mut self.all);
+        if self.entries.is_empty() && entry.at <= now {
+            self.pass_entry(&entry);
+        } else {
+            self.keys.iter_mut().for_each(|keys| keys.charge_ahead(&entry));
+            self.join_or_push(entry);
+        }
+        grant
+    }
+
+    /// Beyond the most entries, one that cannot move is charged together with the one before it, at its time.
+    pub(super) fn join_or_push(&mut self, entry: Entry) {
+        let is_full = self.entries.len() >= MOST;
+        if let (true, Charge::One { costs, is_open: false, moves: false, key: None }) = (is_full, &entry.charge)
+            && let Some(last) = self.entries.back_mut()
+            && let Charge::One { costs: before, is_open: false, moves: false, key: None } = &mut last.charge
+        {
+            *before = sums(&**before, &**costs);
+            (last.at, last.number) = (entry.at, entry.number);
+            return;
+        }
+        self.entries.push_back(entry);
+    }
+}

@@ -1,0 +1,100 @@
+use super::*;
+use crate::clock::MILLISECOND;
+
+/// Calls that start every 100 ms, and are answered at once.
+struct Run {
+    pace: Pace,
+    now: Nanos,
+}
+
+impl Run {
+    fn new() -> Self {
+        let mut run = Run { pace: Pace::new(100 * MILLISECOND), now: 0 };
+        run.served(10, false);
+        run
+    }
+
+    fn start(&mut self) -> Start {
+        self.now += 100 * MILLISECOND;
+        self.pace.started(self.now, 1);
+        self.pace.start(self.now)
+    }
+
+    fn served(&mut self, count: u32, was_refused: bool) {
+        for _ in 0..count {
+            let start = self.start();
+            self.pace.succeeded(start.succeeded(was_refused), self.now);
+        }
+    }
+
+    /// The call after three that are served is refused.
+    fn refused(&mut self) {
+        self.served(3, false);
+        let start = self.start();
+        self.pace.refused(start, self.now, self.now + 50 * MILLISECOND);
+    }
+}
+
+#[test]
+fn a_pace_is_held_only_if_a_unit_that_was_refused_is_served() {
+    for was_refused in [false, true] {
+        let mut run = Run::new();
+        run.refused();
+        run.refused();
+        assert!(run.pace.learned() > Some(120 * MILLISECOND));
+        run.served(1, was_refused);
+        run.served(40, false);
+        assert_eq!(run.pace.learned().is_some(), was_refused, "{:?}", run.pace);
+    }
+}
+
+#[test]
+fn a_unit_that_was_refused_and_started_before_the_latest_refusal_shows_nothing() {
+    for starts_first in [true, false] {
+        let mut run = Run::new();
+        let first = run.start();
+        run.refused();
+        let second = run.start();
+        run.refused();
+        let start = if starts_first { first } else { second };
+        run.pace.succeeded(start.succeeded(true), run.now);
+        run.served(40, false);
+        assert_eq!(run.pace.learned(), None, "{:?}", run.pace);
+    }
+}
+
+#[test]
+fn successes_that_are_told_together_show_what_each_of_them_shows() {
+    for is_last in [true, false] {
+        let mut run = Run::new();
+        run.refused();
+        run.refused();
+        let served = [run.start().succeeded(!is_last), run.start().succeeded(is_last)];
+        run.pace.succeeded(served[0].and(served[1]), run.now);
+        run.served(39, false);
+        assert!(run.pace.learned().is_some(), "{:?}", run.pace);
+    }
+}
+
+#[test]
+fn refusals_that_are_far_apart_do_not_add_up() {
+    let mut run = Run::new();
+    for _ in 0..2 * DOUBTED {
+        run.served(2 * CLOSE, false);
+        run.refused();
+        assert!(run.pace.trial.is_none(), "{:?}", run.pace);
+    }
+}
+
+#[test]
+fn refusals_of_units_that_are_never_served_do_not_slow_a_run_down_without_end() {
+    let mut run = Run::new();
+    (0..DOUBTED).for_each(|_| run.refused());
+    assert!(run.pace.trial.is_some(), "{:?}", run.pace);
+    run.refused();
+    run.refused();
+    let slowed = run.pace.learned();
+    assert!(slowed < Some(200 * MILLISECOND));
+    run.refused();
+    assert!(run.pace.learned() < slowed, "successes count, refusals do not: {:?}", run.pace);
+}

@@ -1,0 +1,417 @@
+//! Buckets that a service shares with other processes and machines, also with scripts that use the program `throttle`.
+//!
+//! A [`Shared`] is the limiter over a bucket: it waits as futures and as threads. A service and its cron jobs keep one quota:
+//!
+//! ```
+//! use std::time::Duration;
+//! use throttle_limits::shared::Shared;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let name = std::env::temp_dir().join(format!("bucket of docs {}", std::process::id()));
+//! # let name = name.to_str().ok_or("a path")?;
+//! // A name as for `throttle --bucket`, a path with a slash, or redis://host/NAME. If there is none yet, it is made.
+//! let quota = Shared::with_limits(name, &["100/s,burst=10".parse()?, "5000/min,window".parse()?])?;
+//! quota.take(&[1]).await?;
+//! let taken = quota.take_to_settle(&[5]).await?; // an estimate
+//! taken.settle(&[2]).await?; // what it cost
+//! quota.pause_for(Duration::ZERO).await?;
+//! // In a shell: throttle --bucket NAME --once ./report
+//! # std::fs::remove_file(name)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it does
+//!
+//! Costs are given for each limit of the bucket in its order, or one for all limits. Requests are granted in the order in
+//! which the bucket gets them, whichever process they come from. Whoever waits longer than a second looks once a second
+//! whether it has moved up. A future that is dropped gives back what it held. So does the end of a runtime; a process that is
+//! killed is noticed within 15 seconds.
+//!
+//! A file takes some microseconds for each request, a server one round trip. Requests of one `Shared` reach the bucket one
+//! after another, on a thread of its own, `throttle-shared`, so no executor is blocked. The thread ends with the last clone.
+//!
+//! A grant that is used too late is not used: see [`Store::is_too_late`]. Then the request takes another.
+//! If the server is away, a request fails after three seconds with an error that [may pass](StoreError::may_pass).
+
+use crate::clock::{Clock, Nanos, Unpark};
+use crate::limits::{CostList, Grant, OfKey, Policy, PolicyError, Take};
+use crate::rate::{Limit, nanos};
+use crate::store::{File, Named, Patience, Redis, Store, StoreError, folder_of_buckets};
+use std::ffi::OsStr;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+type AnyStore = dyn Store + Send + Sync;
+
+/// What the thread does with the bucket.
+type Job = Box<dyn FnOnce(&AnyStore) + Send>;
+
+/// A grant that is used this much later may be too late: the bucket is asked.
+const LATE: Nanos = 1_000_000;
+
+/// A bucket that other processes use, too. Clones share one connection. See the [module](self).
+#[derive(Clone)]
+pub struct Shared {
+    store: Arc<AnyStore>,
+    jobs: mpsc::Sender<Job>,
+    /// The key that it takes for.
+    key: Option<Box<[u8]>>,
+}
+
+/// Units that were taken and will be settled, see [`Shared::take_to_settle`]. Dropping it settles nothing: they cost what was
+/// taken.
+#[must_use = "dropping it settles nothing; take takes units for good"]
+pub struct Taken {
+    shared: Shared,
+    grant: Grant,
+    take: Take,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its time has not come: if it is dropped, it is given back.
+    Waits,
+    /// The bucket keeps it open until it is settled.
+    Open,
+    Settled,
+}
+
+/// Why a bucket cannot be opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// What is wrong with its name.
+    Name(String),
+    /// Limits that contradict each other.
+    Limits(PolicyError),
+    /// The bucket cannot be used, or has other limits.
+    Store(StoreError),
+    /// The thread that asks it cannot be started.
+    Thread(std::io::Error),
+}
+
+messages! {
+    OpenError {
+        OpenError::Name(error) => ("{error}"),
+        OpenError::Limits(error) => ("{error}"),
+        OpenError::Store(error) => ("{error}"),
+        OpenError::Thread(error) => ("the thread that asks the bucket cannot be started: {error}"),
+    }
+}
+
+holds! {
+    OpenError {
+        Limits(PolicyError),
+        Store(StoreError),
+    }
+}
+
+impl Shared {
+    /// The bucket of this name, path or address, which must exist: for example made by `throttle --bucket NAME --set -r LIMIT`.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn open(bucket: impl AsRef<OsStr>) -> Result<Self, OpenError> {
+        Shared::open_with(bucket.as_ref(), None)
+    }
+
+    /// Like [`open`](Self::open), but makes the bucket with these limits if there is none. If there is one, its limits must be
+    /// these.
+    ///
+    /// # Errors
+    /// [`OpenError`]; [`StoreError::Disagrees`] if it has other limits.
+    pub fn with_limits(bucket: impl AsRef<OsStr>, limits: &[Limit]) -> Result<Self, OpenError> {
+        let shared = Shared::open_with(bucket.as_ref(), Some(&Policy::with_slack(limits, None)?))?;
+        let said: Vec<_> = limits.iter().map(|limit| (*limit, None)).collect();
+        let agrees = shared.store.policy().places_of(&said, None);
+        agrees.map_err(|error| StoreError::Disagrees(error, shared.store.place()))?;
+        Ok(shared)
+    }
+
+    fn open_with(name: &OsStr, policy: Option<&Policy>) -> Result<Self, OpenError> {
+        let folder = folder_of_buckets(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
+        let store: Arc<AnyStore> = match Named::new(name, folder.as_deref(), str::parse).map_err(OpenError::Name)? {
+            Named::File(place) => Arc::new(File::open(place, policy)?),
+            Named::Server(address) => Arc::new(Redis::open(address, policy, Patience::none())?),
+        };
+        let (jobs, received) = mpsc::channel::<Job>();
+        let bucket = Arc::clone(&store);
+        let serve = move || received.iter().for_each(|job| job(&*bucket));
+        std::thread::Builder::new().name("throttle-shared".to_owned()).spawn(serve).map_err(OpenError::Thread)?;
+        Ok(Shared { store, jobs, key: None })
+    }
+
+    /// Waits until these costs are granted. The request is sent now, and not when the future is first polled. If the future is
+    /// dropped before it ends, everything is given back.
+    ///
+    /// # Errors
+    /// The future's: [`StoreError`]; nothing is taken then.
+    pub fn take(&self, costs: &[u64]) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let taken = self.request(costs, None, false);
+        async move { taken.await.map(drop) }
+    }
+
+    /// Like [`take`](Self::take), but if it would have to wait for longer than `limit`, it is refused at once. A limit of 0 does
+    /// not wait at all.
+    ///
+    /// # Errors
+    /// The future's: [`Refusal::TooLong`](crate::limits::Refusal::TooLong) with the wait that would be needed, and others;
+    /// nothing is taken then.
+    pub fn take_timeout(
+        &self,
+        costs: &[u64],
+        limit: Duration,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let taken = self.request(costs, Some(limit), false);
+        async move { taken.await.map(drop) }
+    }
+
+    /// Like [`take`](Self::take), for costs that are not known yet: these are an estimate, and [`settle`](Taken::settle)
+    /// corrects them. For a timeout, drop the future.
+    ///
+    /// # Errors
+    /// As for [`take`](Self::take).
+    pub fn take_to_settle(&self, costs: &[u64]) -> impl Future<Output = Result<Taken, StoreError>> + Send + use<> {
+        self.request(costs, None, true)
+    }
+
+    /// Like [`take`](Self::take), but blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`take`](Self::take).
+    pub fn blocking_take(&self, costs: &[u64]) -> Result<(), StoreError> {
+        block(self.take(costs))
+    }
+
+    /// Like [`take_timeout`](Self::take_timeout), but blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`take_timeout`](Self::take_timeout).
+    pub fn blocking_take_timeout(&self, costs: &[u64], limit: Duration) -> Result<(), StoreError> {
+        block(self.take_timeout(costs, limit))
+    }
+
+    /// Like [`take_to_settle`](Self::take_to_settle), but blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`take`](Self::take).
+    pub fn blocking_take_to_settle(&self, costs: &[u64]) -> Result<Taken, StoreError> {
+        block(self.take_to_settle(costs))
+    }
+
+    /// Grants nothing for `time` from now to any user of the bucket, for example after a server answered with Retry-After.
+    /// It is sent now; the future tells whether it has arrived.
+    ///
+    /// # Errors
+    /// The future's: [`StoreError`]
+    pub fn pause_for(&self, time: Duration) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let until = self.store.clock().now().saturating_add(nanos(time));
+        let held = self.job(move |store| store.hold_until(until));
+        async move { held.await? }
+    }
+
+    /// Whole units that could be taken now.
+    ///
+    /// # Errors
+    /// The future's: [`StoreError`]
+    pub fn available(&self) -> impl Future<Output = Result<u64, StoreError>> + Send + use<> {
+        let view = self.job(|store| store.view().map(|view| view.available));
+        async move { view.await? }
+    }
+
+    /// The bucket itself, for all else that it can do. Its calls block until the bucket has answered.
+    #[must_use]
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Sends a request, and waits for its time.
+    fn request(
+        &self,
+        costs: &[u64],
+        limit: Option<Duration>,
+        is_open: bool,
+    ) -> impl Future<Output = Result<Taken, StoreError>> + Send + use<> {
+        let now = self.store.clock().now();
+        let latest = limit.map_or(Nanos::MAX, |limit| now.saturating_add(nanos(limit)));
+        let (shared, costs) = (self.clone(), Box::<[u64]>::from(costs));
+        let mut sent = shared.send(&costs, latest, is_open);
+        async move {
+            loop {
+                let mut taken = sent.await??;
+                taken.wait().await;
+                let (grant, late) = (taken.grant, shared.store.clock().now().saturating_sub(taken.grant.at));
+                let asked = taken.take.clone();
+                if late < LATE || !shared.job(move |store| store.is_too_late(&grant, &asked)).await? {
+                    taken.stage = if is_open { Stage::Open } else { Stage::Settled };
+                    return Ok(taken);
+                }
+                taken.stage = Stage::Settled; // The bucket knows that it was not used.
+                sent = shared.send(&costs, latest, is_open);
+            }
+        }
+    }
+
+    /// The same bucket, for one key, if it keeps limits for each key (`--set -r 1/s,per=host`). Costs are then given for each limit
+    /// of all and behind them for each limit of the key, or once for all limits.
+    #[must_use]
+    pub fn for_key(&self, key: impl AsRef<[u8]>) -> Self {
+        Shared { key: Some(key.as_ref().into()), ..self.clone() }
+    }
+
+    /// Has the bucket grant these costs. If nobody receives the grant, it is given back.
+    fn send(&self, costs: &[u64], latest: Nanos, is_open: bool) -> Answer<Result<Taken, StoreError>> {
+        let (shared, costs) = (self.clone(), Box::<[u64]>::from(costs));
+        self.job(move |store| {
+            let take = Take { latest, is_open, ..asked(store, shared.key.clone(), &costs) };
+            let (grant, _) = store.take_as(take.clone())?;
+            Ok(Taken { shared, grant, take, stage: Stage::Waits })
+        })
+    }
+
+    /// Does something with the bucket, after all that was sent before.
+    fn job<T: Send + 'static>(&self, act: impl FnOnce(&AnyStore) -> T + Send + 'static) -> Answer<T> {
+        let (answer, received) = oneshot::channel();
+        // The thread lives as long as this does.
+        let _ = self.jobs.send(Box::new(move |store| _ = answer.send(act(store))));
+        Answer(received)
+    }
+}
+
+/// A request for these costs, perhaps of a key.
+fn asked(store: &AnyStore, key: Option<Box<[u8]>>, costs: &[u64]) -> Take {
+    let Some(name) = key else { return Take::of(costs) };
+    let of_all = store.policy().len();
+    let (all, each) = if costs.len() > of_all { costs.split_at(of_all) } else { (costs, costs) };
+    Take { key: Some(OfKey { costs: each.into(), ..OfKey::of(name) }), ..Take::of(all) }
+}
+
+/// What was charged for a request: for each limit of all, then for each of its key.
+fn charged(store: &AnyStore, take: &Take) -> Box<[u64]> {
+    let policy = store.policy();
+    let of_key = policy.of_keys().map_or(0, |keys| keys.each.len());
+    let key = take.key.iter().flat_map(|of| (0..of_key).map(|place| (&*of.costs).of(place)));
+    (0..policy.len()).map(|place| (&*take.costs).of(place)).chain(key).collect()
+}
+
+/// What the thread will answer.
+struct Answer<T>(oneshot::Receiver<T>);
+
+impl<T> Future for Answer<T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map_err(|_| StoreError::Stopped)
+    }
+}
+
+impl Taken {
+    /// What was taken.
+    #[must_use]
+    pub fn costs(&self) -> &[u64] {
+        &self.take.costs
+    }
+
+    /// Settles it at its real costs: from now on the bucket is as if they had been taken in the first place. It is sent now;
+    /// the future tells whether it has arrived.
+    ///
+    /// # Errors
+    /// The future's: [`StoreError`]; it is not settled then.
+    pub fn settle(mut self, real: &[u64]) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let settled = self.settle_at(Some(real.into()));
+        async move { settled.await? }
+    }
+
+    /// Settles it at what it really cost, or, without that, at what it was charged.
+    fn settle_at(&mut self, real: Option<Box<[u64]>>) -> Answer<Result<(), StoreError>> {
+        let (grant, take) = (self.grant, self.take.clone());
+        self.stage = Stage::Settled;
+        self.shared.job(move |store| {
+            let real = real.unwrap_or_else(|| charged(store, &take));
+            store.settle_of(&grant, &take, &real)
+        })
+    }
+
+    /// Waits for its time, which may move up.
+    async fn wait(&mut self) {
+        let clock = self.shared.store.clock();
+        while let Some(look) = self.grant.next_look(clock.now()).filter(|_| self.shared.store.is_shared()) {
+            sleep_until(clock, look).await;
+            let (grant, take) = (self.grant, self.take.clone());
+            // If the bucket does not answer, the time told before is still good.
+            if let Ok(Ok(found)) = self.shared.job(move |store| store.look(&grant, &take)).await {
+                self.grant = found;
+            }
+        }
+        sleep_until(clock, self.grant.at).await;
+    }
+}
+
+impl Drop for Taken {
+    /// It is sent; nobody waits for it.
+    fn drop(&mut self) {
+        let (grant, take) = (self.grant, self.take.clone());
+        match self.stage {
+            Stage::Waits => drop(self.shared.job(move |store| store.give_back(&grant, &take))),
+            Stage::Open => drop(self.settle_at(None)),
+            Stage::Settled => {}
+        }
+        // If the bucket counts what runs, this counted until now.
+        drop(self.shared.job(move |store| store.ended(&grant)));
+    }
+}
+
+/// Wakes the task of one sleep. A clock wakes each waker once, and a task may sleep several times at once.
+#[derive(Default)]
+struct Sleeper(Mutex<Option<Waker>>);
+
+impl Wake for Sleeper {
+    fn wake(self: Arc<Self>) {
+        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+async fn sleep_until(clock: &dyn Clock, time: Nanos) {
+    let sleeper = Arc::new(Sleeper::default());
+    poll_fn(|context| {
+        if clock.now() >= time {
+            return Poll::Ready(());
+        }
+        *sleeper.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+        clock.wake_at(time, &Waker::from(Arc::clone(&sleeper)));
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Runs a future on this thread.
+fn block<T>(future: impl Future<Output = T>) -> T {
+    let (mut future, waker) = (pin!(future), Unpark::this_thread());
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("bucket", &self.store.place()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Taken").field("costs", &self.take.costs).finish_non_exhaustive()
+    }
+}

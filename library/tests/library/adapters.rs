@@ -1,0 +1,175 @@
+//! The adapters, each with the real crate that it is for.
+
+use crate::limiters::ms;
+use throttle_limits::Limiter;
+use throttle_limits::limiter::{AcquireError, Keyed};
+use tokio::time::Instant;
+
+#[cfg(feature = "tower")]
+mod tower_services {
+    use super::*;
+    use std::convert::Infallible;
+    use throttle_limits::adapters::tower::{BoxError, LimitLayer};
+    use tower::util::BoxCloneService;
+    use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+
+    fn behind(layer: LimitLayer<u64>) -> BoxCloneService<u64, u64, BoxError> {
+        let inner = service_fn(|request: u64| async move { Ok::<_, Infallible>(request * 2) });
+        ServiceBuilder::new().layer(layer).service(inner).boxed_clone()
+    }
+
+    fn is_refused(answer: Result<u64, BoxError>) -> bool {
+        answer.unwrap_err().downcast::<AcquireError>().is_ok_and(|error| matches!(*error, AcquireError::TooLong { .. }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_to_a_service_wait_for_their_limit() {
+        let mut service = behind(LimitLayer::new(&Limiter::new(10, 1).unwrap()));
+        let begun = Instant::now();
+        let calls: Vec<_> = (0..4).map(|request| service.call(request)).collect();
+        for (request, call) in (0..4).zip(calls) {
+            assert_eq!(
+                (call.await.unwrap(), begun.elapsed()),
+                (request * 2, ms(100) * u32::try_from(request).unwrap())
+            );
+        }
+        drop(service.call(5));
+        assert_eq!(service.ready().await.unwrap().call(6).await.unwrap(), 12);
+        assert_eq!(begun.elapsed(), ms(400), "a call that is dropped takes nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_cost_what_they_say_and_are_refused_instead_of_waiting() {
+        let limiter = Limiter::new(10, 10).unwrap();
+        let mut service = behind(LimitLayer::with_costs(&limiter, |request: &u64| *request).shed());
+        assert_eq!(service.call(8).await.unwrap(), 16);
+        assert!(is_refused(service.call(3).await));
+        assert_eq!(service.call(2).await.unwrap(), 4);
+        let mut patient = behind(LimitLayer::with_costs(&limiter, |request: &u64| *request).timeout(ms(300)));
+        assert!(is_refused(patient.call(4).await));
+        assert_eq!(patient.call(3).await.unwrap(), 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_key_of_the_requests_has_limits_of_its_own() {
+        let keyed: Keyed<u64> = Keyed::new(1, 1).unwrap();
+        let mut service = behind(LimitLayer::per_key(&keyed, |request: &u64| request % 10).shed());
+        assert_eq!(service.call(1).await.unwrap(), 2);
+        assert!(is_refused(service.call(11).await));
+        assert_eq!(service.call(12).await.unwrap(), 24);
+        let mut patient = behind(LimitLayer::per_key(&keyed, |request: &u64| request % 10));
+        assert_eq!(patient.call(21).await.unwrap(), 42);
+    }
+}
+
+#[cfg(feature = "stream")]
+mod streams {
+    use super::*;
+    use futures_util::{SinkExt, Stream, StreamExt, sink, stream};
+    use throttle_limits::adapters::stream::{SinkError, ThrottleExt, ThrottleSinkExt};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_lets_each_item_through_once_it_is_granted() {
+        let limiter = Limiter::new(10, 1).unwrap();
+        let begun = Instant::now();
+        let mut items = stream::iter(0..4).throttle(&limiter);
+        assert_eq!(items.size_hint(), (4, Some(4)));
+        for item in 0..4 {
+            assert_eq!((items.next().await, begun.elapsed()), (Some(Ok(item)), ms(100) * item));
+        }
+        assert_eq!(items.next().await, None);
+        let mut late = stream::iter(0..1).throttle(&limiter);
+        limiter.close();
+        assert_eq!(late.next().await, Some(Err(AcquireError::Closed)), "it does not end as if there were no item");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sink_is_ready_once_an_item_is_granted() {
+        let limiter = Limiter::new(10, 1).unwrap();
+        let begun = Instant::now();
+        let mut sent = Vec::new();
+        let inner = sink::unfold(&mut sent, |sent, item: u32| async move {
+            sent.push(item);
+            Ok::<_, AcquireError>(sent)
+        });
+        let mut inner = Box::pin(inner.throttle_sink(&limiter));
+        for item in 0..3 {
+            inner.feed(item).await.unwrap();
+            assert_eq!(begun.elapsed(), ms(100) * item);
+        }
+        limiter.close();
+        let refused = inner.send(3).await;
+        assert!(matches!(refused, Err(SinkError::Refused(AcquireError::Closed))), "{refused:?}");
+        inner.close().await.unwrap();
+        drop(inner);
+        assert_eq!(sent, [0, 1, 2]);
+    }
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn limits_are_read_from_files_and_written_as_text() {
+    use throttle_limits::{Limit, Rate};
+    let text = r#"["5/s,burst=10","5000/h,window,slack=250ms","unlimited"]"#;
+    let limits: Vec<Limit> = serde_json::from_str(text).unwrap();
+    assert_eq!(limits[0], "5/s,burst=10".parse().unwrap());
+    assert_eq!(serde_json::to_string(&limits).unwrap(), text);
+    let rate: Rate = serde_json::from_str("\"0.5/s\"").unwrap();
+    assert_eq!(serde_json::to_string(&rate).unwrap(), "\"0.5/s\"");
+    let error = serde_json::from_str::<Limit>("\"5 per second\"").unwrap_err().to_string();
+    assert!(error.contains("5/s"), "{error}");
+}
+
+#[cfg(feature = "tracing")]
+mod events {
+    use super::*;
+    use crate::limiters::poll_once;
+    use std::fmt::{Debug, Write};
+    use std::sync::{Arc, Mutex};
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    /// Keeps all events as text, and looks at a limiter while it does: no lock is held.
+    struct Keep(Arc<Mutex<String>>, Limiter);
+
+    impl Visit for Keep {
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            write!(self.0.lock().unwrap(), "{field}={value:?};").unwrap();
+        }
+    }
+
+    impl Subscriber for Keep {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "throttle_limits"
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, event: &Event<'_>) {
+            assert_eq!(self.1.available(), 0);
+            event.record(&mut Keep(Arc::clone(&self.0), self.1.clone()));
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_and_refusals_are_events_and_grants_without_a_wait_are_none() {
+        let (limiter, events) = (Limiter::new(1, 1).unwrap(), Arc::default());
+        let _guard = tracing::subscriber::set_default(Keep(Arc::clone(&events), limiter.clone()));
+        let all = |events: &Mutex<String>| std::mem::take(&mut *events.lock().unwrap());
+        limiter.acquire(1).await.unwrap();
+        assert_eq!(all(&events), "");
+        limiter.acquire(1).await.unwrap();
+        assert_eq!(all(&events), "message=a wait begins;message=a wait ends;");
+        let _ = limiter.try_acquire(1);
+        assert_eq!(all(&events), "message=refused;error=1 would have to wait 1s, which is longer than allowed;");
+        let mut waits = Box::pin(limiter.acquire(1));
+        assert!(poll_once(&mut waits).is_pending());
+        drop(waits);
+        assert_eq!(all(&events), "message=a wait begins;message=a wait ends;");
+    }
+}

@@ -1,0 +1,74 @@
+//! Servers that always refuse some units. `cargo test --release --lib servers_that -- --ignored --nocapture` prints a table.
+
+use super::*;
+
+/// A server of 60 calls a second.
+const USUAL: Row = Row {
+    kind: Kind::Bucket(5),
+    rate: 60_000,
+    takes: 15 * MILLISECOND,
+    has_few_slots: true,
+    tenths: 10,
+    ..super::USUAL
+};
+
+/// So many at the front, one of so many; or anywhere in 1000.
+fn row(bad: usize, spread: Option<usize>) -> Row {
+    let units = if spread.is_some() { 240 + bad } else { 1000 };
+    Row { units, bad, spread, ..USUAL }
+}
+
+/// The median, nine of ten, and the worst.
+fn parts(came: &[Came], value: fn(&Came) -> f64) -> [f64; 3] {
+    [50, 90, 100].map(|k| part(came.iter().map(value).collect(), k))
+}
+
+/// The time is against the ideal without the units that are refused. 41 runs of each.
+#[test]
+#[ignore = "prints a table; see above"]
+fn servers_that_always_refuse_some() {
+    println!("| processes, tenths, time named, bad, one of | time: median; 90 %; worst | refused | lost |");
+    let layouts = [(8, Some(1)), (16, Some(3)), (17, None), (0, None)];
+    for (processes, tenths) in [1, 4].into_iter().flat_map(|processes| [10, 20, 100].map(|tenths| (processes, tenths)))
+    {
+        for says in [Says::Nothing, Says::Right, Says::OneSecond] {
+            for (bad, spread) in layouts {
+                let row = Row { tenths, says, processes, ..row(bad, spread) };
+                let came: Vec<Came> = (0..41).map(|seed| Run::new(row, seed).run()).collect();
+                let [took, refused] = [parts(&came, |came| came.took), parts(&came, |came| came.refused)];
+                let lost: usize = came.iter().map(|came| came.lost).sum();
+                println!(
+                    "| {processes}, {tenths}, {says:?}, {bad}, {spread:?} | {took:.2?} | {refused:.2?} | {lost} |"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_units_anywhere_hold_up_no_others_even_if_calls_are_too_fast() {
+    for (tenths, says, most) in [
+        (10, Says::Nothing, 1.6),
+        (20, Says::Nothing, 1.6),
+        (20, Says::Right, 1.6),
+        (20, Says::OneSecond, 3.5),
+        (100, Says::Nothing, 1.6),
+    ] {
+        let came: Vec<Came> =
+            (0..5).map(|_| Run::new(Row { tenths, says, ..row(17, None) }, fastrand::u64(..)).run()).collect();
+        assert!(parts(&came, |came| came.took)[0] < most, "{tenths} tenths, {says:?}: {came:?}");
+        assert!(came.iter().all(|came| came.lost == 0), "{tenths} tenths, {says:?}: {came:?}");
+    }
+}
+
+/// Law 12: the first units are refused always, as after a restart. Each takes a few calls of its own.
+#[test]
+fn bad_units_at_the_front_hold_up_no_others() {
+    for (bad, spread) in [1, 4, 8, 16].into_iter().flat_map(|bad| [(bad, 1), (bad, 3)]) {
+        for tenths in [9, 10, 12, 20] {
+            let came = Run::new(Row { tenths, units: 300 + bad, ..row(bad, Some(spread)) }, fastrand::u64(..)).run();
+            let most = 1.7 + 0.3 * bad as f64;
+            assert!(came.took < most, "{bad} bad ones, one of {spread}, asked for {tenths} tenths: {came:?}");
+        }
+    }
+}

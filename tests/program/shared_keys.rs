@@ -1,0 +1,339 @@
+//! Limits of each key, and numbers of commands, in buckets that several processes share: through the real program, in files
+//! and on a server.
+
+use crate::common::{Running, assert_fails, feed, text, throttle, wait_until};
+use crate::support::redis::{Redis, bucket_at, slow_network};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// A bucket, wherever it is.
+struct Bucket {
+    address: String,
+    _folder: Option<tempfile::TempDir>,
+}
+
+/// Calls `test` with a new bucket in a file, and one on a server if there is a server.
+fn on_each_store(limits: &[&str], test: impl Fn(&Bucket)) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bucket").to_str().unwrap().to_owned();
+    let redis = Redis::start(&[]);
+    let on_server = redis.iter().map(|redis| (redis.bucket("keys"), None));
+    for (address, folder) in [(file, Some(folder))].into_iter().chain(on_server) {
+        let bucket = Bucket { address, _folder: folder };
+        bucket.set(limits);
+        test(&bucket);
+    }
+}
+
+impl Bucket {
+    fn set(&self, limits: &[&str]) {
+        let limits = limits.iter().flat_map(|limit| ["-r", limit]);
+        let output = self.run(&["--clear", "--set"].into_iter().chain(limits).collect::<Vec<_>>());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        throttle(&[&["--bucket", &self.address], args].concat())
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        feed(self.command(args), b"")
+    }
+
+    #[track_caller]
+    fn once(&self, key: &str, is_granted: bool) {
+        let output = self.run(&["--once", "--max-wait", "0", "--key", key, "true"]);
+        assert_eq!(output.status.code(), Some(if is_granted { 0 } else { 75 }), "{key}: {}", text(&output.stderr));
+    }
+
+    #[track_caller]
+    fn shown(&self) -> Value {
+        let output = self.run(&["--show", "json"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn running(&self) -> u64 {
+        self.shown()["running"].as_u64().unwrap()
+    }
+}
+
+#[test]
+fn each_key_has_a_limit_of_its_own_whoever_asks() {
+    on_each_store(&["1/h,per=host", "3/h,burst=3"], |bucket| {
+        bucket.once("a", true);
+        bucket.once("a", false);
+        bucket.once("b", true);
+        bucket.once("c", true);
+        bucket.once("d", false);
+        let shown = bucket.shown();
+        let keys: Vec<_> = shown["keys"].as_array().unwrap().iter().map(|key| key["key"].as_str().unwrap()).collect();
+        assert_eq!((shown["per"].as_str(), keys), (Some("host"), vec!["a", "b", "c"]));
+        assert_eq!(shown["keys"][0]["limits"][0]["left"], 0);
+        let lines = text(&bucket.run(&["--show"]).stdout);
+        assert!(lines.contains("1/h,burst=1,per=host: 3 keys in use\n    '"), "{lines}");
+    });
+}
+
+#[test]
+fn a_key_is_paused_and_cleared_by_itself() {
+    on_each_store(&["100/s,burst=100,per=f1"], |bucket| {
+        assert!(bucket.run(&["--pause", "1h", "--key", "a"]).status.success());
+        bucket.once("a", false);
+        bucket.once("b", true);
+        let paused = &bucket.shown()["keys"][0];
+        assert_eq!(paused["key"], "a");
+        assert!(paused["paused_ns"].as_u64().unwrap() > 3_500_000_000_000, "{paused}");
+        let lines = text(&bucket.run(&["--show"]).stdout);
+        assert!(lines.contains("'a': next in ") && lines.contains(", paused\n"), "{lines}");
+        assert!(bucket.run(&["--pause", "0", "--key", "a"]).status.success());
+        bucket.once("a", true);
+        assert!(bucket.run(&["--pause", "1h", "--key", "a"]).status.success());
+        assert!(bucket.run(&["--clear", "--key", "a"]).status.success());
+        bucket.once("a", true);
+    });
+}
+
+#[test]
+fn mistakes_about_keys_say_what_to_write() {
+    on_each_store(&["1/s,per=host"], |bucket| {
+        let named = "--once: the limits are those of one key each (per=host); name it: --key a.example";
+        assert_fails(&bucket.run(&["--once", "true"]), 125, &[named]);
+        assert_fails(&feed(bucket.command(&["-r", "2/s,per=host"]), b""), 1, &["2/s,per=host was asked for, but"]);
+        assert_fails(&feed(bucket.command(&["-r", "1/s,per=f1"]), b""), 1, &["1/s,per=f1 was asked for, but"]);
+        assert_fails(&feed(bucket.command(&["-r", "1/s"]), b""), 1, &["1/s was asked for, but the limit kept there"]);
+        assert!(feed(bucket.command(&["-r", "1/s,per=host"]), b"").status.success());
+    });
+    on_each_store(&["1/s"], |bucket| {
+        let none = "--key: there are no limits for each key; leave it out";
+        assert_fails(&bucket.run(&["--once", "--key", "a", "true"]), 125, &[none]);
+        assert_fails(&bucket.run(&["--pause", "1s", "--key", "a"]), 1, &[none]);
+        assert_fails(&bucket.run(&["--show", "--key", "a"]), 2, &["--key belongs to --once and to --clear and to"]);
+    });
+    on_each_store(&["1/s,jobs=2"], |bucket| {
+        assert_fails(&bucket.run(&["--once"]), 125, &["counts commands that run; write --once COMMAND"]);
+        assert_fails(&feed(bucket.command(&[]), b"a\n"), 1, &["it counts commands, and none is run"]);
+    });
+    assert_fails(&feed(throttle(&["-r", "1/s,jobs=2", "true"]), b""), 2, &["jobs=2: of what?", "use -j 2"]);
+}
+
+/// The rate pays what it costs beyond the burst while it waits, as in a private run. It was asked for again and again, each time
+/// as if it had just come, and never left.
+#[test]
+fn a_unit_that_costs_more_than_the_burst_of_its_key_leaves() {
+    on_each_store(&["100/s,burst=2,per=f1,cost=f2", "1k/s"], |bucket| {
+        for way in [&[][..], &["-j", "4", "echo"]] {
+            let begun = Instant::now();
+            let output = feed(bucket.command(way), b"a 12 first\na 6 second\n");
+            assert_eq!(text(&output.stdout), "a 12 first\na 6 second\n", "{}", text(&output.stderr));
+            assert!(begun.elapsed() >= Duration::from_millis(160), "{:?}", begun.elapsed());
+        }
+    });
+}
+
+/// A server was asked four times a second what had ended, also about the commands of this process.
+#[test]
+fn a_command_starts_soon_after_the_one_before_it_has_ended_in_the_same_process() {
+    on_each_store(&["unlimited,jobs=1"], |bucket| {
+        let begun = Instant::now();
+        assert!(feed(bucket.command(&["-j", "4", "true"]), &b"unit\n".repeat(40)).status.success());
+        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    });
+}
+
+/// Four at once, each with units of all keys: no key gets more than its rate, nor do all together, and nothing is left over.
+#[test]
+fn streams_that_share_keys_keep_each_limit_together_and_use_all_of_it() {
+    on_each_store(&["10/s,per=f1", "50/s"], |bucket| {
+        let units = |first: usize| {
+            let unit = |unit: usize| format!("k{} {first}\n", (unit + first) % 12);
+            (0..60).map(unit).collect::<Vec<_>>().concat()
+        };
+        let begun = Instant::now();
+        let mut streams: Vec<Running> = (0..4).map(|_| Running::start(bucket.command(&[]))).collect();
+        let fed: Vec<_> = streams.iter_mut().enumerate().map(|(n, stream)| stream.write(units(n).as_bytes())).collect();
+        let out: Vec<String> = streams.into_iter().map(|stream| text(&stream.finish().stdout)).collect();
+        for fed in fed {
+            fed.join().unwrap();
+        }
+        let took = begun.elapsed();
+        let count: usize = out.iter().map(|out| out.lines().count()).sum();
+        assert_eq!(count, 240);
+        assert!(took >= Duration::from_millis(239 * 20), "{took:?}");
+        let mut keys: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+        for (stream, out) in out.iter().enumerate() {
+            for line in out.lines() {
+                keys.entry(&line[..3]).or_default().insert(stream);
+            }
+        }
+        assert!(keys.values().all(|streams| streams.len() == 4), "{keys:?}");
+        // On a busy machine one that wakes too late takes another.
+        let counts = bucket.shown()["counts"].clone();
+        assert_eq!(counts["granted"].as_u64().unwrap() - counts["given_back"].as_u64().unwrap(), 240, "{counts}");
+    });
+}
+
+#[test]
+fn commands_of_one_key_keep_to_its_rate_in_all_processes_together() {
+    on_each_store(&["5/s,per=f1,jobs=1"], |bucket| {
+        let begun = Instant::now();
+        let runs: Vec<_> = (0..2).map(|_| Running::start(bucket.command(&["-j", "8", "echo", "{}"]))).collect();
+        let out: Vec<Output> = runs
+            .into_iter()
+            .map(|mut run| {
+                run.write(b"a 1\na 2\nb 1\nb 2\na 3\n").join().unwrap();
+                run.finish()
+            })
+            .collect();
+        assert!(out.iter().all(|out| out.status.success() && text(&out.stdout).lines().count() == 5), "{out:?}");
+        assert!(begun.elapsed() >= Duration::from_secs(1), "six of one key");
+        assert_eq!(bucket.running(), 0);
+    });
+}
+
+#[test]
+fn at_most_so_many_commands_run_of_all_who_use_the_bucket() {
+    on_each_store(&["1000/s,burst=1000,jobs=2"], |bucket| {
+        let folder = tempfile::tempdir().unwrap();
+        let most = folder.path().join("most");
+        let script = format!(
+            "mkdir {0}/$$; ls -d {0}/*/ | wc -l >> {1}; sleep 0.2; rmdir {0}/$$",
+            folder.path().display(),
+            most.display()
+        );
+        let mut runs: Vec<Running> =
+            (0..3).map(|_| Running::start(bucket.command(&["-j", "4", "-c", &script]))).collect();
+        for run in &mut runs {
+            run.write(b"1\n2\n3\n").join().unwrap();
+        }
+        assert!(runs.into_iter().all(|run| run.finish().status.success()));
+        let counts: Vec<u32> =
+            std::fs::read_to_string(&most).unwrap().lines().map(|line| line.trim().parse().unwrap()).collect();
+        assert_eq!((counts.len(), counts.iter().max()), (9, Some(&2)), "{counts:?}");
+        assert_eq!(bucket.running(), 0);
+    });
+}
+
+#[test]
+fn once_waits_for_a_place_and_leaves_it_when_its_command_ends() {
+    on_each_store(&["unlimited,jobs=1"], |bucket| {
+        let mut first = Running::start(bucket.command(&["--once", "cat"]));
+        wait_until("it runs", || bucket.running() == 1);
+        let refused = bucket.run(&["--once", "--max-wait", "0", "true"]);
+        assert_fails(&refused, 75, &["as many commands run as may at once"]);
+        let second = Running::start(bucket.command(&["--once", "sh", "-c", "exit 7"]));
+        drop(first.stdin());
+        assert!(first.finish().status.success());
+        assert_eq!(second.finish().status.code(), Some(7));
+        wait_until("nothing runs", || bucket.running() == 0);
+    });
+}
+
+#[test]
+fn a_place_is_free_again_after_a_kill() {
+    on_each_store(&["unlimited,per=f1,jobs=1"], |bucket| {
+        let mut killed = Running::start(bucket.command(&["--once", "--key", "a", "sleep", "20"]));
+        wait_until("it runs", || bucket.running() == 1);
+        killed.signal(Signal::KILL);
+        assert_eq!(killed.end().signal(), Some(9));
+        let output = bucket.run(&["--once", "--key", "a", "true"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    });
+}
+
+#[test]
+fn signals_reach_the_command_of_once_and_its_end_is_that_of_once() {
+    on_each_store(&["unlimited,jobs=1"], |bucket| {
+        let script = "trap 'echo came; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
+        let mut run = Running::start(bucket.command(&["--once", "sh", "-c", script]));
+        let mut out = std::io::BufReader::new(run.stdout());
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+        run.signal(Signal::TERM);
+        assert_eq!(run.end().code(), Some(9));
+        std::io::Read::read_to_string(&mut out, &mut line).unwrap();
+        assert_eq!(line, "ready\ncame\n");
+        wait_until("nothing runs", || bucket.running() == 0);
+    });
+}
+
+/// A server that asks one process to wait asks all: the pause of a key is in the bucket.
+#[test]
+fn a_pause_of_a_key_holds_for_all_who_share_the_bucket() {
+    on_each_store(&["100/s,burst=100,per=f1"], |bucket| {
+        let script = r#"echo "retry-after: 3600" >> "$THROTTLE_REPLY"; exit 75"#;
+        let mut told = Running::start(bucket.command(&["--attempts", "2", "--max-pause", "2h", "-c", script]));
+        told.write(b"a 1\n").join().unwrap();
+        wait_until("the key is paused", || bucket.shown()["keys"][0]["paused_ns"].as_u64().is_some_and(|ns| ns > 0));
+        bucket.once("a", false);
+        bucket.once("b", true);
+        told.signal(Signal::TERM);
+        told.end();
+    });
+}
+
+#[test]
+fn real_costs_settle_the_limits_of_a_key_in_a_bucket() {
+    on_each_store(&["100/h,burst=100,per=f1,cost=f2", "1000/h,burst=1000,cost=f2"], |bucket| {
+        let script = r#"echo "throttle-cost: 30" >> "$THROTTLE_REPLY""#;
+        let mut run = Running::start(bucket.command(&["--attempts", "1", "-c", script]));
+        run.write(b"a 80\nb 10\n").join().unwrap();
+        assert!(run.finish().status.success());
+        let shown = bucket.shown();
+        let left = |place: usize| shown["keys"][place]["limits"][0]["left"].as_i64();
+        assert_eq!((left(0), left(1), shown["limits"][0]["left"].as_i64()), (Some(70), Some(70), Some(940)));
+    });
+}
+
+/// A request takes 50 ms there and back. One for each line would pass 20 a second.
+#[test]
+fn a_slow_network_costs_no_rate_of_a_key() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let far = bucket_at(slow_network(redis.port, Duration::from_millis(25)), "far");
+    for limits in [&["200/s,burst=1,per=f1"][..], &["200/s,burst=1", "1000/s,burst=1000,per=f1"]] {
+        let bucket = Bucket { address: far.clone(), _folder: None };
+        bucket.set(limits);
+        let lines = (0..400).map(|line| format!("a {line}\n")).collect::<Vec<_>>().concat();
+        let begun = Instant::now();
+        let output = feed(bucket.command(&[]), lines.as_bytes());
+        let took = begun.elapsed();
+        assert_eq!(text(&output.stdout), lines);
+        assert!(took >= Duration::from_millis(399 * 5), "{limits:?}: {took:?}");
+        assert!(took < Duration::from_secs(10), "{limits:?}: {took:?}");
+    }
+}
+
+/// A stream reserves a little ahead.
+#[test]
+fn an_interrupted_stream_gives_back_what_it_has_reserved_for_keys() {
+    on_each_store(&["20/s,burst=1", "2/s,per=f1"], |bucket| {
+        let mut stream = Running::start(bucket.command(&[]));
+        let lines = (0..200).map(|line| format!("k{} {line}\n", line % 40)).collect::<Vec<_>>().concat();
+        stream.write(lines.as_bytes()).join().unwrap();
+        wait_until("some have left", || bucket.shown()["counts"]["granted"].as_u64().unwrap() > 10);
+        stream.signal(Signal::INT);
+        let passed = text(&stream.finish().stdout).lines().count() as u64;
+        let shown = bucket.shown();
+        let [granted, back] = ["granted", "given_back"].map(|count| shown["counts"][count].as_u64().unwrap());
+        assert_eq!(granted - back, passed, "{shown}");
+        assert!(shown["line"].as_array().unwrap().is_empty(), "{shown}");
+    });
+}
+
+/// The rate pays for a unit while it waits, and others of its key, and other keys, come and go meanwhile.
+#[test]
+fn units_that_cost_more_than_the_burst_of_their_key_leave_at_its_rate() {
+    on_each_store(&["100/s,burst=1,per=f1,cost=f2"], |bucket| {
+        let lines = (0..60).map(|line| format!("k{} {}\n", line % 12, 20 + line % 7)).collect::<Vec<_>>().concat();
+        let begun = Instant::now();
+        let output = feed(bucket.command(&["-j", "8", "echo", "{}"]), lines.as_bytes());
+        let took = begun.elapsed();
+        assert_eq!(text(&output.stdout).lines().count(), 60, "{}", text(&output.stderr));
+        // Five of each key; the first leaves after 0.2 s or more.
+        assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(10), "{took:?}");
+    });
+}
