@@ -200,9 +200,8 @@ impl<T> Order<T> {
                 order.all.charge(&mut order.thin, times, &unit.costs);
                 let busy = order.keys.busy(key);
                 busy.running += u32::from(counts_jobs);
-                busy.finish = order.heads.go(start, order.lengths.time_for(&unit.costs).max(1), busy.units.is_empty());
+                busy.finish = order.heads.go(start, order.lengths.time_for(&unit.costs).max(1));
             });
-            self.heads.rest();
             self.gone += 1;
             Some(Next::Go(key, unit?, Charged { at, counted, number: self.gone }))
         });
@@ -434,7 +433,6 @@ impl<T> Order<T> {
 
     /// The earliest time at which a unit may leave. Nothing is granted before that any more, nor before now.
     fn earliest(&mut self) -> Option<Nanos> {
-        self.heads.rest();
         self.release_idle();
         while let Some(key) = self.keys.admit(self.now) {
             let now = self.now;
@@ -484,6 +482,9 @@ impl<T> Order<T> {
         self.change(key, |order| {
             let unit = order.keys.take(key, age)?;
             act(order, &unit);
+            if order.is_empty() {
+                order.heads.rest();
+            }
             Some(unit)
         })
     }

@@ -215,16 +215,15 @@ impl Model {
         heads.collect()
     }
 
-    /// If no unit's own limits conform, no key is ahead of another.
+    /// If no unit waits, no key is ahead of another.
     fn rest(&mut self) {
-        if self.heads().iter().all(|(own, ..)| *own > self.at) {
+        if self.keys.values().all(|key| key.units.is_empty()) {
             self.time = self.last;
         }
     }
 
     /// The unit that goes next, and when. It has the least tag of those whose own limits conform at that time.
     fn earliest(&mut self) -> Option<(Nanos, u64)> {
-        self.rest();
         let heads = self.heads();
         let mut times: Vec<Nanos> = heads.iter().map(|(own, ..)| (*own).max(self.at)).chain([Nanos::MAX]).collect();
         times.sort_unstable();
@@ -380,6 +379,7 @@ impl Run {
                 let name = self.names[&unit.age];
                 assert_eq!(self.order.name(id), [name]);
                 self.model.key(name).units.remove(&unit.age);
+                self.model.rest();
                 (Answer::Drop(unit.age), true)
             }
             Next::At(time) => (Answer::At(time), false),

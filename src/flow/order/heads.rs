@@ -66,11 +66,9 @@ impl Heads {
         }
     }
 
-    /// If no unit is ready, nothing that left before matters any more: no key is ahead of another.
+    /// No unit waits, of any key, so nothing that left before matters any more: no key is ahead of another.
     pub(super) fn rest(&mut self) {
-        if self.ready.is_empty() {
-            self.time = self.last;
-        }
+        self.time = self.last;
     }
 
     /// Whether the own limits of a unit conform at `time`.
@@ -119,14 +117,11 @@ impl Heads {
         self.ready.first().copied()
     }
 
-    /// A unit with this start tag and this length goes, perhaps the last of its key. Returns its finish tag.
-    pub(super) fn go(&mut self, start: Tag, length: Tag, is_last: bool) -> Tag {
+    /// A unit with this start tag and this length goes. Returns its finish tag.
+    pub(super) fn go(&mut self, start: Tag, length: Tag) -> Tag {
         let finish = start.saturating_add(length);
         self.pass_time(start);
         self.last = self.last.max(finish);
-        if is_last {
-            self.rest();
-        }
         finish
     }
 }
