@@ -10,7 +10,7 @@
   time or the finish tag of the key's last unit, whichever is greater. The finish tag is later by the longest time that a
   limit of all needs for the unit's cost. Of the units that conform to the limits of their key the one with the least start
   tag goes next; of equal ones, the one that came first. The virtual time is the start tag of the unit that went last; when
-  no unit is left that waits, it is the greatest finish tag.
+  none is left that conforms to the limits of its key, it is the greatest finish tag.
 - jobs=N: at most N commands of a key run at once.
 
 The order between keys is open if it depends on less than 5 ms: whether a unit had come, or conformed to the limits of its
@@ -154,7 +154,7 @@ def simulate(limits, units, came, origin, lasts=0):
         unit = model.choose(heads, fair)
         granted = max(model.own(unit), model.conforms(unit))
         times[unit.age] = model.grant(unit, end=granted + lasts)
-        rests = all(came[head.age] > granted for _, head in model.heads())
+        rests = all(own > granted for own, _ in model.heads())
         fair = fair.went(unit.key, model.length(unit), rests)
     return times
 
@@ -166,8 +166,8 @@ def follow(model, worlds, unit, seen, end):
     favoured = [(own - LATE if head is unit else own + LATE, head) for own, head in heads]
     right = [fair for fair in worlds if model.choose(favoured, fair, unit) is unit] if is_first else []
     granted = model.grant(unit, seen, end)
-    left = [model.came[head.age] for _, head in model.heads()]
-    rests = [True] * all(came > granted - LATE for came in left) + [False] * any(came < granted + LATE for came in left)
+    left = [own for own, _ in model.heads()]
+    rests = [True] * all(own > granted - LATE for own in left) + [False] * any(own < granted + LATE for own in left)
     length = model.length(unit)
     after = [fair.went(unit.key, length, is_empty) for fair in right or worlds for is_empty in rests]
     worlds = list({fair.same(): fair for fair in after}.values())

@@ -201,7 +201,11 @@ impl<T> Order<T> {
                 let busy = order.keys.busy(key);
                 busy.running += u32::from(counts_jobs);
                 busy.finish = order.heads.go(start, order.lengths.time_for(&unit.costs).max(1));
+                if busy.units.is_empty() {
+                    order.rest();
+                }
             });
+            self.rest();
             self.gone += 1;
             Some(Next::Go(key, unit?, Charged { at, counted, number: self.gone }))
         });
@@ -433,6 +437,7 @@ impl<T> Order<T> {
 
     /// The earliest time at which a unit may leave. Nothing is granted before that any more, nor before now.
     fn earliest(&mut self) -> Option<Nanos> {
+        self.rest();
         self.release_idle();
         while let Some(key) = self.keys.admit(self.now) {
             let now = self.now;
@@ -482,9 +487,6 @@ impl<T> Order<T> {
         self.change(key, |order| {
             let unit = order.keys.take(key, age)?;
             act(order, &unit);
-            if order.is_empty() {
-                order.heads.rest();
-            }
             Some(unit)
         })
     }
@@ -531,6 +533,11 @@ impl<T> Order<T> {
         } else {
             busy.head = Some(self.heads.add(head));
         }
+    }
+
+    fn rest(&mut self) {
+        let came = |key| self.keys.get(key).and_then(|busy| busy.units.front()).map_or(0, |unit| unit.arrived);
+        self.heads.rest(came);
     }
 
     fn release_idle(&mut self) {

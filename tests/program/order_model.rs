@@ -215,15 +215,17 @@ impl Model {
         heads.collect()
     }
 
-    /// If no unit waits, no key is ahead of another.
+    /// If the own limits of no unit that had come conform within 5 ms, no key is ahead of another.
     fn rest(&mut self) {
-        if self.keys.values().all(|key| key.units.is_empty()) {
+        let came = |age: u64| self.keys.values().find_map(|key| key.units.get(&age)).map_or(0, |unit| unit.arrived);
+        if self.heads().iter().all(|(own, (_, age), _)| *own > self.at + 5 * MS || came(*age) > self.at) {
             self.time = self.last;
         }
     }
 
     /// The unit that goes next, and when. It has the least tag of those whose own limits conform at that time.
     fn earliest(&mut self) -> Option<(Nanos, u64)> {
+        self.rest();
         let heads = self.heads();
         let mut times: Vec<Nanos> = heads.iter().map(|(own, ..)| (*own).max(self.at)).chain([Nanos::MAX]).collect();
         times.sort_unstable();
@@ -379,7 +381,6 @@ impl Run {
                 let name = self.names[&unit.age];
                 assert_eq!(self.order.name(id), [name]);
                 self.model.key(name).units.remove(&unit.age);
-                self.model.rest();
                 (Answer::Drop(unit.age), true)
             }
             Next::At(time) => (Answer::At(time), false),

@@ -6,10 +6,13 @@
 
 use super::keyed::KeyId;
 use std::collections::BTreeSet;
-use throttle_limits::clock::Nanos;
+use throttle_limits::clock::{MILLISECOND, Nanos};
 
 /// A virtual time, in nanoseconds.
 pub(super) type Tag = Nanos;
+
+/// A window counts a unit from when it was handed over. That takes a moment, which must not decide whether another is ready.
+const SOON: Nanos = 5 * MILLISECOND;
 
 /// The first units of all keys that wait for a time and for nothing else.
 #[derive(Debug, Default)]
@@ -66,9 +69,13 @@ impl Heads {
         }
     }
 
-    /// No unit waits, of any key, so nothing that left before matters any more: no key is ahead of another.
-    pub(super) fn rest(&mut self) {
-        self.time = self.last;
+    /// If no unit is ready, nor very soon, nothing that left before matters any more: no key is ahead of another. `came` says
+    /// when the first unit of a key did: one that was not there at the latest grant does not count.
+    pub(super) fn rest(&mut self, came: impl Fn(KeyId) -> Nanos) {
+        let mut soon = self.later.iter().take_while(|head| head.at <= self.frontier.saturating_add(SOON));
+        if self.ready.is_empty() && soon.all(|head| came(head.key) > self.frontier) {
+            self.time = self.last;
+        }
     }
 
     /// Whether the own limits of a unit conform at `time`.
