@@ -450,7 +450,7 @@ impl<T> Order<T> {
         loop {
             let earliest = self.heads.earliest(|key| {
                 let unit = self.keys.get(key)?.units.front()?;
-                Some(self.all.conforms_at(&self.thin, unit.arrived, &unit.costs)?.0)
+                self.all.has_room_at(&self.thin, unit.arrived, &unit.costs)
             });
             if !self.close(earliest.map_or(self.now, |time| time.min(self.now))) {
                 return earliest;
@@ -525,7 +525,7 @@ impl<T> Order<T> {
             return;
         }
         let (each, thin) = self.keys.table.state(key);
-        let own = each.conforms_at(thin, unit.arrived, &unit.costs).map_or(Nanos::MAX, |(time, _)| time);
+        let own = each.has_room_at(thin, unit.arrived, &unit.costs).unwrap_or(Nanos::MAX);
         let head = Head { at: own.max(busy.since), tag: busy.finish, age: unit.age, key };
         if busy.is_outside {
             self.keys.outside.insert((head.age, key));

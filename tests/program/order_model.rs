@@ -100,7 +100,7 @@ impl State {
         match self {
             _ if cost == 0 => asked,
             State::Bucket(bucket) => bucket.conforms_at(asked, cost).unwrap(),
-            State::Window(window) => window.conforms_at(asked, cost).unwrap(),
+            State::Window(window) => window.has_room_at(asked, cost).unwrap(),
         }
     }
 

@@ -179,6 +179,13 @@ impl Each {
         thin.with(|states| self.fixed.conforms_at(states, now, start, costs))
     }
 
+    /// The earliest time, not before `asked`, at which all limits conform, for a caller who keeps grants in their order: a
+    /// window may have room before its latest unit was handed over. `None` if that is never.
+    #[must_use]
+    pub fn has_room_at(&self, thin: &Thin, asked: Nanos, costs: &[u64]) -> Option<Nanos> {
+        thin.with(|states| self.fixed.conforms_at(states, asked, |_| asked, costs)).map(|(at, _)| at)
+    }
+
     /// Takes these costs now, or nothing.
     ///
     /// # Errors
