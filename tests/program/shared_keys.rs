@@ -136,6 +136,16 @@ fn a_unit_that_costs_more_than_the_burst_of_its_key_leaves() {
 }
 
 /// A server was asked four times a second what had ended, also about the commands of this process.
+/// They once waited for ever, as soon as another unit of their key had left.
+#[test]
+fn units_that_cost_nothing_leave_among_others_of_their_key() {
+    on_each_store(&["1k/s,burst=100,per=f1,cost=f2", "1k/s,burst=100,cost=f2"], |bucket| {
+        let units: String = (0..30).map(|unit| format!("k{} {}\n", unit % 2, unit % 3)).collect();
+        let output = feed(bucket.command(&[]), units.as_bytes());
+        assert_eq!(text(&output.stdout).lines().count(), 30, "{}", text(&output.stderr));
+    });
+}
+
 #[test]
 fn a_command_starts_soon_after_the_one_before_it_has_ended_in_the_same_process() {
     on_each_store(&["unlimited,jobs=1"], |bucket| {

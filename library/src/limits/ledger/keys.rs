@@ -246,7 +246,8 @@ impl Keys {
 
     /// Whether a grant was taken back when a server refused something.
     pub(super) fn is_outdated(&self, name: &[u8], number: u64, at: Nanos) -> bool {
-        self.kept.states.get(name).is_some_and(|key| number <= key.outdated.0 && at > key.outdated.1)
+        // What costs nothing has no number.
+        self.kept.states.get(name).is_some_and(|key| (1..=key.outdated.0).contains(&number) && at > key.outdated.1)
     }
 
     /// The same keys under the limits of `policy`: each keeps what it has saved or counted, as [`Limits::set`] does.
