@@ -39,7 +39,7 @@ def any_limit(rng, units, lasts_ns, per, cost, names_burst, launch, is_new):
     if rng.random() < 0.3:
         count = max(largest, round(weight / rng.uniform(1.3, 4)))
         period = max(1, round(count / rate / MS))
-        slack = rng.choice([None, 0, rng.randint(1, 50)])
+        slack = rng.choice([None, 0, rng.randint(1, min(50, period))])
         text = f"{count}/{period}ms,window" + ("" if slack is None else f",slack={slack}ms")
         span = min(Fraction(period * MS, 20), 250 * MS) if slack is None else slack * MS
         span += period * MS
@@ -70,6 +70,8 @@ def implied_windows(limits):
         if unnamed and any(limit.count or "initial" in limit.text for limit in of_kind) and len(of_kind) > 1:
             return None
         fastest = max(of_kind, key=lambda limit: limit.rate)
+        if unnamed and [limit.rate for limit in of_kind].count(fastest.rate) > 1:
+            return None
         for limit in of_kind:
             if limit is not fastest and limit in unnamed:
                 span = limit.period + min(Fraction(limit.period, 20), 250 * MS)

@@ -106,7 +106,9 @@ fn several_units_are_a_list_and_bytes_that_are_no_text_are_in_base64() {
 /// Whatever ends the run: each attempt that started has ended, and what succeeded is in the list of those that did.
 #[test]
 fn the_files_are_complete_however_the_run_ends() {
-    let wait = "case $1 in [123]) echo $1; echo $1 >> ok;; *) echo $$ > leader.$1; exec sleep 40;; esac";
+    // The third prints only once the reader has left.
+    let wait = "case $1 in 3) until [ -e left ]; do sleep 0.05; done;; esac
+        case $1 in [123]) echo $1; echo $1 >> ok;; *) echo $$ > leader.$1; exec sleep 40;; esac";
     let stop = "case $1 in 3) sleep 0.2; exit 255;; 4) sleep 0.4; echo $1 >> ok;; *) echo $1; echo $1 >> ok;; esac";
     let fail = "case $1 in 3) sleep 0.2; exit 9;; 4) sleep 0.4; echo $1 >> ok;; *) echo $1; echo $1 >> ok;; esac";
     for (how, script, code) in [
@@ -125,7 +127,9 @@ fn the_files_are_complete_however_the_run_ends() {
         if how == "reader" {
             child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
             drop(child.stdout.take());
-        } else if code.is_none() {
+        }
+        fs::write(folder.path().join("left"), "").unwrap();
+        if how != "reader" && code.is_none() {
             number_in(&folder.path().join("leader.5"));
         }
         let started = Started::new(child);
