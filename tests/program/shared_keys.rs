@@ -140,7 +140,7 @@ fn a_unit_that_costs_more_than_the_burst_of_its_key_leaves() {
 #[test]
 fn units_that_cost_nothing_leave_among_others_of_their_key() {
     on_each_store(&["1k/s,burst=100,per=f1,cost=f2", "1k/s,burst=100,cost=f2"], |bucket| {
-        let units: String = (0..30).map(|unit| format!("k{} {}\n", unit % 2, unit % 3)).collect();
+        let units = (0..30).map(|unit| format!("k{} {}\n", unit % 2, unit % 3)).collect::<Vec<_>>().concat();
         let output = feed(bucket.command(&[]), units.as_bytes());
         assert_eq!(text(&output.stdout).lines().count(), 30, "{}", text(&output.stderr));
     });
