@@ -169,7 +169,7 @@ pub enum Filled {
     Some,
     /// Nothing is available now, or there is no room for it.
     Nothing,
-    /// There is no more input.
+    /// There is no more input, and no unit of it is left but those that [wait](Flow::waiting).
     End,
 }
 

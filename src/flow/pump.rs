@@ -71,8 +71,7 @@ impl<F: Flow> Pump<'_, F> {
     fn gather(&mut self) -> Result<bool, PumpError> {
         self.hold()?;
         while self.flow.waiting() == 0 && self.until_event() > 0 {
-            // Not 0: that asks what is there now, and may say that the input has ended although units wait.
-            let (state, event) = (self.note_read_ahead(), self.until_event().max(1));
+            let (state, event) = (self.note_read_ahead(), self.until_event());
             let granted = (event < Nanos::MAX).then(|| self.clock.now().saturating_add(event));
             match state.limited_until.into_iter().chain(granted).min() {
                 Some(time) => {

@@ -120,10 +120,10 @@ impl<R: Source> Launching<R> {
         if filled == Filled::End && self.batches.waiting() == 0 {
             self.queue().has_all();
         }
-        if filled == Filled::Some || wait == 0 {
+        if filled == Filled::Some {
             return Ok(filled);
         }
-        if self.queue().is_full() {
+        if wait > 0 && self.queue().is_full() {
             self.tell_of_full_queue();
         }
         let (queue, slots) = (self.queue(), &self.launcher.shared.slots);
@@ -132,6 +132,9 @@ impl<R: Source> Launching<R> {
         let is_over = || filled == Filled::End && (!repeats || slots.count() == 0) && queue.is_empty();
         if is_over() {
             return Ok(Filled::End);
+        }
+        if wait == 0 {
+            return Ok(Filled::Nothing);
         }
         let source = if filled == Filled::End || is_full { None } else { self.batches.source_fd() };
         let is_news = || is_over() || (is_full && !self.is_full());
@@ -247,3 +250,6 @@ impl<R: Source> Flow for Launching<R> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+use super::*;
+use crate::flow::framing::{Buffer, Framing};
+use crate::flow::{Look, Sorting};
+use crate::launch::{Events, Numbers, Options, Output, Place, Reading, Screen, Settler, Settling, Shape, Template};
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use throttle_limits::limits::{Pace, Start};
+
+struct NoScreen;
+
+impl Screen for NoScreen {
+    fn beside(&self, print: &mut dyn FnMut() -> bool) {
+        print();
+    }
+
+    fn shows_something(&self) -> bool {
+        false
+    }
+
+    fn trace(&self, _: &mut dyn Iterator<Item = Cow<'_, OsStr>>) {}
+}
+
+#[derive(Debug)]
+struct NoSettler;
+
+impl Settler for NoSettler {
+    fn settle(&self, _: &Charge, _: Option<&[u64]>) {}
+
+    fn may_block(&self) -> bool {
+        false
+    }
+
+    fn pace(&self) -> (Pace, Start) {
+        (Pace::new(0), Start::default())
+    }
+}
+
+/// So many units whose limit is kept for each key.
+fn with_keys(units: u64) -> Launching<Numbers> {
+    let reading = Reading { replace: None, max_args: 1, place: Place::Arguments };
+    let template = Template::new(&["true".into()], &reading).unwrap();
+    let look = Look { per: Some("f1".parse().unwrap()), ..Look::default() };
+    let sorting = Sorting { look: look.clone(), ahead: 100, ..Sorting::default() };
+    let options = Options {
+        template: template.clone(),
+        program: None,
+        jobs: 1,
+        burst: 1,
+        output: Output::Whole,
+        tag: false,
+        timeout: None,
+        in_our_group: false,
+        again: None,
+        settling: Settling::default(),
+        by_key: Some(sorting),
+        ignore_sigpipe: false,
+        second: Duration::from_secs(1),
+    };
+    let launcher = Launcher::new(options, Arc::new(NoScreen), None, Arc::new(NoSettler), Events::default()).unwrap();
+    let shape = Shape { max_args: 1, to_stdin: false, skip_blank: true, keep: false };
+    let buffer = Buffer::new(Framing::EndedBy(b'\n'), 4096);
+    Launching::new(Batches::new(Numbers::to(Some(units)), buffer, shape, &template, None, look), launcher)
+}
+
+/// A run on a bucket with keys ended with units left: the pump asked what is there now, and was told of the end.
+#[test]
+fn the_end_is_told_only_when_no_unit_waits() {
+    let mut flow = with_keys(3);
+    for wait in [0, 1] {
+        while flow.fill(wait).unwrap() == Filled::Some {}
+        assert_eq!(flow.fill(wait).unwrap(), Filled::Nothing, "three units wait");
+    }
+    let mut passed = Passed::default();
+    for left in [2, 1, 0] {
+        flow.pass(Turn::Usual(1), &mut passed).unwrap();
+        let expected = if left > 0 { Filled::Nothing } else { Filled::End };
+        assert_eq!((flow.fill(0).unwrap(), flow.waiting()), (expected, left));
+    }
+    assert_eq!(passed.units, 3);
+}
