@@ -232,19 +232,21 @@ mod trouble {
         let words: Vec<Lines> = pipes.iter_mut().map(|pipe| Lines::of(pipe.stderr())).collect();
         let mut away = (0.0, 0.0);
         let begun = Instant::now();
-        let times = arrivals(pipes, Duration::from_secs(6), || {
+        // A busy machine may take its time to start the server and to find it again.
+        let times = arrivals(pipes, Duration::ZERO, || {
             thread::sleep(Duration::from_secs(2));
             redis.kill();
             away.0 = begun.elapsed().as_secs_f64();
             thread::sleep(Duration::from_secs(1));
             redis.start_again();
             away.1 = begun.elapsed().as_secs_f64();
+            for said in &words {
+                let said = [said.next(), said.next()];
+                assert!(said[0].contains("cannot reach the bucket") && said[0].contains("waiting for it"), "{said:?}");
+                assert!(said[1].starts_with("throttle: the bucket is back after "), "{said:?}");
+            }
+            thread::sleep(Duration::from_secs(2));
         });
-        for said in words {
-            let said: Vec<String> = std::iter::from_fn(|| Some(said.next())).take(2).collect();
-            assert!(said[0].contains("cannot reach the bucket") && said[0].contains("waiting for it"), "{said:?}");
-            assert!(said[1].starts_with("throttle: the bucket is back after "), "{said:?}");
-        }
         // Units granted before still leave, on a busy machine late. The rate would give 140 here.
         let during = times.iter().filter(|time| **time > away.0 + 0.3 && **time < away.1).count();
         assert!(during < 70, "{during} passed while it was away");
