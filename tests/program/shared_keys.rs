@@ -347,3 +347,41 @@ fn units_that_cost_more_than_the_burst_of_their_key_leave_at_its_rate() {
         assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(10), "{took:?}");
     });
 }
+
+/// What is asked for at once was too long for others to read, who then granted it again.
+#[test]
+fn many_long_keys_that_are_asked_for_at_once_are_known_to_all() {
+    on_each_store(&["1/h,burst=1,per=f1"], |bucket| {
+        let key = |number: u32| format!("{number:0190}");
+        let input: String = (0..64).map(|number| key(number) + "\n").collect();
+        let output = feed(bucket.command(&[]), input.as_bytes());
+        assert!(output.status.success() && output.stdout.len() == input.len(), "{}", text(&output.stderr));
+        assert_eq!(bucket.shown()["counts"]["granted"], 64);
+        bucket.once(&key(63), false);
+    });
+}
+
+#[test]
+fn a_bucket_with_thousands_of_long_keys_can_be_read() {
+    on_each_store(&["1/h,burst=1,per=f1"], |bucket| {
+        let input: String = (0..9000).map(|number| format!("{number:0150}\n")).collect();
+        let output = feed(bucket.command(&[]), input.as_bytes());
+        assert!(output.status.success() && output.stdout.len() == input.len(), "{}", text(&output.stderr));
+        assert_eq!(bucket.shown()["keys"].as_array().unwrap().len(), 9000);
+    });
+}
+
+/// Otherwise it would tell nobody when a command ends.
+#[test]
+fn a_run_ends_if_the_bucket_begins_to_count_commands() {
+    on_each_store(&["20/s,burst=1,per=f1"], |bucket| {
+        let mut running = Running::start(bucket.command(&["--repeat", "1000", "true"]));
+        let said = running.stderr();
+        wait_until("it starts", || bucket.shown()["counts"]["granted"].as_u64() > Some(3));
+        let set = bucket.run(&["--set", "-r", "20/s,burst=1,per=f1,jobs=1"]);
+        assert!(set.status.success(), "{}", text(&set.stderr));
+        let said = std::io::read_to_string(said).unwrap();
+        assert!(said.contains("it counts commands now"), "{said}");
+        running.end();
+    });
+}
