@@ -364,7 +364,7 @@ fn many_long_keys_that_are_asked_for_at_once_are_known_to_all() {
 #[test]
 fn a_bucket_with_thousands_of_long_keys_can_be_read() {
     on_each_store(&["1/h,burst=1,per=f1"], |bucket| {
-        let input: String = (0..9000).map(|number| format!("{number:0150}\n")).collect();
+        let input: String = (0..9000).flat_map(|number| [format!("{number:0150}"), "\n".to_owned()]).collect();
         let output = feed(bucket.command(&[]), input.as_bytes());
         assert!(output.status.success() && output.stdout.len() == input.len(), "{}", text(&output.stderr));
         assert_eq!(bucket.shown()["keys"].as_array().unwrap().len(), 9000);

@@ -200,10 +200,13 @@ impl Supply {
         let first = leased.ahead.granted.values().next();
         if first.and_then(|(grant, _)| grant.next_look(leased.ahead.looked)).is_some_and(|look| look <= now) {
             leased.ahead.looked = now;
+            // If the store does not answer, the times told before are still good.
+            if self.store.sync().is_err() {
+                return Ok(Refused::new());
+            }
             let granted = std::mem::take(&mut leased.ahead.granted);
             for ((_, ticket), (grant, take)) in granted {
-                // If the store does not answer, the time told before is still good.
-                let grant = self.store.look(&grant, &take).unwrap_or(grant);
+                let grant = self.store.look_again(&grant, &take).unwrap_or(grant);
                 leased.ahead.granted.insert((grant.at, ticket), (grant, take));
             }
         }
