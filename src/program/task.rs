@@ -224,6 +224,9 @@ impl Set {
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
         }
+        if args.shared.key.is_some() {
+            return Err("--key: --set sets the limits of all keys; leave it out".to_owned());
+        }
         if args.shared.group.is_some() && !matches!(&bucket.kind, Kind::File(Place { own_folder: false, .. })) {
             return Err(
                 "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs -r 5/s".to_owned()
