@@ -228,6 +228,36 @@ fn at_most_so_many_commands_run_of_all_who_use_the_bucket() {
     });
 }
 
+/// The commands note when they begin and when they end, all in one file.
+#[test]
+fn the_commands_of_each_key_and_those_of_all_are_counted_side_by_side() {
+    on_each_store(&["unlimited,per=f1,jobs=1", "1000/s,burst=1000,jobs=2"], |bucket| {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = folder.path().join("notes");
+        let script = format!("echo begin $1 >> {0}; sleep 0.1; echo end $1 >> {0}", notes.display());
+        let mut runs: Vec<Running> =
+            (0..2).map(|_| Running::start(bucket.command(&["-j", "6", "-c", &script]))).collect();
+        for run in &mut runs {
+            run.write(b"a\na\nb\nb\nc\nc\n").join().unwrap();
+        }
+        assert!(runs.into_iter().all(|run| run.finish().status.success()));
+        let notes = std::fs::read_to_string(&notes).unwrap();
+        let mut running: Vec<&str> = Vec::new();
+        let mut most = 0;
+        for (what, key) in notes.lines().map(|line| line.split_once(' ').unwrap()) {
+            let before = running.iter().position(|other| *other == key);
+            match before {
+                Some(place) if what == "end" => drop(running.swap_remove(place)),
+                None if what == "begin" => running.push(key),
+                _ => panic!("two of the key {key} at once: {notes}"),
+            }
+            most = most.max(running.len());
+        }
+        assert_eq!((notes.lines().count(), most), (24, 2), "{notes}");
+        assert_eq!(bucket.running(), 0);
+    });
+}
+
 #[test]
 fn once_waits_for_a_place_and_leaves_it_when_its_command_ends() {
     on_each_store(&["unlimited,jobs=1"], |bucket| {
@@ -243,11 +273,25 @@ fn once_waits_for_a_place_and_leaves_it_when_its_command_ends() {
     });
 }
 
+/// The second one waits, and for that throttle has sharpened its own timers.
+#[test]
+fn the_command_of_once_has_the_usual_timers() {
+    let usual = std::fs::read_to_string("/proc/self/timerslack_ns").unwrap();
+    on_each_store(&["5/s,jobs=1"], |bucket| {
+        for _ in 0..2 {
+            let output = bucket.run(&["--once", "cat", "/proc/self/timerslack_ns"]);
+            assert_eq!(text(&output.stdout), usual, "{}", text(&output.stderr));
+        }
+    });
+}
+
 #[test]
 fn a_place_is_free_again_after_a_kill() {
     on_each_store(&["unlimited,per=f1,jobs=1"], |bucket| {
         let mut killed = Running::start(bucket.command(&["--once", "--key", "a", "sleep", "20"]));
         wait_until("it runs", || bucket.running() == 1);
+        let shown = text(&bucket.run(&["--show"]).stdout);
+        assert!(shown.contains("'a': next when a place is free, 1 running\n"), "{shown}");
         killed.signal(Signal::KILL);
         assert_eq!(killed.end().signal(), Some(9));
         let output = bucket.run(&["--once", "--key", "a", "true"]);
