@@ -4,7 +4,7 @@ use super::acquire::AcquireOwned;
 use super::costs::{Costs, IntoCosts};
 use super::error::AcquireError;
 use super::handle::Limiter;
-use super::queue::{Effects, Queue};
+use super::queue::{Denied, Effects, Queue};
 use super::shared::{Shared, Wait};
 use super::units::{Units, UnitsError};
 use crate::clock::Nanos;
@@ -86,14 +86,15 @@ impl Limiter {
     /// As for [`try_acquire`](Self::try_acquire).
     pub fn try_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
         let cost = costs.into_costs().parts()?;
+        self.take_now(&cost).map_err(|denied| AcquireError::new(denied, &cost))
+    }
+
+    pub(super) fn take_now(&self, cost: &Cost) -> Result<Granted, Denied> {
         let taken = self.shared.with(|queue, now, effects| {
             effects.opens = true;
-            queue.try_take(now, &cost, effects).map(|()| effects.opened.take())
+            queue.try_take(now, cost, effects).map(|()| effects.opened.take())
         });
-        match taken {
-            Ok(grant) => Ok(Granted { shared: Arc::clone(&self.shared), cost, grant, also: None }),
-            Err(denied) => Err(AcquireError::new(denied, &cost)),
-        }
+        taken.map(|grant| Granted { shared: Arc::clone(&self.shared), cost: cost.clone(), grant, also: None })
     }
 }
 
@@ -125,9 +126,16 @@ impl Granted {
         let (real, grant) = (real.into_costs().parts()?, self.grant.take());
         self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| match grant {
             Some(grant) => queue.settle_grant(now, &grant, [&self.cost, &real], effects),
-            None => queue.reconcile(now, [&real, &NOTHING], effects),
+            // It cost nothing, or it was taken as a debt.
+            None => queue.reconcile(now, [&real, &self.cost], effects),
         });
         self.also.take().map_or(Ok(()), |also| also.settle(Costs::of_parts(real)))
+    }
+
+    /// The same units, taken together with those of another limiter.
+    pub(super) fn beside(mut self, also: Granted) -> Self {
+        self.also = Some(Box::new(also));
+        self
     }
 
     /// The same units, but taken only now, together with those of another limiter. If others took them, they are a debt.
@@ -143,8 +151,7 @@ impl Granted {
             }
             effects.opened.take()
         });
-        self.also = Some(Box::new(also));
-        self
+        self.beside(also)
     }
 }
 

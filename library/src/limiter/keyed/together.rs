@@ -1,9 +1,11 @@
 //! Requests that the limits of a key and those of all keys grant together.
 //!
-//! A request first waits for its turn in its key, then for its key, then for the limits of all. Only then is the key charged
-//! for good: so the others of the key wait until it leaves, and a request that is refused or dropped takes nothing.
+//! A request that both grant now needs no turn: if others wait, one of them says so. Others wait for their turn in their key,
+//! then for the key, then for the limits of all. If these grant later than the key, it is charged only then: so the others of
+//! the key wait until it leaves, and a request that is refused or dropped takes nothing.
 
 use crate::clock::Nanos;
+use crate::limiter::costs::IntoCosts;
 use crate::limiter::error::AcquireError;
 use crate::limiter::handle::{Limiter, Within};
 use crate::limiter::queue::{Places, Queue};
@@ -52,17 +54,29 @@ impl Within {
 /// Takes `units` now, or nothing.
 pub(super) fn take(own: &Limiter, units: Units) -> Result<Granted, AcquireError> {
     let Some(within) = &own.within else { return own.try_acquire_to_settle(units) };
-    let _turn = within.begin(within.turn.try_acquire(PLACE).map_err(|_| AcquireError::OthersWait), units)?;
     let early = Early(Some(own.try_acquire_to_settle(units)?));
     let of_all = within.all.try_acquire_to_settle(units)?;
-    Ok(early.together(of_all))
+    Ok(early.with(of_all))
+}
+
+/// The same for who would wait: `None` if one of them does not grant it now.
+fn at_once(own: &Limiter, within: &Within, units: Units) -> Option<Granted> {
+    let cost = units.into_costs().parts().ok()?;
+    let early = Early(Some(own.take_now(&cost).ok()?));
+    within.all.take_now(&cost).ok().map(|of_all| early.with(of_all))
 }
 
 /// Waits for `units`, at most until `deadline`.
 pub(super) async fn wait(own: &Limiter, units: Units, deadline: Option<Nanos>) -> Result<Granted, AcquireError> {
     let Some(within) = &own.within else { return own.acquire_to_settle(units).until(deadline).await };
+    if let Some(granted) = at_once(own, within, units) {
+        return Ok(granted);
+    }
     let _turn = within.begin(within.turn.acquire(PLACE).until(deadline).await, units)?;
     let early = Early(Some(own.acquire_to_settle(units).until(deadline).await?));
+    if let Ok(of_all) = within.all.try_acquire_to_settle(units) {
+        return Ok(early.with(of_all));
+    }
     let of_all = within.all.acquire_to_settle(units).until(within.deadline(own, deadline)).await?;
     Ok(early.together(of_all))
 }
@@ -70,13 +84,27 @@ pub(super) async fn wait(own: &Limiter, units: Units, deadline: Option<Nanos>) -
 /// Like [`wait`], but blocks the thread.
 pub(super) fn block(own: &Limiter, units: Units, deadline: Option<Nanos>) -> Result<Granted, AcquireError> {
     let Some(within) = &own.within else { return own.acquire_to_settle(units).until(deadline).block() };
+    if let Some(granted) = at_once(own, within, units) {
+        return Ok(granted);
+    }
     let _turn = within.begin(within.turn.acquire(PLACE).until(deadline).block(), units)?;
     let early = Early(Some(own.acquire_to_settle(units).until(deadline).block()?));
+    if let Ok(of_all) = within.all.try_acquire_to_settle(units) {
+        return Ok(early.with(of_all));
+    }
     let of_all = within.all.acquire_to_settle(units).until(within.deadline(own, deadline)).block()?;
     Ok(early.together(of_all))
 }
 
 impl Early {
+    /// Keeps what the key has granted, now that the limits of all grant it, too.
+    fn with(mut self, of_all: Granted) -> Granted {
+        match self.0.take() {
+            Some(own) => own.beside(of_all),
+            None => of_all,
+        }
+    }
+
     /// Takes the units from the key again, now that the limits of all have granted them.
     fn together(mut self, of_all: Granted) -> Granted {
         match self.0.take() {
