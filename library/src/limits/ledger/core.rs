@@ -488,9 +488,9 @@ impl Ledger {
         self.keys.as_ref().map_or_else(Vec::new, |keys| keys.views(now, count))
     }
 
-    /// When a unit of this key would conform to the limits of its key alone.
-    pub(crate) fn own_time(&self, now: Nanos, of: &OfKey) -> Nanos {
-        self.keys.as_ref().map_or(now, |keys| keys.own_time(now, of))
+    /// When a unit of this key would conform to the limits of its key alone; `None`: never.
+    pub(crate) fn own_time(&self, now: Nanos, of: &OfKey) -> Option<Nanos> {
+        self.keys.as_ref().map_or(Some(now), |keys| keys.own_time(now, of))
     }
 
     /// Whether as many commands run as may, of this key or in all.

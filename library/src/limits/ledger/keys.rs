@@ -162,10 +162,11 @@ impl Keys {
         self.kept.room_at.max(now.saturating_add(BETWEEN_SWEEPS))
     }
 
-    /// When a unit of this key may be granted, as far as the limits of the key and the room for keys say.
-    pub(super) fn own_time(&self, now: Nanos, of: &OfKey) -> Nanos {
-        let conforms = self.conforms_at(now, of).map_or(now, |(at, _)| at);
-        if self.is_full() && !self.is_known(&of.name) { self.room_at(now).max(conforms) } else { conforms }
+    /// When a unit of this key may be granted, as far as the limits of the key and the room for keys say; `None`: never.
+    pub(super) fn own_time(&self, now: Nanos, of: &OfKey) -> Option<Nanos> {
+        let (conforms, _) = self.conforms_at(now, of).ok()?;
+        let has_room = !self.is_full() || self.is_known(&of.name);
+        Some(if has_room { conforms } else { self.room_at(now).max(conforms) })
     }
 
     /// Forgets the key that was looked at last, if it has been as new for long.

@@ -107,8 +107,13 @@ impl Supply {
         let (at, has_room) = seen(&*self.store, |ledger| {
             let until = |costs: &[u64]| ledger.limits().conforms_at(now, costs).map_or(Nanos::MAX, |(at, _)| at);
             let has_room = with.is_empty() || until(&all) <= until(&take.costs).max(now).saturating_add(span);
-            (ledger.own_time(now, &own).max(now), has_room)
+            (ledger.own_time(now, &own), has_room)
         });
+        // The store says of one that it never goes. Of several, the others may go first.
+        let at = match at {
+            None if !is_first => return Ok(When::After(MILLISECOND)),
+            at => at.unwrap_or(now).max(now),
+        };
         let soon = self.soon(of, at);
         Ok(match at - now {
             // Behind others of its key the time is a guess. Their answer tells.
@@ -245,7 +250,7 @@ impl Supply {
     fn until_asked(&self, refusal: Refusal, take: &Take) -> Refusal {
         let (Refusal::TooLong { wait: 1.. }, Some(of)) = (refusal, &take.key) else { return refusal };
         let now = self.clock().now();
-        let at = seen(&*self.store, |ledger| ledger.own_time(now, of));
+        let at = seen(&*self.store, |ledger| ledger.own_time(now, of)).unwrap_or(now);
         // If there is no room for another grant, or key, only the refusal tells.
         let soon = if at > now { self.soon(of, at) } else { return refusal };
         Refusal::TooLong { wait: (at - now).saturating_sub(soon).max(MILLISECOND) }
