@@ -1,7 +1,7 @@
 //! Limits of each key, and numbers of commands, in buckets that several processes share: through the real program, in files
 //! and on a server.
 
-use crate::common::{Running, assert_fails, feed, text, throttle, wait_until};
+use crate::common::{Running, assert_fails, feed, read_all, text, throttle, wait_until};
 use crate::support::redis::{Redis, bucket_at, slow_network};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -428,4 +428,26 @@ fn a_run_ends_if_the_bucket_begins_to_count_commands() {
         assert!(said.contains("it counts commands now"), "{said}");
         running.end();
     });
+}
+
+/// Law 4. Some woke too late, while the answer about others was on its way; those left before them.
+#[test]
+fn units_of_a_key_leave_in_order_also_if_the_stream_is_held_back() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let bucket =
+        Bucket { address: bucket_at(slow_network(redis.port, Duration::from_millis(25)), "far"), _folder: None };
+    bucket.set(&["200/s,burst=1,per=f1"]);
+    let lines: String = (0..1200).flat_map(|line| [format!("a {line}"), "\n".to_owned()]).collect();
+    let mut stream = Running::start(bucket.command(&[]));
+    let writer = stream.write(lines.as_bytes());
+    let out = read_all(stream.stdout());
+    for _ in 0..120 {
+        std::thread::sleep(Duration::from_millis(10 + fastrand::u64(..20)));
+        stream.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(12));
+        stream.signal(Signal::CONT);
+    }
+    writer.join().unwrap();
+    assert_eq!(text(&out.join().unwrap()), lines);
+    stream.end();
 }

@@ -267,29 +267,10 @@ impl Supply {
             return Err(StoreError::Stopped);
         }
         let leased = &mut *leased;
-        let ahead = &mut leased.ahead;
-        if ahead.granted.values().next().is_some_and(|(grant, _)| self.store.is_late(grant)) {
-            let (lost, mut late, mut behind) = (&mut ahead.lost, Vec::<(Take, Grant)>::new(), Vec::new());
-            ahead.granted.retain(|(_, ticket), (grant, take)| {
-                let is_late = self.store.is_late(grant);
-                // Those of one key leave in their order.
-                let is_behind = late.iter().any(|(before, _)| before.name() == take.name());
-                if is_late {
-                    late.push((take.clone(), *grant));
-                } else if is_behind {
-                    behind.push(take.unused(grant));
-                }
-                if is_late || is_behind {
-                    lost.push(*ticket);
-                }
-                !is_late && !is_behind
-            });
-            // If this fails, windows count them, and those of commands keep their places until this process ends.
-            let _ = self.store.late(late.iter().map(|(take, grant)| take.unused(grant)).collect());
-            if !behind.is_empty() {
-                let _ = self.store.apply(Operation::GiveBack(behind));
-            }
+        if leased.ahead.granted.values().next().is_some_and(|(grant, _)| self.store.is_late(grant)) {
+            self.drop_late(leased)?;
         }
+        let ahead = &mut leased.ahead;
         if let Some(ticket) = ahead.lost.pop() {
             return Ok(Some(Claim { ticket, granted: None }));
         }
@@ -297,6 +278,36 @@ impl Supply {
         let ((_, ticket), (grant, take)) = next.remove_entry();
         let is_taken_back = take.key.as_ref().is_some_and(|of| self.store.is_taken_back(&grant, &of.name));
         Ok(Some(Claim { ticket, granted: (!is_taken_back).then_some((grant, take)) }))
+    }
+
+    /// Those that woke too late are lost, and those of the same keys behind them, also if their answers are on the way: those of
+    /// one key leave in their order.
+    fn drop_late(&self, leased: &mut Leased) -> Result<(), StoreError> {
+        if !leased.ahead.sent.is_empty() {
+            let (sent, reply) = (std::mem::take(&mut leased.ahead.sent), self.store.receive());
+            let refused = self.note(leased, sent, reply)?;
+            leased.ahead.lost.extend(refused.into_iter().map(|(ticket, _)| ticket));
+        }
+        let (lost, mut late, mut behind) = (&mut leased.ahead.lost, Vec::<(Take, Grant)>::new(), Vec::new());
+        leased.ahead.granted.retain(|(_, ticket), (grant, take)| {
+            let is_late = self.store.is_late(grant);
+            let is_behind = late.iter().any(|(before, _)| before.name() == take.name());
+            if is_late {
+                late.push((take.clone(), *grant));
+            } else if is_behind {
+                behind.push(take.unused(grant));
+            }
+            if is_late || is_behind {
+                lost.push(*ticket);
+            }
+            !is_late && !is_behind
+        });
+        // If this fails, windows count them, and those of commands keep their places until this process ends.
+        let _ = self.store.late(late.iter().map(|(take, grant)| take.unused(grant)).collect());
+        if !behind.is_empty() {
+            let _ = self.store.apply(Operation::GiveBack(behind));
+        }
+        Ok(())
     }
 
     /// Gives back what was asked for and has not left.
