@@ -268,10 +268,10 @@ impl Ledger {
         self.recharge(now, true);
     }
 
-    /// Grants nothing of this key before `until`; without keys, nothing at all. What was granted to it for a time after now is
-    /// taken back.
+    /// Grants nothing of this key before `until`; nothing at all if only commands are counted, as all have one key then. What was
+    /// granted to it for a time after now is taken back.
     pub(super) fn hold_key(&mut self, now: Nanos, name: &[u8], until: Nanos) {
-        if self.keys.is_none() {
+        if self.keys.is_none() && self.policy.counts_jobs() {
             self.hold_until(now, until);
         } else if until > now {
             self.change_key(now, name, until, |_| false);

@@ -205,34 +205,32 @@ impl Keys {
         self.ahead.clear();
     }
 
-    /// A key that is here, as it is at `now`.
-    fn known(&mut self, now: Nanos, name: &[u8]) -> Option<&mut OneKey> {
-        let key = self.kept.states.get_mut(name)?;
-        key.catch_up(&self.each, now);
-        Some(key)
+    /// Changes the state of a key that is here, as it is at `now`.
+    fn change(&mut self, now: Nanos, name: &[u8], act: impl FnOnce(&Each, &mut Thin)) {
+        if let Some(key) = self.kept.states.get_mut(name) {
+            key.catch_up(&self.each, now);
+            act(&self.each, &mut key.thin);
+        }
     }
 
     /// Credits the key with a grant that was not used.
     pub(super) fn give_back(&mut self, now: Nanos, grant: &Grant, of: &OfKey) {
-        let each = self.each.clone();
         let charged = Charged { at: grant.at, counted: grant.counted, number: grant.number };
-        self.known(now, &of.name).into_iter().for_each(|key| each.give_back(&mut key.thin, now, charged, &of.costs));
+        self.change(now, &of.name, |each, thin| each.give_back(thin, now, charged, &of.costs));
     }
 
     /// Windows do not count what was not used.
     pub(super) fn late(&mut self, now: Nanos, (number, at): (u64, Nanos), of: &OfKey) {
-        let each = self.each.clone();
         let charged = Charged { at, counted: at, number };
-        self.known(now, &of.name).into_iter().for_each(|key| each.forget(&mut key.thin, charged, &of.costs));
+        self.change(now, &of.name, |each, thin| each.forget(thin, charged, &of.costs));
     }
 
     /// A grant of this number and time, which was charged `of`, has really cost `real`.
     pub(super) fn settle(&mut self, now: Nanos, (number, at): (u64, Nanos), of: &OfKey, real: &[u64]) {
-        let each = self.each.clone();
         // One that was forgotten meanwhile owes what it cost more.
-        let key = self.kept.states.entry(of.name.clone()).or_insert_with(|| OneKey::new(each.fresh()));
-        key.catch_up(&each, now);
-        each.settle(&mut key.thin, now, Charged { at, counted: at, number }, [&of.costs, real]);
+        self.kept.states.entry(of.name.clone()).or_insert_with(|| OneKey::new(self.each.fresh()));
+        let charged = Charged { at, counted: at, number };
+        self.change(now, &of.name, |each, thin| each.settle(thin, now, charged, [&of.costs, real]));
     }
 
     /// Nothing of the key is granted before `until`. Grants up to `number` for times after now are taken back. 0 lifts it.
@@ -307,7 +305,7 @@ impl OneKey {
 
     /// A hold that has ended counts in the state. What comes after it then cannot undo it.
     fn catch_up(&mut self, each: &Each, now: Nanos) {
-        if self.hold <= now {
+        if (1..=now).contains(&self.hold) {
             (self.thin, self.hold) = (self.held(each), 0);
         }
     }
