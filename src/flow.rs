@@ -23,7 +23,7 @@ mod splice;
 mod tee;
 
 pub use at_once::write_at_once;
-pub use contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
+pub use contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Told, Turn, Unpaid};
 pub(crate) use copy::read_into;
 pub use copy::{Copying, Descriptor, Sink, Source};
 pub use dropping::Dropped;

@@ -30,7 +30,9 @@ pub(crate) use grant::LOOK;
 pub use grant::{Grant, Refusal};
 pub use keys::{AsKey, KeyId, Keys};
 pub(crate) use ledger::SEVERAL;
-pub use ledger::{Ask, Counts, GiveBack, KeyView, Ledger, OfKey, Operation, Owner, Record, Reply, Take, Waiting};
+pub use ledger::{
+    Ask, Counts, GiveBack, KeyView, Ledger, NO_KEY, OfKey, Operation, Owner, Record, Reply, Take, Waiting,
+};
 pub use pace::{Pace, Served, Start};
 pub(crate) use policy::OnlyWindows;
 pub use policy::{OfKeys, Policy, PolicyError};

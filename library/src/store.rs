@@ -31,8 +31,8 @@
 
 use crate::clock::{Clock, Nanos};
 use crate::limits::{
-    Ask, Counts, Disagreement, GiveBack, Grant, KeyView, Ledger, Operation, Policy, Refusal, Reply, Served, Take,
-    Waiting,
+    Ask, Counts, Disagreement, GiveBack, Grant, KeyView, Ledger, Operation, Policy, Refusal, Reply, Served, Start,
+    Take, Waiting,
 };
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -166,12 +166,13 @@ pub trait Store: Debug {
         self.take_as(Take { costs: costs.into(), latest, ..Take::default() })
     }
 
-    /// Grants nothing of this key before `time`, to any caller.
+    /// Grants nothing of this key before `time`, to any caller. What `refused` started was refused by a server, and slows down what
+    /// starts.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is held then.
-    fn hold_key(&self, key: &[u8], time: Nanos) -> Result<(), StoreError> {
-        self.apply(Operation::Hold { until: time, refused: Vec::new(), key: Some(key.into()) }).map(drop)
+    fn hold_key(&self, key: &[u8], time: Nanos, refused: Vec<Start>) -> Result<(), StoreError> {
+        self.apply(Operation::Hold { until: time, refused, key: Some(key.into()) }).map(drop)
     }
 
     /// The command with this grant has ended, if the bucket counts those.

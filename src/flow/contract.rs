@@ -1,6 +1,8 @@
 //! The interface between the pump and what it moves.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU32;
 use thiserror::Error;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{Grant, Served, Start, Take};
@@ -48,17 +50,43 @@ pub trait Flow {
     fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError>;
 }
 
-/// What a server has told about units that were handed over.
+/// What a server has told about units that were handed over: of each key of a shared bucket, or of all.
+pub type Answers = BTreeMap<Option<Box<[u8]>>, Told>;
+
+/// What a server has told about units of a key, or about all.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub struct Told {
     /// How long nothing may be handed over from now on, in nanoseconds.
     pub hold: Option<Nanos>,
     /// The starts of those that it refused.
     pub refused: Vec<Start>,
     /// Those that it served.
     pub served: Served,
-    /// Keys of a shared bucket, and how long nothing of them may be handed over.
-    pub keys: Vec<(Box<[u8]>, Nanos)>,
+    /// Whether one has succeeded, if a bucket has to know.
+    pub succeeded: bool,
+    /// How many have failed since.
+    pub failed: u32,
+}
+
+impl Told {
+    /// This, and then what is told `later`.
+    pub(crate) fn add(&mut self, later: Told) {
+        self.hold = self.hold.max(later.hold);
+        self.refused.extend(later.refused);
+        self.served = self.served.and(later.served);
+        self.tried(later.succeeded, later.failed);
+    }
+
+    /// One has succeeded, or so many have failed.
+    pub(crate) fn tried(&mut self, succeeded: bool, failed: u32) {
+        self.failed = if succeeded { 0 } else { self.failed }.saturating_add(failed);
+        self.succeeded |= succeeded;
+    }
+
+    /// Whether it cannot wait: others would go on.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.hold.is_some() || self.failed > 0
+    }
 }
 
 /// What is handed over together.
@@ -91,6 +119,8 @@ pub enum Answer<'a> {
     NotYet(Nanos),
     /// It costs more than a limit ever grants.
     Never,
+    /// So many of its key have failed in a row that the others are not tried.
+    GivenUp(NonZeroU32),
 }
 
 impl Turn<'_> {

@@ -15,11 +15,9 @@ pub use keyed::KeyId;
 use keyed::Keyed;
 use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
+pub use throttle_limits::limits::NO_KEY;
 use throttle_limits::limits::{Each, Thin};
 pub use unit::{Charged, Crowd, NamedKey, Next, Rules, Unit};
-
-/// The key of units that have none.
-pub const NO_KEY: &[u8] = b"(none)";
 
 /// The memory that units may take which wait, in bytes.
 pub const MEMORY: usize = 64 << 20;

@@ -1,11 +1,11 @@
 //! The pump: one loop that reads units, waits for the sink, takes a grant, sleeps until its time, and hands over.
 
-use super::contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
+use super::contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Told, Turn, Unpaid};
 use super::meter::{Meter, Phase};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use thiserror::Error;
 use throttle_limits::clock::{Clock, MILLISECOND, Nanos};
-use throttle_limits::limits::{Grant, Refusal, Served, Start, Take};
+use throttle_limits::limits::{Grant, Refusal, Served, Take};
 use throttle_limits::store::{Claim, Refused, StoreError, Supply, When};
 
 /// Why the pump stopped before the end of its input.
@@ -36,18 +36,10 @@ pub fn run(flow: &mut impl Flow, supply: &Supply, meter: &Meter) -> Result<(), P
 /// # Errors
 /// As [`run`].
 pub fn run_on(flow: &mut impl Flow, supply: &Supply, clock: &dyn Clock, meter: &Meter) -> Result<(), PumpError> {
-    let mut pump = Pump {
-        flow,
-        supply,
-        clock,
-        meter,
-        hold: Cell::new(None),
-        refused: RefCell::default(),
-        keys: RefCell::default(),
-    };
+    let mut pump = Pump { flow, supply, clock, meter, answers: RefCell::default() };
     while pump.gather()? {
         let room = pump.wait_for_sink()?;
-        pump.hold()?;
+        pump.pass_on()?;
         pump.release_run(room)?;
     }
     Ok(())
@@ -58,18 +50,14 @@ struct Pump<'a, F> {
     supply: &'a Supply,
     clock: &'a dyn Clock,
     meter: &'a Meter,
-    /// Until when nothing may be handed over, if that is news.
-    hold: Cell<Option<Nanos>>,
-    /// The starts of what a server refused, if that is news.
-    refused: RefCell<Vec<Start>>,
-    /// Keys of a shared bucket, and until when nothing of them may be handed over, if that is news.
-    keys: RefCell<Vec<(Box<[u8]>, Nanos)>>,
+    /// What a server has told, and the supply does not know yet. Holds are times, not spans.
+    answers: RefCell<Answers>,
 }
 
 impl<F: Flow> Pump<'_, F> {
     /// Waits until a unit was read; `false` at the end of the input.
     fn gather(&mut self) -> Result<bool, PumpError> {
-        self.hold()?;
+        self.pass_on()?;
         while self.flow.waiting() == 0 && self.until_event() > 0 {
             let (state, event) = (self.note_read_ahead(), self.until_event());
             let granted = (event < Nanos::MAX).then(|| self.clock.now().saturating_add(event));
@@ -83,9 +71,11 @@ impl<F: Flow> Pump<'_, F> {
             }
             if self.flow.fill(event)? == Filled::End && self.flow.waiting() == 0 {
                 self.enter(Phase::Working);
+                // Others who share the limits have to know what the last ones were told.
+                let _ = self.pass_on();
                 return Ok(false);
             }
-            self.hold()?;
+            self.pass_on()?;
         }
         Ok(true)
     }
@@ -96,18 +86,27 @@ impl<F: Flow> Pump<'_, F> {
         next.map_or(Nanos::MAX, |time| time.saturating_sub(self.supply.clock().now()))
     }
 
-    /// If nothing may be handed over for some time, gives back what is reserved, and holds the limits for that long.
-    fn hold(&mut self) -> Result<(), StoreError> {
-        self.has_hold();
-        let (hold, refused) = (self.hold.take(), self.refused.take());
-        for (key, time) in self.keys.take() {
-            let store = self.supply.store();
-            store.hold_key(&key, store.clock().now().saturating_add(time))?;
+    /// Passes on what a server has told. If nothing may be handed over for some time, gives back what is reserved, and holds the
+    /// limits for that long.
+    fn pass_on(&mut self) -> Result<(), StoreError> {
+        self.is_told();
+        for (key, told) in self.answers.take() {
+            let (key, until) = (key.as_deref(), told.hold.unwrap_or(0));
+            if told.served != Served::default() {
+                self.supply.served(key, told.served);
+            }
+            if let Some(key) = key {
+                self.supply.tried(key, told.succeeded, told.failed)?;
+            } else if let Some(until) = told.hold {
+                self.meter.paused_until(until);
+            }
+            match key {
+                _ if told.hold.is_none() && told.refused.is_empty() => {}
+                Some(key) => self.supply.store().hold_key(key, until, told.refused)?,
+                None => self.supply.hold_until(until, told.refused)?,
+            }
         }
-        if let Some(until) = hold {
-            self.meter.paused_until(until);
-        }
-        if hold.is_none() && refused.is_empty() { Ok(()) } else { self.supply.hold_until(hold.unwrap_or(0), refused) }
+        Ok(())
     }
 
     /// Waits until the sink can accept a unit, and returns how many it can accept.
@@ -196,7 +195,7 @@ impl<F: Flow> Pump<'_, F> {
         let soon = || self.supply.clock().now().saturating_add(BUSY);
         let next = self.supply.next_event().unwrap_or_else(soon).min(at);
         self.enter_limit(next, None, 0);
-        self.supply.sleep_unless(self.clock, next, &|| self.has_hold() || !self.keys.borrow().is_empty())?;
+        self.supply.sleep_unless(self.clock, next, &|| self.is_told())?;
         Ok(())
     }
 
@@ -247,6 +246,7 @@ impl<F: Flow> Pump<'_, F> {
                 Refusal::Never => Answer::Never,
                 Refusal::TooLong { wait } => Answer::NotYet(wait),
                 Refusal::Busy => Answer::NotYet(BUSY),
+                Refusal::GivenUp(failed) => Answer::GivenUp(failed),
             };
             self.pass(Turn::OfKey(ticket, what))?;
         }
@@ -254,7 +254,7 @@ impl<F: Flow> Pump<'_, F> {
     }
 
     fn hand_over(&mut self, grant: &Grant, turn: Turn<'_>) -> Result<(), PumpError> {
-        if self.has_hold() {
+        if !matches!(turn, Turn::OfKey(..)) && self.is_told() {
             return Ok(());
         }
         let (units, costs) = match turn {
@@ -278,17 +278,14 @@ impl<F: Flow> Pump<'_, F> {
         Ok(result?)
     }
 
-    /// Whether there is news of a time for which nothing may be handed over.
-    fn has_hold(&self) -> bool {
-        let Answers { hold, mut refused, served, mut keys } = self.flow.take_answers();
-        self.keys.borrow_mut().append(&mut keys);
-        let until = hold.map(|time| self.clock.now().saturating_add(time));
-        self.hold.set(self.hold.take().max(until));
-        self.refused.borrow_mut().append(&mut refused);
-        if served != Served::default() {
-            self.supply.served(served);
+    /// Whether a server has told what cannot wait, such as a time for which nothing may be handed over.
+    fn is_told(&self) -> bool {
+        let mut answers = self.answers.borrow_mut();
+        for (key, mut told) in self.flow.take_answers() {
+            told.hold = told.hold.map(|time| self.clock.now().saturating_add(time));
+            answers.entry(key).or_default().add(told);
         }
-        self.hold.get().is_some()
+        answers.values().any(Told::is_urgent)
     }
 
     /// Reads what else is available if less than a quantum waits and the limits will soon cause a wait: then one long run
@@ -305,7 +302,7 @@ impl<F: Flow> Pump<'_, F> {
     /// may be used now.
     fn sleep_until(&mut self, grant: &Grant, units: u64) -> Result<bool, StoreError> {
         self.enter_limit(grant.at, grant.bound_by, units);
-        let has_come = self.supply.sleep_unless(self.clock, grant.at, &|| self.has_hold())?;
+        let has_come = self.supply.sleep_unless(self.clock, grant.at, &|| self.is_told())?;
         if has_come {
             self.meter.late(units, self.clock.now().saturating_sub(grant.at));
         }

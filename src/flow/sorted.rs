@@ -21,6 +21,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use throttle_limits::clock::{Clock, Nanos};
+use throttle_limits::limits::Refusal;
 
 /// Something that is told once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,6 +243,10 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             // It was in the order before, so it is granted some time.
             Answer::NotYet(wait) => drop(order.put_back(now, key, unit, now.saturating_add(*wait))),
             Answer::Never => return Err(refused(&unit.content, self.lines, TOO_MUCH.to_owned())),
+            Answer::GivenUp(failed) => {
+                let why = Refusal::GivenUp(*failed).to_string();
+                return Err(refused(&unit.content, self.lines, why));
+            }
         }
         Ok(())
     }

@@ -104,8 +104,8 @@ pub trait Settler: Debug + Send + Sync {
     /// Whether [`settle`](Self::settle) may have to wait for other processes.
     fn may_block(&self) -> bool;
 
-    /// The learned pace, and what starts now.
-    fn pace(&self) -> (Pace, Start);
+    /// The learned pace, of one key or of all, and what starts now.
+    fn pace(&self, key: Option<&[u8]>) -> (Pace, Start);
 }
 
 impl Running {

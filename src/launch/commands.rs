@@ -158,7 +158,7 @@ impl Launcher {
             screen.trace(&mut options.template.fill(&job.units));
         }
         drop(job);
-        let chosen = || queue.take_chosen(|| settler.pace()).map(|chosen| (chosen.0.job.seq, chosen));
+        let chosen = || queue.take_chosen(|key| settler.pace(key)).map(|chosen| (chosen.0.job.seq, chosen));
         let (slot, (mut attempt, granted)) = slots.take(chosen)?;
         let is_new = attempt.number == 1;
         let (granted, refused) = match (granted, attempt.job.refused().or(refused)) {

@@ -127,8 +127,8 @@ impl<R: Source> Launching<R> {
             self.tell_of_full_queue();
         }
         let (queue, slots, ready) = (self.queue(), &self.launcher.shared.slots, self.batches.waiting());
-        let repeats = queue.repeats();
-        // What still runs may have to be tried again. It enters the queue as it ends, so the queue is asked last.
+        let repeats = queue.repeats() || queue.reports();
+        // What still runs may have to be tried again, or its end reported. It enters the queue as it ends, so the queue is asked last.
         // Jobs that are ready wait while too much output waits, and may start as soon as it does not.
         let is_over = || filled == Filled::End && ready == 0 && (!repeats || slots.count() == 0) && queue.is_empty();
         if is_over() {
@@ -236,12 +236,16 @@ impl<R: Source> Flow for Launching<R> {
                 self.start(settles.then(charge), None, passed);
             }
             Turn::OfKey(ticket, Answer::Granted(grant, take)) => {
-                self.queue().granted(ticket, false);
+                self.queue().granted(ticket, None);
                 self.start(Some(Charge { grant, take: take.clone() }), None, passed);
             }
             Turn::OfKey(ticket, Answer::NotYet(wait)) => self.queue().put_back(ticket, wait),
             Turn::OfKey(ticket, Answer::Never) => {
-                self.queue().granted(ticket, true);
+                self.queue().granted(ticket, Some(Outcome::TooCostly));
+                self.start(None, None, passed);
+            }
+            Turn::OfKey(ticket, Answer::GivenUp(failed)) => {
+                self.queue().granted(ticket, Some(Outcome::KeyFailed(failed)));
                 self.start(None, None, passed);
             }
             Turn::Refused(why) => {

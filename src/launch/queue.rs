@@ -8,8 +8,8 @@ use super::options::{NEVER, Options};
 use super::reply::Reply;
 use super::retries::{Judged, Retries, Verdict};
 use super::wakes::Wakes;
-use crate::flow::order::{Crowd, NO_KEY, Next, Order, Unit};
-use crate::flow::{Answers, Passed, Price, Sorting, short, unpoisoned};
+use crate::flow::order::{Crowd, KeyId, NO_KEY, Next, Order, Unit};
+use crate::flow::{Answers, Passed, Price, Sorting, Told, short, unpoisoned};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::num::NonZeroU32;
@@ -57,8 +57,8 @@ struct State {
     ticket: u64,
     /// The units that wait for their first attempt.
     new: Passed,
-    /// Keys that a server has asked to wait, and for how long, if others have to know.
-    holds: Vec<(Box<[u8]>, Nanos)>,
+    /// What servers have told of each key, or of all, if the bucket has to know.
+    told: BTreeMap<Key, Told>,
 }
 
 /// An attempt that leaves the order, and its grant, or why it is never made.
@@ -83,7 +83,7 @@ impl Queue {
             asked: BTreeMap::new(),
             ticket: 0,
             new: Passed::default(),
-            holds: Vec::new(),
+            told: BTreeMap::new(),
         };
         Ok(Queue {
             state: Mutex::new(state),
@@ -147,7 +147,9 @@ impl Queue {
             (None, _) => Price::Nothing,
             (Some((attempt, Ok(granted))), Some(of_all)) if attempt.job.refused().is_none() => {
                 let key = attempt.job.key.as_deref().unwrap_or(NO_KEY);
-                let take = Sorting::price(of_all, key, &granted.costs);
+                let mut take = Sorting::price(of_all, key, &granted.costs);
+                let learns = state.retries.as_ref().is_some_and(Retries::learns);
+                take.key.iter_mut().for_each(|of| of.learns = learns);
                 let waited = SystemClock.now().saturating_sub(granted.arrived);
                 state.ticket += 1;
                 let ticket = state.ticket;
@@ -162,12 +164,15 @@ impl Queue {
         }
     }
 
-    /// An attempt that a shared bucket was asked for is made next: it has its grant. Or it never is, if it costs too much, or
+    /// An attempt that a shared bucket was asked for is made next: it has its grant. Or it never is, if the bucket refused it, or
     /// its key is not tried any more.
-    pub(super) fn granted(&self, ticket: u64, is_too_costly: bool) {
+    pub(super) fn granted(&self, ticket: u64, refused: Option<Outcome>) {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let Some((attempt, granted)) = state.asked.remove(&ticket) else { return };
-        let refused = if is_too_costly { Some(Outcome::TooCostly) } else { state.gone_outcome(&attempt.job.key) };
+        if let Some(Outcome::KeyFailed(most)) = refused {
+            state.end_key(&attempt.job.key, granted.key, most);
+        }
+        let refused = refused.or_else(|| state.gone_outcome(&attempt.job.key));
         if refused.is_some() {
             state.order.ended(now, granted.key);
         }
@@ -182,9 +187,9 @@ impl Queue {
         }
     }
 
-    /// Takes out the attempt that was chosen: it has a slot, and its command starts now. `pace` is that of the limits of all,
-    /// and the start.
-    pub(super) fn take_chosen(&self, pace: impl FnOnce() -> (Pace, Start)) -> Option<Chosen> {
+    /// Takes out the attempt that was chosen: it has a slot, and its command starts now. `pace` is what the bucket learned of a key,
+    /// or of all, and the start.
+    pub(super) fn take_chosen(&self, pace: impl FnOnce(Option<&[u8]>) -> (Pace, Start)) -> Option<Chosen> {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let (mut attempt, granted) = state.chosen.take()?;
         state.has_left(&attempt);
@@ -192,8 +197,9 @@ impl Queue {
             let State { order, retries, .. } = &mut *state;
             order.handed_over(now, granted.key, granted.charged, &granted.costs);
             if let Some(retries) = retries {
-                let all = (!self.is_keyed && retries.learns()).then(pace);
-                let next = retries.started(&attempt.job.key, now, &mut attempt.history, all);
+                let key = &attempt.job.key;
+                let learned = (self.has_bucket() && retries.learns()).then(|| pace(self.name(key).as_deref()));
+                let next = retries.started(key, now, &mut attempt.history, learned);
                 order.not_before(now, granted.key, next);
             }
         }
@@ -230,8 +236,13 @@ impl Queue {
     pub(super) fn judge(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
         let verdict = self.verdict(running, at, outcome, reply);
         if let (Some(granted), Verdict::Ok | Verdict::Failed) = (&running.granted, verdict) {
-            let key = &running.attempt.job.key;
-            self.lock().note_end(key, granted, matches!(verdict, Verdict::Failed));
+            let (key, has_failed) = (&running.attempt.job.key, matches!(verdict, Verdict::Failed));
+            let mut state = self.lock();
+            if self.is_shared() && state.fails.is_some() {
+                state.told.entry(key.clone()).or_default().tried(!has_failed, u32::from(has_failed));
+            } else {
+                state.note_end(key, granted, has_failed);
+            }
         }
         verdict
     }
@@ -260,11 +271,10 @@ impl Queue {
             self.wake_pump();
         } else if let (Some(granted), Some(time)) = (&running.granted, retries.take_hold(key, now)) {
             order.hold_until(now, granted.key, now.saturating_add(time));
-            if self.shared.is_some() {
-                guard.holds.push((short(key.as_deref().unwrap_or(NO_KEY)), time));
+            if self.is_shared() {
+                guard.told.entry(key.clone()).or_default().hold = Some(time);
                 drop(guard);
                 self.wake_pump();
-                self.wakes.unpark();
             }
         }
         verdict
@@ -293,22 +303,44 @@ impl Queue {
     /// An attempt has ended, and all that follows from it was noted.
     pub(super) fn wake_pump(&self) {
         self.wakes.wake();
-        if self.has_hold() {
+        if self.has_news() {
             self.wakes.unpark();
         }
     }
 
-    /// What the limits of all have to be told: nothing, if limits are kept for each key.
+    /// What the bucket has to be told: nothing, if this run keeps the limits of each key.
     pub(super) fn take_answers(&self) -> Answers {
-        let mut state = self.lock();
-        let keys = std::mem::take(&mut state.holds);
-        let retries = state.retries.as_mut().filter(|_| !self.is_keyed);
-        let answers = retries.map_or_else(Answers::default, |retries| retries.take_answers(SystemClock.now()));
-        Answers { keys, ..answers }
+        let mut guard = self.lock();
+        let State { told, retries, .. } = &mut *guard;
+        let mut all = std::mem::take(told);
+        for retries in retries.iter_mut().filter(|_| self.has_bucket()) {
+            for (key, told) in retries.take_told(SystemClock.now()) {
+                all.entry(key).or_default().add(told);
+            }
+        }
+        all.into_iter().map(|(key, told)| (self.name(&key), told)).collect()
     }
 
-    pub(super) fn has_hold(&self) -> bool {
-        !self.is_keyed && self.lock().retries.as_ref().is_some_and(Retries::has_hold)
+    /// Whether there is something to tell the bucket that cannot wait.
+    pub(super) fn has_news(&self) -> bool {
+        let state = self.lock();
+        let has_hold = !self.is_keyed && state.retries.as_ref().is_some_and(Retries::has_hold);
+        has_hold || state.told.values().any(Told::is_urgent)
+    }
+
+    /// Whether grants come from a bucket, and what servers tell has to be known there.
+    fn has_bucket(&self) -> bool {
+        !self.is_keyed || self.is_shared()
+    }
+
+    /// What the bucket calls this key; `None` if it has none.
+    fn name(&self, key: &Key) -> Option<Box<[u8]>> {
+        self.is_shared().then(|| short(key.as_deref().unwrap_or(NO_KEY)))
+    }
+
+    /// Whether the pump has to wait for the end of all commands: the bucket has to know what came of them.
+    pub(super) fn reports(&self) -> bool {
+        self.is_shared() && self.lock().fails.is_some()
     }
 
     /// The time from one attempt of `key` to the next, if the server allows less than the limits.
@@ -382,7 +414,7 @@ impl Queue {
         self.wakes.wait(source, || {
             let time = self.lock().order.ready_at(SystemClock.now());
             let left = time.map(|time| time.saturating_sub(SystemClock.now()));
-            let waits = self.ready() == 0 && !self.has_hold() && !is_news();
+            let waits = self.ready() == 0 && !self.has_news() && !is_news();
             waits.then(|| Duration::from_nanos(left.unwrap_or(most).min(most)).min(NEVER))
         })
     }
@@ -450,10 +482,15 @@ impl State {
         let failed = self.failed.entry(key.clone()).or_default();
         *failed += 1;
         if *failed == most.get() {
-            self.gone.insert(key.clone(), Some(most));
-            let waiting = self.order.drain_key(granted.key).into_iter();
-            self.refused.extend(waiting.map(|unit| (unit.content, Outcome::KeyFailed(most))));
+            self.end_key(key, granted.key, most);
         }
+    }
+
+    /// So many commands of this key have failed in a row: none of the others is tried.
+    fn end_key(&mut self, key: &Key, id: KeyId, most: NonZeroU32) {
+        self.gone.insert(key.clone(), Some(most));
+        let waiting = self.order.drain_key(id).into_iter();
+        self.refused.extend(waiting.map(|unit| (unit.content, Outcome::KeyFailed(most))));
     }
 
     /// An attempt does not wait any more.

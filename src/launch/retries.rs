@@ -5,7 +5,7 @@ mod policy;
 
 use super::job::{Key, Outcome};
 use super::reply::Reply;
-use crate::flow::Answers;
+use crate::flow::Told;
 use pause::{ENOUGH, Pause, Serves};
 pub(crate) use pause::{History, Judged};
 use policy::Meaning;
@@ -23,8 +23,8 @@ pub(super) struct Retries {
     pauses: BTreeMap<Key, Pause>,
     /// None is forgotten before this time.
     sweep_at: Nanos,
-    /// What the limits of all have to learn.
-    answers: Answers,
+    /// What the bucket has to learn of each key, or of all.
+    told: BTreeMap<Key, Told>,
     /// How many units wait for which others go first; `None`: no server has asked to wait yet.
     suspects: Option<u32>,
 }
@@ -39,7 +39,7 @@ impl Retries {
     /// Nothing has failed yet.
     #[must_use]
     pub(super) fn new(policy: RetryPolicy) -> Self {
-        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, answers: Answers::default(), suspects: None }
+        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, told: BTreeMap::new(), suspects: None }
     }
 
     /// Decides what follows from the end of an attempt for a unit of `key`. `no_others_wait`: only units wait, and will, that
@@ -78,8 +78,9 @@ impl Retries {
         match meaning {
             _ if is_served => {
                 if let Some(pause) = self.pauses.get_mut(key) {
-                    if pause.is_learned_by_all && pause.pace.listens() {
-                        self.answers.served = self.answers.served.and(history.succeeded());
+                    if pause.is_learned_by_bucket && pause.pace.listens() {
+                        let told = self.told.entry(key.clone()).or_default();
+                        told.served = told.served.and(history.succeeded());
                     }
                     pause.succeeded(ended, *history);
                 }
@@ -109,8 +110,8 @@ impl Retries {
         history.told_at = ended.at;
         if serves == Serves::Unknown {
             let until = pause.later((ended, *history), asked, |incidents| policy.pause(incidents));
-            if pause.is_learned_by_all {
-                self.answers.refused.push(history.start);
+            if pause.is_learned_by_bucket {
+                self.told.entry(key.clone()).or_default().refused.push(history.start);
             }
             if history.told == 0 {
                 (pause.new_at, history.first_told) = (ended.at, ended.at);
@@ -134,19 +135,19 @@ impl Retries {
         }
     }
 
-    /// Whether the limits of all should learn the pace.
+    /// Whether the bucket should learn the pace.
     pub(super) fn learns(&self) -> bool {
         self.policy.learns
     }
 
-    /// A unit of `key` starts now. Returns before which time the next one does not. If the limits of all learn the pace:
-    /// that pace, and the start.
+    /// A unit of `key` starts now. Returns before which time the next one does not. `learned`: if the bucket learns the pace, that
+    /// pace, and the start.
     pub(super) fn started(
         &mut self,
         key: &Key,
         now: Nanos,
         history: &mut History,
-        all: Option<(Pace, Start)>,
+        learned: Option<(Pace, Start)>,
     ) -> Nanos {
         self.forget(now);
         let has_room = self.pauses.len() < MANY_PAUSES;
@@ -156,13 +157,13 @@ impl Retries {
             None if has_room => self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy)),
             None => return 0,
         };
-        pause.is_learned_by_all = all.is_some();
+        pause.is_learned_by_bucket = learned.is_some();
         pause.others += u32::from(history.told == 0);
-        let Some((pace, start)) = all else {
+        let Some((pace, start)) = learned else {
             history.start = pause.started(now);
             return if policy.learns { pause.next } else { 0 };
         };
-        if self.answers.refused.is_empty() {
+        if self.told.get(key).is_none_or(|told| told.refused.is_empty()) {
             pause.pace = pace;
         }
         history.start = start;
@@ -192,9 +193,13 @@ impl Retries {
         Some(left).filter(|left| is_news && *left > 0)
     }
 
-    /// What the pump has to be told about all units from `now` on.
-    pub(super) fn take_answers(&mut self, now: Nanos) -> Answers {
-        Answers { hold: self.take_hold(&None, now), ..std::mem::take(&mut self.answers) }
+    /// What the bucket has to be told from `now` on of each key, or of all.
+    pub(super) fn take_told(&mut self, now: Nanos) -> BTreeMap<Key, Told> {
+        let mut all = std::mem::take(&mut self.told);
+        if let Some(hold) = self.take_hold(&None, now) {
+            all.entry(None).or_default().hold = Some(hold);
+        }
+        all
     }
 
     /// Behind how many others of `key` a unit waits that is tried again, even if they are younger.

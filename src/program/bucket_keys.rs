@@ -1,6 +1,7 @@
 //! The keys of a bucket, as `--show` writes them.
 
 use super::names::shown;
+use super::unit_name::{allowed, per_second};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use throttle_limits::clock;
@@ -19,7 +20,8 @@ pub(super) fn lines(view: &View) -> String {
     }
     let mut keys: Vec<&KeyView> = view.keys.iter().collect();
     keys.sort_by_key(|key| std::cmp::Reverse((wait(view, key), key.waiting, key.running)));
-    for key in keys.iter().take(SHOWN).filter(|key| wait(view, key) > 0 || key.waiting + key.running > 0) {
+    let is_shown = |key: &&&KeyView| wait(view, key) > 0 || key.waiting + key.running > 0 || key.learned.is_some();
+    for key in keys.iter().take(SHOWN).filter(is_shown) {
         let _ = writeln!(text, "    {}", line(view, key));
     }
     text
@@ -36,7 +38,7 @@ fn counted(view: &View) -> String {
 
 /// When the next unit of a key would go.
 fn wait(view: &View, key: &KeyView) -> u64 {
-    let paused = key.paused_until.unwrap_or(0).saturating_sub(view.now);
+    let paused = key.paused_until.max(key.given_up_until).unwrap_or(0).saturating_sub(view.now);
     key.wait.unwrap_or(u64::MAX).max(paused)
 }
 
@@ -61,6 +63,12 @@ fn line(view: &View, key: &KeyView) -> String {
     if key.paused_until.is_some() {
         line += ", paused";
     }
+    if key.given_up_until.is_some() {
+        line += ", given up: too many have failed";
+    }
+    if let Some(learned) = key.learned {
+        let _ = write!(line, ", {}", allowed(learned));
+    }
     line
 }
 
@@ -77,6 +85,8 @@ pub(super) fn json(view: &View) -> Value {
             "limits": key.left.iter().enumerate().map(limit).collect::<Vec<_>>(),
             "wait_ns": key.wait,
             "paused_ns": key.paused_until.map_or(0, |until| until.saturating_sub(view.now)),
+            "given_up_ns": key.given_up_until.map_or(0, |until| until.saturating_sub(view.now)),
+            "learned": key.learned.map(per_second),
             "waiting": key.waiting,
             "running": key.running,
         })

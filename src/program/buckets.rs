@@ -7,7 +7,7 @@ use super::exit::Exit;
 use super::say::say;
 use super::task::{NO_KEYS, Once, Set, Task, Verb};
 use super::time_of_day;
-use super::unit_name::shown_pace;
+use super::unit_name::{allowed, per_second};
 use anyhow::{Result, anyhow};
 use serde_json::json;
 use std::fmt::Display;
@@ -30,6 +30,9 @@ pub(crate) type AnyBucket = dyn Store + Send + Sync;
 /// `words`, which describe `error`, after the variable that named the bucket, and before what to do.
 pub(super) fn explain(task: &Task, error: &StoreError, words: impl Display) -> String {
     match (error, task.bucket()) {
+        (StoreError::Refused(Refusal::GivenUp(_)), _) => {
+            format!("{words}; it is tried again an hour after the last of them, or after --clear --key KEY")
+        }
         (StoreError::Refused(_), _) | (_, None) => words.to_string(),
         (_, Some(bucket)) => format!("{}{words}{}", bucket.origin(), advice(bucket, error, task)),
     }
@@ -292,7 +295,7 @@ fn pause(bucket: &Bucket, time: Duration, key: Option<&[u8]>) -> Result<()> {
     }
     let until = opened.clock().now().saturating_add(in_nanos(time));
     match key {
-        Some(key) => opened.hold_key(&key, until)?,
+        Some(key) => opened.hold_key(&key, until, Vec::new())?,
         None => opened.hold_until(until)?,
     }
     Ok(())
@@ -423,15 +426,10 @@ fn shown_pause(view: &View) -> String {
     })
 }
 
-/// Units in a second, if a server allows less than the limits.
-fn learned(view: &View) -> Option<f64> {
-    view.learned.map(|interval| 1.0 / Duration::from_nanos(interval).as_secs_f64())
-}
-
 /// `slowed down: the server allows about 38/s`
 fn shown_learned(view: &View) -> String {
-    let line = |pace| format!("  slowed down: the server allows {}\n", shown_pace(pace));
-    learned(view).map_or_else(String::new, line)
+    let line = |interval| format!("  slowed down: {}\n", allowed(interval));
+    view.learned.map_or_else(String::new, line)
 }
 
 /// `since 14:05 (2h 3m): 120 granted, 3 refused, 4 given back; waited 3m 20s in all`
@@ -467,7 +465,7 @@ fn shown_json(bucket: &Kind, view: &View) -> serde_json::Value {
         "wait_ns": view.wait,
         "paused_ns": paused,
         "paused_until": until,
-        "learned": learned(view),
+        "learned": view.learned.map(per_second),
         "jobs": view.policy.jobs(),
         "running": view.running,
         "per": view.policy.of_keys().map(|keys| &keys.per),

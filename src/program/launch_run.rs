@@ -237,8 +237,8 @@ impl Settler for Report {
         self.supply.store().is_shared()
     }
 
-    fn pace(&self) -> (Pace, Start) {
-        self.supply.pace()
+    fn pace(&self, key: Option<&[u8]>) -> (Pace, Start) {
+        self.supply.pace(key)
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
 /// Whether the only reason is a wait longer than allowed, for the limit or for the server.
 fn is_too_long(once: &Once, error: &StoreError) -> bool {
     match error {
-        StoreError::Refused(Refusal::TooLong { .. } | Refusal::Busy) => true,
+        StoreError::Refused(Refusal::TooLong { .. } | Refusal::Busy | Refusal::GivenUp(_)) => true,
         error => once.max_wait.is_some() && once.bucket.is_waited_for && error.may_pass(),
     }
 }

@@ -1,7 +1,9 @@
 //! What units are called in messages.
 
 use std::fmt::Display;
+use std::time::Duration;
 use throttle::flow::framing::Framing;
+use throttle_limits::clock::Nanos;
 
 /// What a unit is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,16 @@ pub(crate) fn shown_pace(a_second: f64) -> String {
         _ => format!("{:.1}/h", a_second * 3600.0),
     };
     format!("about {text}")
+}
+
+/// Calls in a second, if one starts after each interval.
+pub(crate) fn per_second(interval: Nanos) -> f64 {
+    1.0 / Duration::from_nanos(interval).as_secs_f64()
+}
+
+/// `the server allows about 38/s`
+pub(crate) fn allowed(interval: Nanos) -> String {
+    format!("the server allows {}", shown_pace(per_second(interval)))
 }
 
 impl UnitName {

@@ -121,6 +121,34 @@ fn mistakes_about_keys_say_what_to_write() {
     assert_fails(&feed(throttle(&["-r", "1/s,jobs=2", "true"]), b""), 2, &["jobs=2: of what?", "use -j 2"]);
 }
 
+/// Commands of `dead` fail, but for the unit `dead well`.
+#[test]
+fn a_key_of_which_too_many_have_failed_is_given_up_by_all_until_it_is_cleared() {
+    on_each_store(&["500/s,per=f1,fails=3"], |bucket| {
+        let script = "echo \"$1\"; case $1 in 'dead well') ;; dead*) exit 1 ;; esac";
+        let run = |units: &str| feed(bucket.command(&["-j", "1", "-k", "-c", script]), units.as_bytes());
+        let started = |units: &str| text(&run(units).stdout).lines().count();
+        // Two in a row are not enough, whoever has them.
+        assert_eq!(started("dead 1\ndead 2\n"), 2);
+        assert_eq!(started("dead well\ndead 3\ndead 4\n"), 3);
+        let given_up = run("dead 5\ndead 6\nlive 1\ndead 7\n");
+        let words = "line 2 'dead 6': not tried, as others of its key failed before it (fails=3)";
+        assert!(text(&given_up.stderr).contains(words), "{}", text(&given_up.stderr));
+        assert_eq!(given_up.status.code(), Some(123));
+        assert_eq!(text(&given_up.stdout), "dead 5\nlive 1\n", "{}", text(&given_up.stderr));
+        // Another process does not try it at all.
+        assert_eq!(text(&run("dead well\nlive 2\n").stdout), "live 2\n");
+        bucket.once("dead", false);
+        bucket.once("live", true);
+        let once = bucket.run(&["--once", "--key", "dead", "true"]);
+        assert_fails(&once, 75, &["3 commands of the key have failed in a row; it is tried again an hour after"]);
+        let lines = text(&bucket.run(&["--show"]).stdout);
+        assert!(lines.contains("'dead': next in ") && lines.contains(", given up: too many have failed\n"), "{lines}");
+        assert!(bucket.run(&["--clear", "--key", "dead"]).status.success());
+        assert_eq!(started("dead well\ndead 8\n"), 2);
+    });
+}
+
 /// The rate pays what it costs beyond the burst while it waits, as in a private run. It was asked for again and again, each time
 /// as if it had just come, and never left.
 #[test]

@@ -376,7 +376,7 @@ impl From<Refusal> for Denied {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::TooLong { wait } => Denied::TooLong { wait },
-            Refusal::Never | Refusal::Busy => Denied::Never(0),
+            Refusal::Never | Refusal::Busy | Refusal::GivenUp(_) => Denied::Never(0),
         }
     }
 }

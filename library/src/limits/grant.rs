@@ -1,6 +1,7 @@
 //! A grant, or why there is none.
 
 use crate::clock::{Nanos, SECOND, shown_wait};
+use std::num::NonZeroU32;
 
 /// A process that waits for a shared bucket looks this often whether its time is nearer. A wait of this length can move up; a
 /// shorter one can too, while others wait.
@@ -35,6 +36,8 @@ pub enum Refusal {
     Never,
     /// As many commands run as may at once.
     Busy,
+    /// So many commands of the key have failed in a row that the others are not tried.
+    GivenUp(NonZeroU32),
 }
 
 messages! {
@@ -42,6 +45,7 @@ messages! {
         Refusal::TooLong { wait } => ("would have to wait {}", shown_wait(*wait)),
         Refusal::Never => ("more than the limit will ever grant"),
         Refusal::Busy => ("as many commands run as may at once"),
+        Refusal::GivenUp(failed) => ("{failed} commands of the key have failed in a row"),
     }
 }
 

@@ -27,4 +27,4 @@ mod tests;
 pub use core::Ledger;
 pub use keys::KeyView;
 pub(crate) use operation::SEVERAL;
-pub use operation::{Ask, Counts, GiveBack, OfKey, Operation, Owner, Record, Reply, Take, Waiting};
+pub use operation::{Ask, Counts, GiveBack, NO_KEY, OfKey, Operation, Owner, Record, Reply, Take, Waiting};

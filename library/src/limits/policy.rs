@@ -298,6 +298,11 @@ impl Policy {
         self.limits.iter().map(Resolved::rate).max()
     }
 
+    /// The time between two units that it asks for, in nanoseconds; 0 if nothing limits them.
+    pub(crate) fn interval(&self) -> Nanos {
+        self.of_units().fastest().map_or(0, |rate| rate.period().div_ceil(rate.units()))
+    }
+
     /// The most units that may go at one instant.
     #[must_use]
     pub fn at_once(&self) -> u64 {

@@ -110,19 +110,37 @@ impl Supply {
         self.store.apply(Operation::Hold { until: time, refused, key: None }).map(drop)
     }
 
-    /// These have succeeded. The bucket learns of it with the next request.
-    pub fn served(&self, served: Served) {
+    /// These have succeeded. The bucket learns of it with the next request, of the same key if it has one.
+    pub fn served(&self, key: Option<&[u8]>, served: Served) {
         let mut leased = self.leased();
-        leased.served = leased.served.and(served);
+        let before = match key {
+            Some(key) => leased.ahead.served.entry(key.into()).or_default(),
+            None => &mut leased.served,
+        };
+        *before = before.and(served);
     }
 
-    /// The learned pace, and what starts now.
+    /// The learned pace, of one key or of all, and what starts now.
     #[must_use]
-    pub fn pace(&self) -> (Pace, Start) {
+    pub fn pace(&self, key: Option<&[u8]>) -> (Pace, Start) {
         let now = self.clock().now();
-        let pace = seen(&*self.store, |ledger| ledger.pace_at(now));
+        let pace = seen(&*self.store, |ledger| match key {
+            Some(key) => ledger.pace_of(key, now),
+            None => ledger.pace_at(now),
+        });
         let start = pace.start(now);
         (pace, start)
+    }
+
+    /// Commands of this key have succeeded, or so many have failed since one did. After too many nothing of the key is granted.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the bucket does not know of it then.
+    pub fn tried(&self, key: &[u8], succeeded: bool, failed: u32) -> Result<(), StoreError> {
+        if failed == 0 && seen(&*self.store, |ledger| ledger.failed(key)) == 0 {
+            return Ok(());
+        }
+        self.store.apply(Operation::Tried { key: key.into(), succeeded, failed }).map(drop)
     }
 
     /// The time of the run that was granted last; it may have moved up since.

@@ -213,7 +213,7 @@ proptest! {
             let expected = match limits.take_within(latest, cost, 0) {
                 Ok(_) => Some(0),
                 Err(Refusal::TooLong { wait }) => Some(wait),
-                Err(Refusal::Never | Refusal::Busy) => None,
+                Err(Refusal::Never | Refusal::Busy | Refusal::GivenUp(_)) => None,
             };
             prop_assert!(waits.is_none() || waits == expected, "{}: {:?} {:?}", key, waits, expected);
             prop_assert!(waits.is_some() || expected != Some(0));

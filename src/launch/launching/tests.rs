@@ -30,7 +30,7 @@ impl Settler for NoSettler {
         false
     }
 
-    fn pace(&self) -> (Pace, Start) {
+    fn pace(&self, _key: Option<&[u8]>) -> (Pace, Start) {
         (Pace::new(0), Start::default())
     }
 }

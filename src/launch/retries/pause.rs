@@ -64,8 +64,8 @@ impl History {
 #[derive(Debug)]
 pub(super) struct Pause {
     pub(super) pace: Pace,
-    /// Whether the limits of all learn it. Then this is how it was when one started last, and what has happened since.
-    pub(super) is_learned_by_all: bool,
+    /// Whether a bucket learns it. Then this is how it was when one started last, and what has happened since.
+    pub(super) is_learned_by_bucket: bool,
     /// If not: nothing starts before this, since it is slowed.
     pub(super) next: Nanos,
     /// Nothing starts before this.
@@ -98,7 +98,7 @@ impl Pause {
     pub(super) fn new(policy: &RetryPolicy) -> Self {
         Pause {
             pace: Pace::new(in_nanos(policy.interval)),
-            is_learned_by_all: false,
+            is_learned_by_bucket: false,
             next: 0,
             until: 0,
             is_news: false,

@@ -150,9 +150,9 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
     fn take_answers(&self) -> Answers {
         self.due();
         let (mut state, now) = (self.state.borrow_mut(), self.clock.now());
-        let answers = state.retries.take_answers(now);
-        state.held.extend(answers.hold.map(|hold| (now, now + hold)));
-        answers
+        let told = state.retries.take_told(now).remove(&None).unwrap_or_default();
+        state.held.extend(told.hold.map(|hold| (now, now + hold)));
+        [(None, told)].into()
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {

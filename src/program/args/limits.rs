@@ -66,7 +66,8 @@ pub(crate) struct LimitFlags {
     /// bucket these are the commands of all who use it, and without per=SEL, N is for all values together.
     ///
     /// fails=N beside per=SEL: after N commands for one value have failed in a row, its other units are not tried, and fail
-    /// as such: unlimited,per=host,fails=3 does not wait 90 times for a host that is gone.
+    /// as such: unlimited,per=host,fails=3 does not wait 90 times for a host that is gone. All who use a bucket count
+    /// together, and try the value again an hour after the last failure, or after --clear --key.
     ///
     /// rates=FILE beside per=SEL: lines of KEY LIMIT name values that have another limit than this one; blank lines, and
     /// lines that begin with #, count for nothing. The file is read once, before anything else.

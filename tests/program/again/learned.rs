@@ -93,22 +93,22 @@ fn a_key_that_is_slowed_down_holds_up_no_other() {
 }
 
 /// Whether two runs of 50 units each have done all, how many calls were refused, and what the bucket tells then.
-fn two_that_share() -> (bool, usize, Option<f64>) {
+fn two_that_share(limit: &str) -> (bool, usize, Option<f64>) {
     let (server, folder) = (strict(), tempfile::tempdir().unwrap());
     let bucket = format!("--bucket={}", folder.path().join("bucket").display());
     let learned = || {
         let ended = finish(throttle([&bucket[..], "--show=json"]), "");
         let shown: serde_json::Value = serde_json::from_str(ended.text()).expect(&ended.err);
-        shown["learned"].as_f64()
+        if limit.contains("per=") { shown["keys"][0]["learned"].as_f64() } else { shown["learned"].as_f64() }
     };
-    assert_eq!(finish(throttle([&bucket[..], "--set", "-r", "400/s"]), "").code(), Some(0));
+    assert_eq!(finish(throttle([&bucket[..], "--set", "-r", limit]), "").code(), Some(0));
     let options = [&bucket[..], "-j", "8", "--attempts", "1", "--summary=json"];
     let runs = || asked(&server, &options, &units(50));
     let ended = thread::scope(|scope| [scope.spawn(runs), scope.spawn(runs)].map(|run| run.join().unwrap()));
     let refused = server.seen().iter().filter(|seen| seen.status == 429).count();
     let found = learned();
     let shown = finish(throttle([&bucket[..], "--show"]), "");
-    let words = "\n  slowed down: the server allows about ";
+    let words = "the server allows about ";
     assert_eq!(shown.text().contains(words), found.is_some(), "{}", shown.text());
     // One that begins now knows it from the first unit on.
     let (commands, _) = summary(&asked(&server, &options, "one\n"));
@@ -122,7 +122,13 @@ fn two_that_share() -> (bool, usize, Option<f64>) {
 /// well.
 #[test]
 fn those_who_share_a_bucket_slow_down_together() {
-    is_right_once(two_that_share, |(are_done, refused, learned)| {
-        *are_done && *refused < 150 && learned.is_some_and(|learned| (1.0..200.0).contains(&learned))
-    });
+    // With keys, all units have the same one: none. With jobs, too.
+    for limit in ["400/s", "400/s,per=f2", "400/s,jobs=16"] {
+        is_right_once(
+            || two_that_share(limit),
+            |(are_done, refused, learned)| {
+                *are_done && *refused < 150 && learned.is_some_and(|learned| (1.0..200.0).contains(&learned))
+            },
+        );
+    }
 }

@@ -3,7 +3,7 @@
 use super::entry::{Charge, Entry};
 use super::jobs::Jobs;
 use super::keys::{KeyView, Keys};
-use super::operation::{Counts, GiveBack, OfKey, Operation, Owner, Recent, Record, Reply, Waiting};
+use super::operation::{Counts, GiveBack, NO_KEY, OfKey, Operation, Owner, Recent, Record, Reply, Waiting};
 use crate::clock::Nanos;
 use crate::limits::costs::CostList;
 use crate::limits::grant::{Grant, LOOK, Refusal};
@@ -23,11 +23,6 @@ pub(super) const MOVED: usize = 64;
 
 /// Of so many operations the ledger remembers that it has applied them.
 pub(super) const RECENT: usize = 64;
-
-/// The time between two calls that `policy` asks for; 0 if nothing limits them.
-pub(super) fn asked(policy: &Policy) -> Nanos {
-    policy.of_units().fastest().map_or(0, |rate| rate.period().div_ceil(rate.units()))
-}
 
 /// The limits of a bucket, those who wait for them, and what happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +67,7 @@ impl Ledger {
             moved: VecDeque::new(),
             recent: VecDeque::new(),
             counts: Counts { since: now, ..Counts::default() },
-            pace: Pace::new(asked(policy)),
+            pace: Pace::new(policy.interval()),
             outdated: 0,
             keys: Keys::new(policy, now),
             jobs: Jobs::default(),
@@ -94,17 +89,17 @@ impl Ledger {
         }
         let reply = match &record.operation {
             Operation::Take(take) => {
-                self.served(now, take.served);
+                self.served(now, take.served, take.key.as_ref());
                 self.take(now, owner, take).map(|grant| vec![grant]).into()
             }
             Operation::Several { takes, span } => {
                 for take in takes {
-                    self.served(now, take.served);
+                    self.served(now, take.served, take.key.as_ref());
                 }
                 Reply::Each(self.several(now, owner, takes, *span))
             }
             Operation::Lease(lease) => {
-                self.served(now, lease.served);
+                self.served(now, lease.served, None);
                 self.lease(now, owner, lease).into()
             }
             operation => {
@@ -130,15 +125,22 @@ impl Ledger {
             Operation::Settle { number, at, charged, real, key } => {
                 self.settle(now, (*number, *at), [charged, real], key.as_ref());
             }
-            Operation::Hold { until, key: Some(key), .. } => self.hold_key(now, key, *until),
+            Operation::Hold { until, refused, key: Some(key) } => {
+                self.refused_of_key(now, key, refused, *until);
+                self.hold_key(now, key, *until);
+            }
             Operation::Hold { until, refused, key: None } => {
                 self.refused(now, refused, *until);
                 self.hold_until(now, *until);
             }
-            Operation::Resume { key: Some(key) } => self.change_key(now, key, 0, |_| true),
+            Operation::Tried { key, succeeded, failed } => self.tried(now, key, *succeeded, *failed),
+            // Grants for later times stay good.
+            Operation::Resume { key: Some(key) } => self.change_key(now, key, |keys| keys.hold(now, key, 0), |_| true),
             Operation::Resume { key: None } => self.resume(now),
             Operation::Set { policy, fresh } => self.set(now, policy, fresh),
-            Operation::Clear { key: Some(key), .. } => self.change_key(now, key, 0, |entry| !entry.moves()),
+            Operation::Clear { key: Some(key), .. } => {
+                self.change_key(now, key, |keys| keys.clear(now, key), |entry| !entry.moves());
+            }
             Operation::Clear { anew, is_empty, number, .. } => self.clear(now, anew.as_ref(), *is_empty, *number),
             Operation::End { number } => self.jobs.end(*number),
             Operation::Gone { owner, seen } => self.gone(now, *owner, *seen),
@@ -268,20 +270,34 @@ impl Ledger {
         self.recharge(now, true);
     }
 
-    /// Grants nothing of this key before `until`; nothing at all if only commands are counted, as all have one key then. What was
-    /// granted to it for a time after now is taken back.
-    pub(super) fn hold_key(&mut self, now: Nanos, name: &[u8], until: Nanos) {
-        if self.keys.is_none() && self.policy.counts_jobs() {
-            self.hold_until(now, until);
-        } else if until > now {
-            self.change_key(now, name, until, |_| false);
+    /// Grants nothing of this key before `until`. What was granted to it for a time after now is taken back.
+    fn hold_key(&mut self, now: Nanos, name: &[u8], until: Nanos) {
+        if until > now {
+            self.change_key(now, name, |keys| keys.hold(now, name, until), |_| false);
+            self.take_back(now, name);
         }
     }
 
-    /// Holds a key until then, or lifts its hold, and keeps only some of its entries.
-    pub(super) fn change_key(&mut self, now: Nanos, name: &[u8], until: Nanos, keeps: impl Fn(&Entry) -> bool) {
+    /// Commands of this key have succeeded, or have failed. If it is given up, what was granted to it for a time after now is taken
+    /// back.
+    fn tried(&mut self, now: Nanos, name: &[u8], succeeded: bool, failed: u32) {
+        let mut is_given_up = false;
+        let tried = |keys: &mut Keys| is_given_up = keys.tried(now, name, succeeded, failed);
+        self.keys.as_mut().into_iter().for_each(tried);
+        if is_given_up {
+            self.change_key(now, name, |_| (), |_| false);
+            self.take_back(now, name);
+        }
+    }
+
+    fn take_back(&mut self, now: Nanos, name: &[u8]) {
+        self.keys.iter_mut().for_each(|keys| keys.take_back(now, name, self.number));
+    }
+
+    /// Changes what is known of a key, and keeps only some of its entries.
+    fn change_key(&mut self, now: Nanos, name: &[u8], change: impl FnOnce(&mut Keys), keeps: impl Fn(&Entry) -> bool) {
         let Some(keys) = &mut self.keys else { return };
-        keys.hold(now, name, until, self.number);
+        change(keys);
         self.keep(|entry| entry.at <= now || entry.of_key().is_none_or(|of| *of.name != *name) || keeps(entry));
         self.recharge(now, true);
     }
@@ -303,7 +319,7 @@ impl Ledger {
         if until <= now {
             return;
         }
-        let until = self.paused_until().unwrap_or(0).max(until);
+        let until = self.held_until().unwrap_or(0).max(until);
         self.entries.retain(|entry| !entry.is_hold());
         let place = self.entries.partition_point(|entry| entry.at <= until);
         let hold = Entry { number: 0, owner: [0; 2], asked: now, seen_after: 0, at: until, charge: Charge::Hold };
@@ -321,7 +337,8 @@ impl Ledger {
         self.settle_past(now);
         self.base.set(now, policy, fresh);
         let fresh_keys = fresh.get(policy.len()..).unwrap_or(&[]);
-        let is_same = self.policy.of_keys().zip(policy.of_keys()).is_some_and(|(keys, others)| keys.per == others.per);
+        let per = |policy: &Policy| policy.of_keys().map(|keys| keys.per.clone());
+        let is_same = per(&self.policy) == per(policy);
         let before = self.keys.take().filter(|_| is_same);
         self.keys = before.map_or_else(|| Keys::new(policy, now), |keys| keys.set(now, policy, fresh_keys));
         if !policy.counts_jobs() {
@@ -345,7 +362,7 @@ impl Ledger {
         if is_empty {
             self.base.empty(now);
         }
-        self.keys.iter_mut().for_each(|keys| keys.resume(now));
+        self.keys.iter_mut().for_each(|keys| keys.clear_all(now));
         self.learn_anew(true);
         self.first = self.number + 1;
         self.recharge(now, true);
@@ -485,7 +502,19 @@ impl Ledger {
             ahead.filter(|entry| entry.of_key().is_some_and(|of| *of.name == *name)).count()
         };
         let count = |name: &[u8]| [waits(name), self.jobs.of_key(name)];
-        self.keys.as_ref().map_or_else(Vec::new, |keys| keys.views(now, count))
+        let keys = self.keys.as_ref().filter(|_| self.policy.of_keys().is_some());
+        keys.map_or_else(Vec::new, |keys| keys.views(now, count))
+    }
+
+    /// What a server told of all commands, if a bucket only counts them: they are of one key.
+    fn told_of_jobs(&self) -> [Option<Nanos>; 2] {
+        let keys = self.keys.as_ref().filter(|_| self.policy.of_keys().is_none());
+        keys.map_or([None; 2], |keys| keys.told(NO_KEY))
+    }
+
+    /// How many commands of this key have failed since one succeeded.
+    pub(crate) fn failed(&self, name: &[u8]) -> u32 {
+        self.keys.as_ref().map_or(0, |keys| keys.failed(name))
     }
 
     /// When a unit of this key would conform to the limits of its key alone; `None`: never.
@@ -515,7 +544,17 @@ impl Ledger {
 
     /// Until when nothing is granted to newcomers, if there is a hold.
     pub(crate) fn paused_until(&self) -> Option<Nanos> {
+        let held = self.held_until().max(self.told_of_jobs()[0]);
+        held.filter(|until| *until > self.all.asked)
+    }
+
+    fn held_until(&self) -> Option<Nanos> {
         self.entries.iter().find(|entry| entry.is_hold()).map(|entry| entry.at)
+    }
+
+    /// The time between two calls, if a server allows less than the limits.
+    pub(crate) fn learned(&self) -> Option<Nanos> {
+        self.pace.learned().max(self.told_of_jobs()[1])
     }
 
     /// Those who wait for long, in order.

@@ -5,12 +5,14 @@ use super::operation::OfKey;
 use crate::clock::{MILLISECOND, Nanos, SECOND};
 use crate::limits::each::{Charged, Each, Thin};
 use crate::limits::grant::{Grant, Refusal};
+use crate::limits::pace::{Pace, Served, Start};
 use crate::limits::policy::{OfKeys, Policy};
 use crate::limits::together::Limits;
 #[cfg(feature = "shared")]
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::ops::Bound;
 
 /// Of so many grants of each key it is remembered that they will be settled.
@@ -23,10 +25,11 @@ pub(super) type Name = Box<[u8]>;
 const MOST: usize = 10_000;
 
 /// All keys together take about so many bytes at most.
-const MOST_BYTES: usize = 6 << 20;
+const MOST_BYTES: usize = 15 << 19;
 
-/// A name takes about so many bytes at most.
+/// A name takes about so many bytes at most, and what a server told of the key.
 const LONGEST: usize = 216;
+const LEARNED: usize = 120;
 
 /// So many others are looked at for each key that is added, to forget those that are as new.
 const LOOKED_AT: usize = 2;
@@ -35,6 +38,9 @@ const LOOKED_AT: usize = 2;
 /// then.
 const KEPT: Nanos = 60 * SECOND;
 
+/// What a server told of a key is known for so long, if there is room: how fast calls may start, and that they fail.
+const TOLD: Nanos = 3_600 * SECOND;
+
 /// While there is no room, all keys are looked at, but not more often than this.
 const BETWEEN_SWEEPS: Nanos = 100 * MILLISECOND;
 
@@ -42,11 +48,15 @@ const BETWEEN_SWEEPS: Nanos = 100 * MILLISECOND;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
     each: Each,
+    /// The time between two calls of a key that the limits ask for.
+    asked: Nanos,
+    /// After so many failures in a row a key is given up.
+    fails: Option<NonZeroU32>,
     most: usize,
     /// What is saved of them.
     pub(super) kept: Kept,
-    /// The states with all entries charged, of keys that have some.
-    ahead: BTreeMap<Name, Thin>,
+    /// The states with all entries charged, of keys that have some, and before when nothing more starts.
+    ahead: BTreeMap<Name, (Thin, Nanos)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +83,11 @@ struct OneKey {
     hold: Nanos,
     /// Grants up to this number, for later times than that, were taken back when a server refused something.
     outdated: (u64, Nanos),
+    /// How fast calls start, if those who make them learn that, and before when none does.
+    pace: Option<Box<Pace>>,
+    next: Nanos,
+    /// How many calls have failed since one succeeded, and when the latest did.
+    failed: (u32, Nanos),
 }
 
 impl Keys {
@@ -81,12 +96,18 @@ impl Keys {
         Keys::of(policy, Kept { made: now, ..Kept::default() })
     }
 
-    /// The same with these states.
+    /// The same with these states. If only commands are counted, all are of one key, which has no limits.
     pub(super) fn of(policy: &Policy, kept: Kept) -> Option<Self> {
-        let OfKeys { each, .. } = policy.of_keys()?;
-        let each = Each::of(Limits::new(each, kept.made));
-        let most = (MOST_BYTES / (LONGEST + each.bytes_of_state(OPEN))).clamp(1, MOST);
-        Some(Keys { each, most, kept, ahead: BTreeMap::new() })
+        let none = Policy::default();
+        let (limits, fails) = match policy.of_keys() {
+            Some(OfKeys { each, fails, .. }) => (each, *fails),
+            None if policy.counts_jobs() => (&none, None),
+            None => return None,
+        };
+        let each = Each::of(Limits::new(limits, kept.made));
+        let most = (MOST_BYTES / (LONGEST + LEARNED + each.bytes_of_state(OPEN))).clamp(1, MOST);
+        let asked = limits.interval().max(policy.interval());
+        Some(Keys { each, asked, fails, most, kept, ahead: BTreeMap::new() })
     }
 
     /// Whether what was saved is of these limits.
@@ -95,26 +116,26 @@ impl Keys {
         self.kept.states.values().all(|key| self.each.has_sense(&key.thin))
     }
 
-    /// The state of a key with all entries charged, and before when nothing is granted.
-    fn state(&self, name: &[u8]) -> (Cow<'_, Thin>, Nanos) {
+    /// The state of a key with all entries charged, and before when nothing is granted: in a pause, and after the latest call.
+    fn state(&self, name: &[u8]) -> (Cow<'_, Thin>, [Nanos; 2]) {
         let base = self.kept.states.get(name);
         let hold = base.map_or(0, |key| key.hold);
-        if let Some(thin) = self.ahead.get(name) {
-            return (Cow::Borrowed(thin), hold);
+        if let Some((thin, next)) = self.ahead.get(name) {
+            return (Cow::Borrowed(thin), [hold, *next]);
         }
         match base {
-            Some(key) if hold == 0 => (Cow::Borrowed(&key.thin), 0),
-            Some(key) => (Cow::Owned(key.held(&self.each)), hold),
-            None => (Cow::Owned(self.each.fresh()), 0),
+            Some(key) if hold == 0 => (Cow::Borrowed(&key.thin), [0, key.next]),
+            Some(key) => (Cow::Owned(key.held(&self.each)), [hold, key.next]),
+            None => (Cow::Owned(self.each.fresh()), [0; 2]),
         }
     }
 
     /// The earliest time at which the limits of the key conform, and the index of the one that causes the wait.
     pub(super) fn conforms_at(&self, now: Nanos, of: &OfKey) -> Result<(Nanos, Option<usize>), Refusal> {
-        let (thin, hold) = self.state(&of.name);
+        let (thin, [hold, next]) = self.state(&of.name);
         let since = self.since(now, of).max(hold);
         let (at, limit) = self.each.conforms_at(&thin, since, &of.costs).ok_or(Refusal::Never)?;
-        Ok((at.max(now), limit))
+        Ok((at.max(now).max(next), limit))
     }
 
     /// Since when the rate has paid for a unit that waits: not from before its key was as new, if that was forgotten.
@@ -153,6 +174,13 @@ impl Keys {
         self.kept.states.contains_key(name) || self.ahead.contains_key(name)
     }
 
+    /// If too many of this key have failed in a row: how many may, and until when nothing of it is granted.
+    pub(super) fn given_up(&self, now: Nanos, name: &[u8]) -> Option<(NonZeroU32, Nanos)> {
+        let (failed, at) = self.kept.states.get(name)?.failed;
+        let until = at.saturating_add(TOLD);
+        self.fails.filter(|most| failed >= most.get() && now < until).map(|most| (most, until))
+    }
+
     fn is_full(&self) -> bool {
         self.kept.states.len() >= self.most
     }
@@ -174,7 +202,7 @@ impl Keys {
         let name = &self.kept.hand;
         let Some(key) = self.kept.states.get(name).filter(|_| !self.ahead.contains_key(name)) else { return };
         let new_at = key.new_at(&self.each);
-        let kept = if self.is_full() { 0 } else { KEPT };
+        let kept = if self.is_full() { 0 } else { key.kept() };
         if new_at.saturating_add(kept) <= now {
             self.kept.states.remove(name);
             self.kept.forgotten = self.kept.forgotten.max(new_at);
@@ -186,18 +214,69 @@ impl Keys {
         let Charge::One { key: Some(of), .. } = &entry.charge else { return };
         let mut thin = self.state(&of.name).0.into_owned();
         charge(&self.each, &mut thin, entry, of);
-        self.ahead.insert(of.name.clone(), thin);
+        let next = self.kept.states.get(&of.name).map_or(0, |key| key.next_after(entry.at));
+        self.ahead.insert(of.name.clone(), (thin, next));
     }
 
     /// The time of an entry has come. `has_more`: another entry of its key follows.
     pub(super) fn pass(&mut self, entry: &Entry, of: &OfKey, has_more: bool) {
-        let each = &self.each;
+        let (each, asked) = (&self.each, self.asked);
         let key = self.kept.states.entry(of.name.clone()).or_insert_with(|| OneKey::new(each.fresh()));
         key.catch_up(each, entry.at);
         charge(each, &mut key.thin, entry, of);
+        if of.learns {
+            key.pace.get_or_insert_with(|| Box::new(Pace::new(asked)));
+        }
+        key.pace.iter_mut().for_each(|pace| pace.started(entry.at, 1));
+        key.next = key.next_after(entry.at);
         if !has_more {
             self.ahead.remove(&of.name);
         }
+    }
+
+    /// A server refused what started then.
+    pub(super) fn refused(&mut self, now: Nanos, name: &[u8], refused: &[Start], until: Nanos) {
+        let Some(pace) = self.pace(name) else { return };
+        for start in refused {
+            let _ = pace.refused(*start, now, until);
+        }
+    }
+
+    /// Calls of this key have succeeded.
+    pub(super) fn served(&mut self, now: Nanos, name: &[u8], served: Served) {
+        if let Some(pace) = self.pace(name).filter(|pace| pace.listens()) {
+            pace.succeeded(served, now);
+        }
+    }
+
+    fn pace(&mut self, name: &[u8]) -> Option<&mut Pace> {
+        self.kept.states.get_mut(name)?.pace.as_deref_mut()
+    }
+
+    /// The learned pace of this key, with these entries of it.
+    pub(super) fn pace_with<'a>(&self, name: &[u8], entries: impl Iterator<Item = &'a Entry>) -> Pace {
+        let known = self.kept.states.get(name).and_then(|key| key.pace.as_deref().cloned());
+        let mut pace = known.unwrap_or_else(|| Pace::new(self.asked));
+        entries.for_each(|entry| pace.started(entry.at, 1));
+        pace
+    }
+
+    /// Calls of this key have succeeded, or so many have failed since one did. Returns whether it is given up for that.
+    pub(super) fn tried(&mut self, now: Nanos, name: &[u8], succeeded: bool, failed: u32) -> bool {
+        let was_given_up = self.given_up(now, name).is_some();
+        let key = self.key(name);
+        if succeeded {
+            key.failed.0 = 0;
+        }
+        if failed > 0 {
+            key.failed = (key.failed.0.saturating_add(failed), now);
+        }
+        !was_given_up && self.given_up(now, name).is_some()
+    }
+
+    /// How many calls of this key have failed in a row.
+    pub(super) fn failed(&self, name: &[u8]) -> u32 {
+        self.kept.states.get(name).map_or(0, |key| key.failed.0)
     }
 
     /// All entries are charged again.
@@ -228,21 +307,38 @@ impl Keys {
     /// A grant of this number and time, which was charged `of`, has really cost `real`.
     pub(super) fn settle(&mut self, now: Nanos, (number, at): (u64, Nanos), of: &OfKey, real: &[u64]) {
         // One that was forgotten meanwhile owes what it cost more.
-        self.kept.states.entry(of.name.clone()).or_insert_with(|| OneKey::new(self.each.fresh()));
+        let _ = self.key(&of.name);
         let charged = Charged { at, counted: at, number };
         self.change(now, &of.name, |each, thin| each.settle(thin, now, charged, [&of.costs, real]));
     }
 
-    /// Nothing of the key is granted before `until`. Grants up to `number` for times after now are taken back. 0 lifts it.
-    pub(super) fn hold(&mut self, now: Nanos, name: &[u8], until: Nanos, number: u64) {
-        let fresh = || OneKey::new(self.each.fresh());
-        let key = self.kept.states.entry(name.into()).or_insert_with(fresh);
-        key.catch_up(&self.each, now);
-        if until == 0 {
-            key.hold = 0; // Grants for later times stay good.
-        } else {
-            (key.hold, key.outdated) = (key.hold.max(until), (number, now));
-        }
+    /// The key of this name, which is here from now on.
+    fn key(&mut self, name: &[u8]) -> &mut OneKey {
+        self.kept.states.entry(name.into()).or_insert_with(|| OneKey::new(self.each.fresh()))
+    }
+
+    /// Nothing of the key is granted before `until`; 0 lifts that.
+    pub(super) fn hold(&mut self, now: Nanos, name: &[u8], until: Nanos) {
+        self.change(now, name, |_, _| ());
+        let key = self.key(name);
+        key.hold = if until == 0 { 0 } else { key.hold.max(until) };
+    }
+
+    /// Grants of the key up to `number`, for times after now, are taken back.
+    pub(super) fn take_back(&mut self, now: Nanos, name: &[u8], number: u64) {
+        self.key(name).outdated = (number, now);
+    }
+
+    /// Forgets what was told of this key: a pause, the pace, failures.
+    pub(super) fn clear(&mut self, now: Nanos, name: &[u8]) {
+        self.hold(now, name, 0);
+        self.key(name).learn_anew();
+    }
+
+    /// Forgets that of all keys.
+    pub(super) fn clear_all(&mut self, now: Nanos) {
+        self.resume(now);
+        self.kept.states.values_mut().for_each(OneKey::learn_anew);
     }
 
     /// Lifts all holds.
@@ -259,37 +355,53 @@ impl Keys {
         self.kept.states.get(name).is_some_and(|key| (1..=key.outdated.0).contains(&number) && at > key.outdated.1)
     }
 
-    /// The same keys under the limits of `policy`: each keeps what it has saved or counted, as [`Limits::set`] does.
+    /// The same keys under the limits of `policy`: each keeps what it has saved or counted, as [`Limits::set`] does, and what it has
+    /// learned if as much is asked for as before.
     pub(super) fn set(&self, now: Nanos, policy: &Policy, fresh: &[bool]) -> Option<Self> {
         let mut keys = Keys::new(policy, now)?;
-        let each = &policy.of_keys()?.each;
+        let none = Policy::default();
+        let each = policy.of_keys().map_or(&none, |keys| &keys.each);
         for (name, key) in &self.kept.states {
             let mut limits = self.each.limits(&key.thin, now);
             limits.set(now, each, fresh);
             let thin = keys.each.state_of(&limits).unwrap_or_else(|| keys.each.fresh());
-            keys.kept.states.insert(name.clone(), OneKey { thin, ..key.clone() });
+            let mut key = OneKey { thin, ..key.clone() };
+            if keys.asked != self.asked {
+                (key.pace, key.next) = (None, 0);
+            }
+            keys.kept.states.insert(name.clone(), key);
         }
         Some(keys)
+    }
+
+    /// Until when nothing of this key is granted, if it is paused, and the time between two calls, if a server allows less than the
+    /// limits.
+    pub(super) fn told(&self, name: &[u8]) -> [Option<Nanos>; 2] {
+        let key = self.kept.states.get(name);
+        [key.map(|key| key.hold).filter(|hold| *hold > 0), key.and_then(OneKey::learned)]
     }
 
     /// The keys that are not as new, by name. `count` says how many of a key wait, and how many run.
     pub(super) fn views(&self, now: Nanos, count: impl Fn(&[u8]) -> [usize; 2]) -> Vec<KeyView> {
         let new = self.ahead.keys().filter(|name| !self.kept.states.contains_key(*name));
         let view = |name: &Name| {
-            let (thin, hold) = self.state(name);
-            let (limits, [waiting, running]) = (self.each.limits(&thin, now), count(name));
+            let ((thin, [hold, next]), [waiting, running]) = (self.state(name), count(name));
+            let (limits, [paused, learned]) = (self.each.limits(&thin, now), self.told(name));
             KeyView {
                 name: name.clone(),
                 // During a pause there is nothing.
                 left: (0..limits.len()).filter_map(|place| limits.left(now.max(hold), place)).collect(),
-                wait: limits.conforms_at(now.max(hold), 1).ok().map(|(at, _)| at - now),
-                paused_until: Some(hold).filter(|hold| *hold > now),
+                wait: limits.conforms_at(now.max(hold), 1).ok().map(|(at, _)| at.max(next) - now),
+                paused_until: paused.filter(|until| *until > now),
+                learned,
+                given_up_until: self.given_up(now, name).map(|(_, until)| until),
                 waiting,
                 running,
             }
         };
         let is_used = |(name, key): &(&Name, &OneKey)| {
-            !key.is_new(&self.each, now) || self.ahead.contains_key(*name) || count(name) != [0; 2]
+            let is_new = key.is_new(&self.each, now) && !key.was_told();
+            !is_new || self.ahead.contains_key(*name) || count(name) != [0; 2]
         };
         let used = self.kept.states.iter().filter(is_used).map(|(name, _)| name);
         let mut views: Vec<KeyView> = used.chain(new).map(view).collect();
@@ -300,7 +412,31 @@ impl Keys {
 
 impl OneKey {
     fn new(thin: Thin) -> Self {
-        OneKey { thin, hold: 0, outdated: (0, 0) }
+        OneKey { thin, hold: 0, outdated: (0, 0), pace: None, next: 0, failed: (0, 0) }
+    }
+
+    /// The time between two calls, if a server allows less than the limits.
+    fn learned(&self) -> Option<Nanos> {
+        self.pace.as_ref().and_then(|pace| pace.learned())
+    }
+
+    /// Before when nothing starts after a call at this time.
+    fn next_after(&self, at: Nanos) -> Nanos {
+        self.learned().map_or(0, |every| at.saturating_add(every))
+    }
+
+    /// Whether a server told anything of it that is still known.
+    fn was_told(&self) -> bool {
+        self.learned().is_some() || self.failed.0 > 0
+    }
+
+    /// For how long it is kept once it is as new, if there is room.
+    fn kept(&self) -> Nanos {
+        if self.was_told() { TOLD } else { KEPT }
+    }
+
+    fn learn_anew(&mut self) {
+        (self.pace, self.next, self.failed) = (None, 0, (0, 0));
     }
 
     /// A hold that has ended counts in the state. What comes after it then cannot undo it.
@@ -350,6 +486,10 @@ pub struct KeyView {
     pub wait: Option<Nanos>,
     /// Nothing of it is granted before this time, if it is paused.
     pub paused_until: Option<Nanos>,
+    /// The time between two calls, in nanoseconds, if a server allows less than the limits.
+    pub learned: Option<Nanos>,
+    /// If so many calls have failed in a row that nothing of it is granted: until when.
+    pub given_up_until: Option<Nanos>,
     /// How many wait for it.
     pub waiting: usize,
     /// How many run, if the bucket counts that.

@@ -1,7 +1,8 @@
 //! How a bucket's calls are slowed down if a server allows less than the limits.
 
-use super::core::{Ledger, asked};
+use super::core::Ledger;
 use super::entry::{Charge, Entry};
+use super::operation::OfKey;
 use crate::clock::Nanos;
 use crate::limits::pace::{Pace, Served, Start};
 
@@ -19,9 +20,23 @@ impl Ledger {
         }
     }
 
-    /// Calls have succeeded.
-    pub(super) fn served(&mut self, now: Nanos, served: Served) {
-        if served != Served::default() && self.pace.listens() {
+    /// A server refused what started then, of one key.
+    pub(super) fn refused_of_key(&mut self, now: Nanos, name: &[u8], refused: &[Start], until: Nanos) {
+        if !refused.is_empty() {
+            self.settle_past(now);
+            self.keys.iter_mut().for_each(|keys| keys.refused(now, name, refused, until));
+            self.recharge(now, true);
+        }
+    }
+
+    /// Calls have succeeded, of one key if they have keys.
+    pub(super) fn served(&mut self, now: Nanos, served: Served, of: Option<&OfKey>) {
+        if served == Served::default() {
+            return;
+        }
+        if let (Some(keys), Some(of)) = (&mut self.keys, of) {
+            keys.served(now, &of.name, served);
+        } else if self.pace.listens() {
             self.pace.succeeded(served, now);
             self.space(now);
         }
@@ -38,7 +53,7 @@ impl Ledger {
 
     /// Forgets what was learned of limits that were asked for no longer, or of all.
     pub(super) fn learn_anew(&mut self, of_all: bool) {
-        let asked = asked(&self.policy);
+        let asked = self.policy.interval();
         if of_all || asked != self.pace.asked() {
             (self.pace, self.outdated) = (Pace::new(asked), 0);
             (self.base.every, self.base.next) = (0, 0);
@@ -76,9 +91,11 @@ impl Ledger {
         pace
     }
 
-    /// The time between two calls, if a server allows less than the limits.
-    pub(crate) fn learned(&self) -> Option<Nanos> {
-        self.pace.learned()
+    /// The learned pace of this key at this time.
+    pub(crate) fn pace_of(&self, name: &[u8], now: Nanos) -> Pace {
+        let of_key = |entry: &&Entry| entry.of_key().is_some_and(|of| *of.name == *name);
+        let past = self.entries.iter().take_while(|entry| entry.at <= now).filter(of_key);
+        self.keys.as_ref().map_or_else(|| self.pace_at(now), |keys| keys.pace_with(name, past))
     }
 }
 

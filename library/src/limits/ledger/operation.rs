@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// A process that uses a bucket, in words of the store's own.
 pub type Owner = [u64; 2];
 
+/// The key of units that have none.
+pub const NO_KEY: &[u8] = b"(none)";
+
 /// The most that one operation asks for.
 pub(crate) const SEVERAL: usize = 64;
 
@@ -93,6 +96,15 @@ pub enum Operation {
         /// Only those of this key.
         key: Option<Box<[u8]>>,
     },
+    /// Commands of this key have succeeded, or so many have failed since one did.
+    Tried {
+        /// The key.
+        key: Box<[u8]>,
+        /// Whether one has succeeded.
+        succeeded: bool,
+        /// How many have failed after that.
+        failed: u32,
+    },
     /// The command with the grant of this number has ended.
     End {
         /// The number.
@@ -159,6 +171,8 @@ pub struct OfKey {
     /// It has waited since this time of the bucket, if that is before the request: since then the rate has paid what it costs
     /// beyond the burst.
     pub since: Nanos,
+    /// Whether the caller tells what a server answers, so that the pace of the key is learned.
+    pub learns: bool,
 }
 
 /// A request for consecutive grants, for units that were read.
@@ -179,7 +193,7 @@ impl OfKey {
     /// One of each limit of this key, whenever they are granted.
     #[must_use]
     pub fn of(name: Box<[u8]>) -> Self {
-        OfKey { name, costs: [1].into(), latest: Nanos::MAX, since: Nanos::MAX }
+        OfKey { name, costs: [1].into(), latest: Nanos::MAX, since: Nanos::MAX, learns: false }
     }
 }
 

@@ -3,14 +3,23 @@
 use super::core::{Ledger, MOST, RUNS};
 use super::entry::{Charge, Entry};
 use super::keys::Keys;
-use super::operation::{Ask, OfKey, Owner, SEVERAL, Take};
+use super::operation::{Ask, NO_KEY, OfKey, Owner, SEVERAL, Take};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::costs::{CostList, sums};
 use crate::limits::grant::{Grant, LOOK, Refusal};
+use std::borrow::Cow;
 
 impl Ledger {
+    /// The same request. If commands are counted, and have no keys, all are of one key.
+    fn named<'a>(&self, take: &'a Take) -> Cow<'a, Take> {
+        let is_named = take.key.is_some() || self.keys.is_none() || self.policy.of_keys().is_some();
+        let named = || Take { key: Some(OfKey::of(NO_KEY.into())), ..take.clone() };
+        if is_named { Cow::Borrowed(take) } else { Cow::Owned(named()) }
+    }
+
     /// Grants these costs at the least time at which all limits conform, if that is soon enough.
     pub(crate) fn take(&mut self, now: Nanos, owner: Owner, take: &Take) -> Result<Grant, Refusal> {
+        let take = &*self.named(take);
         let found = self.place_for(now, take).and_then(|(place, at, bound_by)| match at - now.min(at) {
             wait if wait > 0 && at > take.latest => Err(Refusal::TooLong { wait }),
             _ => Ok((place, at, bound_by)),
@@ -66,6 +75,7 @@ impl Ledger {
 
     /// As [`take`](Self::take), unless it would wait for the limits of all until `end` or longer.
     fn take_until(&mut self, now: Nanos, owner: Owner, take: &Take, end: Nanos) -> Result<Grant, Refusal> {
+        let take = &*self.named(take);
         if end < Nanos::MAX
             && let Ok((_, at, bound_by)) = self.place_for(now, take)
             && at >= end
@@ -92,6 +102,9 @@ impl Ledger {
         }
         let (mut own, mut bound_by) = (now.max(take.from), None);
         if let (Some(keys), Some(of)) = (&mut self.keys, &take.key) {
+            if let Some((failed, _)) = keys.given_up(now, &of.name) {
+                return Err(Refusal::GivenUp(failed));
+            }
             keys.make_room(now, &of.name)?;
             if self.entries.len() >= MOST {
                 let first = self.entries.front().map_or(now, |entry| entry.at);

@@ -105,7 +105,7 @@ impl TryFrom<Saved> for Ledger {
             && entries.len() <= 2 * MOST
             && entries.iter().is_sorted_by_key(|entry| entry.at)
             && entries.iter().all(Entry::has_sense)
-            && keys.is_some() == policy.of_keys().is_some()
+            && keys.is_some() == (policy.of_keys().is_some() || policy.counts_jobs())
             && keys.as_ref().is_none_or(Keys::has_sense)
             && moved.len() <= MOVED
             && recent.len() <= RECENT;

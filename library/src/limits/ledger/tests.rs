@@ -155,7 +155,8 @@ impl World {
         let latest = if self.chance.one_in(3) { self.now + self.chance.below(SECOND) } else { Nanos::MAX };
         let since = if self.chance.one_in(2) { self.now.saturating_sub(self.chance.below(SECOND)) } else { Nanos::MAX };
         let name = (name > 0).then(|| [b'a' + u8::try_from(name).unwrap()].into());
-        name.map(|name| OfKey { name, costs: [cost].into(), latest, since })
+        let learns = self.chance.one_in(2);
+        name.map(|name| OfKey { name, costs: [cost].into(), latest, since, learns })
     }
 
     fn step(&mut self) {
@@ -218,16 +219,13 @@ impl World {
             }
             (10..=11, Some((grant, ..))) => Operation::End { number: grant.number },
             (12, _) => {
-                let until = self.now + self.chance.below(9 * SECOND);
-                Operation::Hold {
-                    until,
-                    refused: vec![self.start(place); usize::from(self.chance.one_in(2))],
-                    key: self.key().map(|key| key.name),
-                }
+                let (until, key) = (self.now + self.chance.below(9 * SECOND), self.key());
+                let refused = vec![self.start(place, key.as_ref()); usize::from(self.chance.one_in(2))];
+                Operation::Hold { until, refused, key: key.map(|key| key.name) }
             }
             (22, _) => {
                 let later = self.chance.below(2 * SECOND);
-                Operation::Hold { until: self.now + later, refused: vec![self.start(place); 3], key: None }
+                Operation::Hold { until: self.now + later, refused: vec![self.start(place, None); 3], key: None }
             }
             (13, _) => Operation::Resume { key: self.key().map(|key| key.name) },
             (14, _) => {
@@ -248,7 +246,7 @@ impl World {
             (17..=20, _) => {
                 let from = if self.chance.one_in(3) { self.now + self.chance.below(SECOND) } else { 0 };
                 let (waiting, span) = (1 + self.chance.below(9), self.chance.below(SECOND));
-                Operation::Lease(Ask { waiting, span, from, served: self.served(place) })
+                Operation::Lease(Ask { waiting, span, from, served: self.served(place, None) })
             }
             (23..=25, _) => {
                 let take = |world: &mut World| {
@@ -258,25 +256,34 @@ impl World {
                 let takes = (0..=self.chance.below(8)).map(|_| take(self)).collect();
                 Operation::Several { takes, span: self.chance.below(SECOND) }
             }
+            (26, _) => {
+                let (succeeded, failed) = (self.chance.one_in(2), u32::try_from(self.chance.below(4)).unwrap());
+                let key = self.key().map_or(NO_KEY.into(), |key| key.name);
+                Operation::Tried { key, succeeded, failed }
+            }
             (21, Some((grant, costs, key))) => {
                 let from = grant.at + SECOND;
                 Operation::Take(Take { costs, latest: Nanos::MAX, from, key, ..Take::default() })
             }
             _ => {
-                let (is_open, served, key) = (self.chance.one_in(3), self.served(place), self.key());
+                let (is_open, key) = (self.chance.one_in(3), self.key());
+                let served = self.served(place, key.as_ref());
                 Operation::Take(Take { costs, latest, is_open, served, key, ..Take::default() })
             }
         }
     }
 
     /// What a client starts now, as far as it has read.
-    fn start(&self, place: usize) -> Start {
-        self.clients[place].ledger.pace_at(self.now).start(self.now)
+    fn start(&self, place: usize, key: Option<&OfKey>) -> Start {
+        let ledger = &self.clients[place].ledger;
+        let name = key.map(|key| &*key.name);
+        name.map_or_else(|| ledger.pace_at(self.now), |name| ledger.pace_of(name, self.now)).start(self.now)
     }
 
-    fn served(&mut self, place: usize) -> Served {
+    fn served(&mut self, place: usize, key: Option<&OfKey>) -> Served {
         let starts = 0..self.chance.below(4);
-        starts.fold(Served::default(), |served, _| served.and(self.start(place).succeeded(place.is_multiple_of(3))))
+        let one = self.start(place, key).succeeded(place.is_multiple_of(3));
+        starts.fold(Served::default(), |served, _| served.and(one))
     }
 }
 
@@ -476,7 +483,7 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 9_382_893_703_795_997_956;
+const RECORDED: u64 = 10_217_963_274_170_083_494;
 
 /// Grants for 0 to 400 ms are given; the third start is refused.
 #[test]
@@ -495,6 +502,103 @@ fn after_a_refusal_grants_are_further_apart_and_those_before_are_outdated() {
     assert_eq!([after[1].at - after[0].at, after[2].at - after[1].at], [111_111_111; 2], "nine tenths of the pace");
     assert_eq!(ledger.pace_at(450 * MILLISECOND), ledger.pace_at(260 * MILLISECOND), "nobody starts with those");
     assert_ne!(ledger.pace_at(after[0].at), ledger.pace_at(260 * MILLISECOND));
+}
+
+/// The same of one key: what is granted to others is as near as before, and they see nothing of it.
+#[test]
+fn a_refusal_of_one_key_slows_only_that_key_down() {
+    let (mut ledger, owner) = (Ledger::new(&Policy::from_lines("per=f1\n10/s,burst=1").unwrap(), 0, 0), [1, 1]);
+    let take = |ledger: &mut Ledger, now, name: &[u8], served| {
+        let key = OfKey { learns: true, ..OfKey::of(name.into()) };
+        let take = Take { served, key: Some(key), ..Take::of(&[1]) };
+        match ledger.apply(&Record { time: now, owner, sequence: 0, operation: Operation::Take(take) }) {
+            Reply::Granted(grants) => grants[0].at,
+            reply => panic!("{reply:?}"),
+        }
+    };
+    let none = Served::default();
+    let times = (0..5).map(|_| [b"a", b"b"].map(|name| take(&mut ledger, 0, name, none)));
+    assert_eq!(times.last(), Some([400 * MILLISECOND; 2]));
+    let now = ledger.pass(200 * MILLISECOND);
+    let start = ledger.pace_of(b"a", now).start(now);
+    let operation = Operation::Hold { until: 250 * MILLISECOND, refused: vec![start], key: Some((*b"a").into()) };
+    ledger.apply(&Record { time: now, owner, sequence: 0, operation });
+    let after = [b"a", b"b"].map(|name| [0; 3].map(|_| take(&mut ledger, now, name, none)));
+    assert_eq!(after[0].map(|at| at - after[0][0]), [0, 111_111_111, 222_222_222], "nine tenths of the pace");
+    assert_eq!(after[1].map(|at| at - 500 * MILLISECOND), [0, 100 * MILLISECOND, 200 * MILLISECOND]);
+    assert_eq!([b"a", b"b"].map(|name| ledger.pace_of(name, now).learned()), [Some(111_111_111), None]);
+    // Successes bring it back, also those of other processes, with their next requests.
+    let mut now = SECOND;
+    for _ in 0..400 {
+        let served = ledger.pace_of(b"a", now).start(now).succeeded(false);
+        now = take(&mut ledger, now, b"a", served);
+    }
+    assert_eq!(ledger.pace_of(b"a", now).learned(), None);
+}
+
+#[test]
+fn a_key_of_which_too_many_have_failed_in_a_row_is_not_tried_for_an_hour() {
+    let (mut ledger, owner) = (Ledger::new(&Policy::from_lines("per=f1\nfails=3\n1/s").unwrap(), 0, 0), [1, 1]);
+    let apply = |ledger: &mut Ledger, time, operation| ledger.apply(&Record { time, owner, sequence: 0, operation });
+    let take = |ledger: &mut Ledger, now, name: &[u8]| {
+        let take = Take { key: Some(OfKey::of(name.into())), ..Take::of(&[]) };
+        match apply(ledger, now, Operation::Take(take)) {
+            Reply::Granted(grants) => Ok(grants[0].at),
+            Reply::Refused(refusal) => Err(refusal),
+            reply => panic!("{reply:?}"),
+        }
+    };
+    let tried = |ledger: &mut Ledger, now, succeeded, failed| {
+        apply(ledger, now, Operation::Tried { key: (*b"a").into(), succeeded, failed });
+    };
+    let gone = Err(Refusal::GivenUp(3.try_into().unwrap()));
+    tried(&mut ledger, 0, false, 2);
+    tried(&mut ledger, 1, true, 2);
+    let at = [0; 3].map(|_| take(&mut ledger, 2, b"a").unwrap());
+    tried(&mut ledger, SECOND, false, 1);
+    assert_eq!(take(&mut ledger, SECOND, b"a"), gone);
+    assert_eq!(take(&mut ledger, SECOND, b"b"), Ok(SECOND), "others are tried");
+    // What was granted for later was taken back; what had left was not.
+    let number = ledger.latest();
+    assert_eq!(at.map(|at| ledger.is_outdated_of_key(b"a", number - 1, at)), [false, true, true]);
+    let known = ledger.keys_at(SECOND).into_iter().find(|key| *key.name == *b"a").unwrap();
+    assert_eq!(known.given_up_until, Some(3_601 * SECOND));
+    let hour = 3_600 * SECOND;
+    assert_eq!(take(&mut ledger, SECOND + hour - 1, b"a"), gone);
+    assert_eq!(take(&mut ledger, SECOND + hour, b"a"), Ok(SECOND + hour));
+    // If it fails again, that counts at once.
+    tried(&mut ledger, 2 * SECOND + hour, false, 1);
+    assert_eq!(take(&mut ledger, 3 * SECOND + hour, b"a"), gone);
+    let clear = Operation::Clear { anew: None, is_empty: false, number: 0, key: Some((*b"a").into()) };
+    apply(&mut ledger, 3 * SECOND + hour, clear);
+    assert_eq!(take(&mut ledger, 3 * SECOND + hour, b"a"), Ok(3 * SECOND + hour));
+}
+
+/// All commands of a bucket that only counts them are of one key.
+#[test]
+fn a_bucket_that_only_counts_commands_learns_the_pace_and_is_paused_for_all() {
+    let (mut ledger, owner) = (Ledger::new(&Policy::from_lines("100/s,burst=1\njobs=99").unwrap(), 0, 0), [1, 1]);
+    let take = |ledger: &mut Ledger, now, key| {
+        let take = Take { key, ..Take::of(&[1]) };
+        match ledger.apply(&Record { time: now, owner, sequence: 0, operation: Operation::Take(take) }) {
+            Reply::Granted(grants) => grants[0],
+            reply => panic!("{reply:?}"),
+        }
+    };
+    let key = || Some(OfKey { learns: true, ..OfKey::of(NO_KEY.into()) });
+    let before = [0; 20].map(|_| take(&mut ledger, 0, key()));
+    let now = ledger.pass(100 * MILLISECOND);
+    let start = ledger.pace_of(NO_KEY, now).start(now);
+    let operation = Operation::Hold { until: 2 * SECOND, refused: vec![start], key: Some(NO_KEY.into()) };
+    ledger.apply(&Record { time: now, owner, sequence: 0, operation });
+    assert_eq!(ledger.paused_until(), Some(2 * SECOND));
+    assert!(ledger.learned().is_some_and(|every| every > 10 * MILLISECOND));
+    let left = before.iter().filter(|grant| !ledger.is_outdated_of_key(NO_KEY, grant.number, grant.at));
+    assert_eq!(left.count(), 11, "what was granted for later is taken back");
+    // A single call, which names no key, waits, too.
+    assert!(take(&mut ledger, now, None).at >= 2 * SECOND);
+    assert!(ledger.keys_at(now).is_empty(), "it has no keys to show");
+    assert_eq!(saved(&loaded(&saved(&ledger))), saved(&ledger));
 }
 
 /// Many take at random for a few keys, ahead of time or not, and give some back. Each grant conforms, in order of time, to

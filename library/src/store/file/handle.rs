@@ -270,7 +270,7 @@ mod tests {
         let machine = Machine::fake(&FakeClock::at(0), 1, 0);
         let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1)), None).unwrap();
         let before = std::fs::read(&handle.place.path).unwrap();
-        handle.kept.ledger = Ledger::new(&policy("1024/h,window", 5000), 0, 0);
+        handle.kept.ledger = Ledger::new(&policy("1024/h,window", 10_000), 0, 0);
         for time in 0..1024 {
             let operation = Operation::Take(Take { costs: [1].into(), ..Take::default() });
             handle.kept.ledger.apply(&Record { time, owner: [0; 2], sequence: 0, operation });

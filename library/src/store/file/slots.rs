@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// The version of the format. Raise it whenever the same ledger is written in another way, or the same operations lead to
 /// another ledger.
-pub(super) const VERSION: u64 = 8;
+pub(super) const VERSION: u64 = 9;
 
 /// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;
@@ -25,7 +25,7 @@ pub(super) fn place(number: u64) -> u64 {
 }
 
 /// The size of a slot: the largest snapshot and its log fit.
-pub(super) const SLOT: u64 = 1 << 23;
+pub(super) const SLOT: u64 = 1 << 24;
 
 /// A log of this many bytes is folded into the next snapshot; a longer one after a long snapshot.
 pub(super) const LOG: usize = 1 << 12;

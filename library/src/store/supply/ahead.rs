@@ -5,6 +5,7 @@ use super::state::{Leased, Supply};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{GiveBack, Grant, LOOK, Ledger, OfKey, Operation, Refusal, Reply, SEVERAL, Take, sums};
 use crate::store::{StoreError, seen};
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::sync::atomic::Ordering;
 
@@ -167,12 +168,12 @@ impl Supply {
         }
         let now = self.clock().now();
         let is_open = self.settles.load(Ordering::Relaxed);
-        let mut served = std::mem::take(&mut leased.served);
         // What is granted for a time before its answer arrives would be late.
         let one_way = self.store.one_way();
         let from = if one_way > MILLISECOND { now.saturating_add(2 * one_way + one_way / 4) } else { 0 };
         for (_, take) in &mut takes {
-            (take.is_open, take.from, take.served) = (is_open, from, std::mem::take(&mut served));
+            take.served = leased.ahead.served.remove(take.name()).unwrap_or_default();
+            (take.is_open, take.from) = (is_open, from);
             take.key.iter_mut().for_each(|of| of.latest = of.latest.max(from));
             let before = leased.ahead.granted.iter().rev().find(|(_, (_, before))| before.name() == take.name());
             take.from = take.from.max(before.map_or(0, |((at, _), _)| *at));
@@ -267,43 +268,49 @@ impl Supply {
             return Err(StoreError::Stopped);
         }
         let leased = &mut *leased;
-        if leased.ahead.granted.values().next().is_some_and(|(grant, _)| self.store.is_late(grant)) {
-            self.drop_late(leased)?;
+        let is_void = |(grant, take): &(Grant, Take)| self.store.is_late(grant) || self.is_taken_back(grant, take);
+        if leased.ahead.granted.values().next().is_some_and(is_void) {
+            self.drop_void(leased)?;
         }
         let ahead = &mut leased.ahead;
         if let Some(ticket) = ahead.lost.pop() {
             return Ok(Some(Claim { ticket, granted: None }));
         }
         let Some(next) = ahead.granted.first_entry().filter(|next| next.key().0 <= now) else { return Ok(None) };
-        let ((_, ticket), (grant, take)) = next.remove_entry();
-        let is_taken_back = take.key.as_ref().is_some_and(|of| self.store.is_taken_back(&grant, &of.name));
-        Ok(Some(Claim { ticket, granted: (!is_taken_back).then_some((grant, take)) }))
+        let ((_, ticket), granted) = next.remove_entry();
+        Ok(Some(Claim { ticket, granted: Some(granted) }))
     }
 
-    /// Those that woke too late are lost, and those of the same keys behind them, also if their answers are on the way: those of
-    /// one key leave in their order.
-    fn drop_late(&self, leased: &mut Leased) -> Result<(), StoreError> {
+    fn is_taken_back(&self, grant: &Grant, take: &Take) -> bool {
+        take.key.as_ref().is_some_and(|of| self.store.is_taken_back(grant, &of.name))
+    }
+
+    /// Those that woke too late are lost, those that the bucket took back, and those of the same keys behind them, also if their
+    /// answers are on the way: those of one key leave in their order.
+    fn drop_void(&self, leased: &mut Leased) -> Result<(), StoreError> {
         if !leased.ahead.sent.is_empty() {
             let (sent, reply) = (std::mem::take(&mut leased.ahead.sent), self.store.receive());
             let refused = self.note(leased, sent, reply)?;
             leased.ahead.lost.extend(refused.into_iter().map(|(ticket, _)| ticket));
         }
-        let (lost, mut late, mut behind) = (&mut leased.ahead.lost, Vec::<(Take, Grant)>::new(), Vec::new());
+        let (lost, mut late, mut behind) = (&mut leased.ahead.lost, Vec::new(), Vec::new());
+        let mut names = BTreeSet::<Box<[u8]>>::new();
         leased.ahead.granted.retain(|(_, ticket), (grant, take)| {
-            let is_late = self.store.is_late(grant);
-            let is_behind = late.iter().any(|(before, _)| before.name() == take.name());
-            if is_late {
-                late.push((take.clone(), *grant));
-            } else if is_behind {
-                behind.push(take.unused(grant));
-            }
-            if is_late || is_behind {
+            let (is_late, is_taken_back) = (self.store.is_late(grant), self.is_taken_back(grant, take));
+            let is_kept = !is_late && !is_taken_back && !names.contains(take.name());
+            if !is_kept {
+                names.insert(take.name().into());
                 lost.push(*ticket);
             }
-            !is_late && !is_behind
+            if is_late {
+                late.push(take.unused(grant));
+            } else if !is_kept && !is_taken_back {
+                behind.push(take.unused(grant));
+            }
+            is_kept
         });
         // If this fails, windows count them, and those of commands keep their places until this process ends.
-        let _ = self.store.late(late.iter().map(|(take, grant)| take.unused(grant)).collect());
+        let _ = self.store.late(late);
         if !behind.is_empty() {
             let _ = self.store.apply(Operation::GiveBack(behind));
         }

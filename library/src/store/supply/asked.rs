@@ -1,7 +1,7 @@
 //! The units with keys that a supply has asked for.
 
 use crate::clock::Nanos;
-use crate::limits::{Grant, LOOK, Take};
+use crate::limits::{Grant, LOOK, Served, Take};
 use std::collections::BTreeMap;
 
 /// Units that were asked for. Each has a number of the caller's.
@@ -14,6 +14,8 @@ pub(in crate::store) struct Asked {
     pub(in crate::store) back_at: Nanos,
     /// Those whose grants are void, because they woke too late.
     pub(in crate::store) lost: Vec<u64>,
+    /// What has succeeded of each key since the bucket was told.
+    pub(in crate::store) served: BTreeMap<Box<[u8]>, Served>,
     /// When it was last seen whether grants have moved up.
     pub(in crate::store) looked: Nanos,
     /// The number of the latest known grant, to anybody, and until when others are expected to take from the bucket, too.

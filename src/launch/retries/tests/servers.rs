@@ -375,8 +375,8 @@ impl Run {
         let no_others_wait = move || others.all(History::was_told);
         let verdict = retries.judge(&None, (judged, &mut history), (&outcome, &reply), no_others_wait, chance);
         self.histories[unit] = history;
-        let Answers { hold, refused, served, .. } = retries.take_answers(self.now);
-        supply.served(served);
+        let Told { hold, refused, served, .. } = retries.take_told(self.now).remove(&None).unwrap_or_default();
+        supply.served(None, served);
         if hold.is_some() || !refused.is_empty() {
             supply.hold_until(hold.map_or(0, |hold| self.now + hold), refused).unwrap();
             grant.take_if(|_| hold.is_some());
@@ -413,7 +413,7 @@ impl Run {
             order.ended(self.now, id);
             supply.handed_over(&granted, &[1]);
             *running += 1;
-            let known = self.row.learns.then(|| supply.pace());
+            let known = self.row.learns.then(|| supply.pace(None));
             retries.started(&None, self.now, &mut self.histories[unit], known);
             self.started[unit] = self.now;
             let arrival = if self.asked > 20 * MILLISECOND { 4 } else { 1 } * MILLISECOND;
@@ -673,7 +673,7 @@ fn who_was_granted_a_start_before_others_were_refused_asks_again() {
     let _ = one.next_run(1).unwrap();
     clock.set(100 * MILLISECOND);
     let _ = one.next_run(1).unwrap();
-    let ((_, start), (waits, _)) = (one.pace(), other.next_run(1).unwrap());
+    let ((_, start), (waits, _)) = (one.pace(None), other.next_run(1).unwrap());
     assert!(waits.at == 200 * MILLISECOND && !other.is_outdated().unwrap());
     one.hold_until(150 * MILLISECOND, vec![start]).unwrap();
     clock.set(waits.at);
