@@ -13,7 +13,7 @@ pub use policy::{Backoff, Failure, Later, RetryPolicy, Verdict};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use throttle_limits::clock::{Nanos, SECOND, in_nanos};
-use throttle_limits::limits::{Pace, Start};
+use throttle_limits::limits::{Pace, Served, Start};
 
 /// Decides which attempts are made again, and when.
 #[derive(Debug)]
@@ -120,6 +120,14 @@ impl Retries {
             return Verdict::Later(until);
         }
         pause.alone += 1;
+        if history.alone == 0 && history.told > 1 {
+            let one = Served::default().but_one();
+            pause.pace.succeeded(one, ended.at);
+            if pause.is_learned_by_bucket {
+                let told = self.told.entry(key.clone()).or_default();
+                told.served = told.served.and(one);
+            }
+        }
         let is_sure = serves == Serves::Enough;
         // Of units that are tried once only the third such answer counts: the first one paused all.
         history.used += u32::from(is_sure && (policy.attempts.get() > 1 || history.is_sure));

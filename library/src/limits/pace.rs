@@ -9,6 +9,9 @@
 //! than the server has served of late. If none of these is refused, that is the pace to go on from. If two are, the server
 //! refuses at any pace: the old one is restored, and for a while refusals slow down nothing.
 //!
+//! A unit that is refused twice, and then again while others are served, is refused at any pace: what its first refusal slowed
+//! down is taken back.
+//!
 //! The numbers were chosen by simulations, see `src/launch/retries/tests/servers.rs` of the program. Additive increase and
 //! multiplicative decrease: Chiu and Jain, 1989.
 
@@ -53,7 +56,7 @@ impl Start {
     /// The success of what started then, as a bucket is told of it. `was_refused`: earlier attempts for the same unit were.
     #[must_use]
     pub fn succeeded(self, was_refused: bool) -> Served {
-        Served { episode: self.episode, count: 1, again: Some(self.episode).filter(|_| was_refused) }
+        Served { episode: self.episode, count: 1, again: Some(self.episode).filter(|_| was_refused), alone: 0 }
     }
 }
 
@@ -65,15 +68,24 @@ pub struct Served {
     count: u32,
     /// After how many the latest of those started whose unit was refused before.
     again: Option<u32>,
+    /// Units that are refused while others are served.
+    alone: u32,
 }
 
 impl Served {
+    /// A unit is refused while others are served: its first refusal did not depend on the pace.
+    #[must_use]
+    pub fn but_one(self) -> Served {
+        Served { alone: self.alone.saturating_add(1), ..self }
+    }
+
     /// These and others. Only those of the latest episode count.
     #[must_use]
     pub fn and(self, other: Served) -> Served {
         let (newer, older) = if other.episode < self.episode { (self, other) } else { (other, self) };
         let more = if older.episode == newer.episode { older.count } else { 0 };
-        Served { count: newer.count.saturating_add(more), again: newer.again.max(older.again), ..newer }
+        let alone = newer.alone.saturating_add(older.alone);
+        Served { count: newer.count.saturating_add(more), again: newer.again.max(older.again), alone, ..newer }
     }
 }
 
@@ -213,7 +225,25 @@ impl Pace {
         if self.streak.as_ref().is_some_and(|streak| served.again > Some(streak.latest.episode)) {
             self.believe();
         }
+        (0..served.alone.min(DOUBTED)).for_each(|_| self.retract());
         (0..served.count.min(IMMUNE)).for_each(|_| self.one_succeeded(served.episode, now));
+    }
+
+    /// One of the refusals did not depend on the pace.
+    fn retract(&mut self) {
+        let Some(streak) = &mut self.streak else { return };
+        let of_which = if streak.doubted > 0 { &mut streak.doubted } else { &mut streak.refusals };
+        *of_which = of_which.saturating_sub(1);
+        let (before, is_over) = (streak.interval, streak.doubted + streak.refusals == 0);
+        if self.trial.take().is_some() {
+            self.interval = streak.refused;
+        }
+        if is_over {
+            (self.interval, self.refused) = (self.interval.min(before), before);
+            (self.trial, self.streak) = (None, None);
+        } else {
+            self.interval = self.interval.min(slower(self.interval, 9, 10).max(before));
+        }
     }
 
     fn one_succeeded(&mut self, episode: u32, now: Nanos) {

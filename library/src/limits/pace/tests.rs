@@ -77,6 +77,32 @@ fn successes_that_are_told_together_show_what_each_of_them_shows() {
 }
 
 #[test]
+fn a_refusal_that_did_not_depend_on_the_pace_is_taken_back() {
+    let mut run = Run::new();
+    run.refused();
+    let slowed = run.pace.learned();
+    run.refused();
+    assert!(run.pace.learned() > slowed);
+    let one = Served::default().but_one();
+    run.pace.succeeded(one, run.now);
+    assert!(run.pace.learned().is_some() && run.pace.learned() <= slowed);
+    run.pace.succeeded(one.and(one), run.now);
+    assert_eq!(run.pace.learned(), None, "one more changes nothing");
+}
+
+/// So many in a row are taken for ones that depend on the pace, and a trial begins. The first that is taken back ends it.
+#[test]
+fn a_trial_ends_if_a_refusal_did_not_depend_on_the_pace() {
+    let mut run = Run::new();
+    (0..DOUBTED).for_each(|_| run.refused());
+    let in_trial = run.pace.learned();
+    run.pace.succeeded(Served::default().but_one(), run.now);
+    assert!(run.pace.learned() < in_trial, "{:?}", run.pace);
+    run.pace.succeeded((1..DOUBTED).fold(Served::default(), |served, _| served.but_one()), run.now);
+    assert_eq!(run.pace.learned(), None, "{:?}", run.pace);
+}
+
+#[test]
 fn refusals_that_are_far_apart_do_not_add_up() {
     let mut run = Run::new();
     for _ in 0..2 * DOUBTED {

@@ -73,6 +73,8 @@ struct Row {
     spread: Option<usize>,
     /// Eight slots, six attempts, and a short backoff.
     has_few_slots: bool,
+    /// So often the process is ended and started again, with the units that were not served. Then some units do not exist.
+    restarts: usize,
 }
 
 impl Row {
@@ -156,8 +158,8 @@ struct Came {
 
 enum Happens {
     Wake(usize),
-    Arrives(usize),
-    Ends(usize, bool, Option<Nanos>),
+    Arrives(usize, usize),
+    Ends(usize, usize, bool, Option<Nanos>),
     Change,
     Other,
 }
@@ -228,6 +230,10 @@ struct Run {
     refused: usize,
     lost: usize,
     asked: Nanos,
+    policy: RetryPolicy,
+    is_done: Vec<bool>,
+    /// How often it was started again.
+    life: usize,
 }
 
 const SLOTS: usize = 64;
@@ -254,7 +260,7 @@ impl Run {
             Server { row, bad, interval, full_at: 0, running: 0, window: 0, counts, log, chance: chance.clone() };
         let clock = FakeClock::default();
         let limits = Policy::new(&[format!("{}/10000s", row.rate * row.tenths).parse().unwrap()], None).unwrap();
-        let (store, is_shared) = (Arc::new(Memory::new(&limits, clock.clone())), row.processes > 1);
+        let (store, is_shared) = (Arc::new(Memory::new(&limits, clock.clone())), row.processes > 1 || row.restarts > 0);
         let units = |place| {
             let mut order = Order::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
             let own = (0..row.units).filter(|unit| unit % row.processes == place);
@@ -284,7 +290,23 @@ impl Run {
             refused: 0,
             lost: 0,
             asked,
+            policy,
+            is_done: vec![false; row.units],
+            life: 0,
         }
+    }
+
+    /// All that run are lost, and what is known of the units. The bucket stays.
+    fn restart(&mut self) {
+        self.life += 1;
+        let process = &mut self.processes[0];
+        process.retries = Retries::new(self.policy.clone());
+        process.order = Order::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
+        for unit in (0..self.row.units).filter(|unit| !self.is_done[*unit]) {
+            let _ = process.order.add(self.now, None, waiting(unit, self.now));
+        }
+        (process.key, process.grant, process.running) = (None, None, 0);
+        self.histories.fill(History::default());
     }
 
     fn at(&mut self, time: Nanos, happens: Happens) {
@@ -311,7 +333,8 @@ impl Run {
             Change::Half | Change::Double => self.at(half, Happens::Change),
             Change::Other => self.at(0, Happens::Other),
         }
-        let mut left = self.row.units - self.row.bad;
+        let missing = if self.row.restarts > 0 { self.row.units / 150 } else { 0 };
+        let mut left = self.row.units - self.row.bad - missing;
         (0..self.row.processes).for_each(|process| self.start(process));
         while left > 0 {
             let Reverse((now, number)) = self.queue.pop().expect("units wait");
@@ -327,9 +350,16 @@ impl Run {
                     let gap = self.between([interval * 8 / 5, interval * 12 / 5]);
                     self.at(now + gap, Happens::Other);
                 }
-                Happens::Arrives(unit) => self.arrives(unit),
-                Happens::Ends(unit, is_ok, says) => {
-                    left -= usize::from(self.ends(unit, is_ok, says));
+                Happens::Arrives(unit, life) => self.arrives(unit, life),
+                Happens::Ends(_, life, ..) if life < self.life => {}
+                Happens::Ends(unit, _, is_ok, says) => {
+                    let is_done = self.ends(unit, is_ok, says);
+                    left -= usize::from(is_done);
+                    self.is_done[unit] |= is_done;
+                    let done = self.row.units - self.row.bad - missing - left;
+                    if is_done && done * (self.row.restarts + 1) / self.row.units > self.life {
+                        self.restart();
+                    }
                     self.start(unit % self.row.processes);
                 }
             }
@@ -338,13 +368,15 @@ impl Run {
         Came { took: took / ideal(&self.row), refused: self.refused as f64 / units, lost: self.lost }
     }
 
-    fn arrives(&mut self, unit: usize) {
+    fn arrives(&mut self, unit: usize, life: usize) {
         let row = self.row;
         let late = self.between([row.takes * 7 / 10, row.takes * 13 / 10]);
         let answer = self.server.ask(self.now);
         match answer {
-            Ok(()) if self.server.bad[unit] => self.at(self.now + 5 * MILLISECOND, Happens::Ends(unit, false, None)),
-            Ok(()) => self.at(self.now + late + 2 * MILLISECOND, Happens::Ends(unit, true, None)),
+            Ok(()) if self.server.bad[unit] => {
+                self.at(self.now + 5 * MILLISECOND, Happens::Ends(unit, life, false, None));
+            }
+            Ok(()) => self.at(self.now + late + 2 * MILLISECOND, Happens::Ends(unit, life, true, None)),
             Err(wait) => {
                 let says = match row.says {
                     Says::Nothing => None,
@@ -353,7 +385,7 @@ impl Run {
                     Says::OneSecond => Some(SECOND),
                 };
                 let late = if row.is_refused_late { late } else { 5 * MILLISECOND };
-                self.at(self.now + late, Happens::Ends(unit, false, says));
+                self.at(self.now + late, Happens::Ends(unit, life, false, says));
             }
         }
     }
@@ -361,10 +393,17 @@ impl Run {
     fn ends(&mut self, unit: usize, is_ok: bool, says: Option<Nanos>) -> bool {
         self.server.running -= u64::from(is_ok && matches!(self.row.kind, Kind::Jobs(_)));
         self.refused += usize::from(!is_ok);
-        let status = Some(if is_ok { 200 } else { 429 });
+        let is_missing = is_ok && self.row.restarts > 0 && (unit % 300 == 120 || unit % 300 == 220);
+        let status = Some(if is_missing {
+            404
+        } else if is_ok {
+            200
+        } else {
+            429
+        });
         let reply =
             Reply { status, retry_after: says.map(|says| Some(Duration::from_nanos(says))), ..Reply::default() };
-        let outcome = if is_ok { Outcome::Ok } else { Outcome::Exited(22) };
+        let outcome = if is_ok && !is_missing { Outcome::Ok } else { Outcome::Exited(22) };
         let judged = Judged { started: self.started[unit], at: self.now };
         let Process { retries, supply, order, key, grant, running, .. } =
             &mut self.processes[unit % self.row.processes];
@@ -384,7 +423,7 @@ impl Run {
         if let Some(due) = verdict.due() {
             order.add_behind(self.now, None, waiting(unit, due), retries.behind(&None, self.histories[unit])).unwrap();
         }
-        let is_lost = verdict == Verdict::Failed && !self.server.bad[unit];
+        let is_lost = verdict == Verdict::Failed && !self.server.bad[unit] && !is_missing;
         self.lost += usize::from(is_lost);
         verdict == Verdict::Ok || is_lost
     }
@@ -418,7 +457,7 @@ impl Run {
             self.started[unit] = self.now;
             let arrival = if self.asked > 20 * MILLISECOND { 4 } else { 1 } * MILLISECOND;
             let arrival = self.between([arrival / 5, arrival * 9 / 5]);
-            self.at(self.now + arrival, Happens::Arrives(unit));
+            self.at(self.now + arrival, Happens::Arrives(unit, self.life));
         }
     }
 }
@@ -484,6 +523,7 @@ fn rows_of(kind: Kind, rate: u64, takes: Nanos, units: usize) -> Vec<Row> {
         bad: 0,
         spread: Some(1),
         has_few_slots: false,
+        restarts: 0,
     };
     match kind {
         Kind::Random(_) if takes > 2 * SECOND => return Vec::new(),
@@ -591,6 +631,7 @@ const USUAL: Row = Row {
     bad: 0,
     spread: Some(1),
     has_few_slots: false,
+    restarts: 0,
 };
 
 /// Eleven runs, by their time. The usual one is in the middle: one run of 25 that takes far longer makes the middle of

@@ -71,3 +71,12 @@ fn bad_units_at_the_front_hold_up_no_others() {
         }
     }
 }
+
+/// Each life begins with the units that were refused before, and with some that do not exist. As nothing is known of them any more,
+/// they once slowed all lives after it down, more and more: 8 times the ideal, of which 1.3 are the calls.
+#[test]
+fn units_that_are_always_refused_slow_down_no_later_run() {
+    let row = Row { units: 2500, bad: 8, spread: Some(300), restarts: 20, takes: 20 * MILLISECOND, ..USUAL };
+    let came = runs(row);
+    assert!(came[5].took < 2.3, "{came:?}");
+}
