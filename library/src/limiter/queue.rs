@@ -113,7 +113,7 @@ impl Queue {
     /// Grants now, or adds the waiter to the queue.
     pub(crate) fn join(&mut self, now: Nanos, waiter: &Waiter<'_>, effects: &mut Effects) -> Result<Joined, Denied> {
         if waiter.yields {
-            self.check(waiter.cost)?;
+            self.check_entry(waiter.cost, effects)?;
             self.advance(now, effects);
         } else if self.take_now(now, waiter.cost, effects)? {
             return Ok(Joined::Granted);
@@ -298,10 +298,17 @@ impl Queue {
         self.now = self.now.max(now);
     }
 
+    /// Whether a new request may ask for this much.
     pub(crate) fn check(&self, cost: &Cost) -> Result<(), Denied> {
-        if self.closed {
-            return Err(Denied::Closed);
-        }
+        if self.closed { Err(Denied::Closed) } else { self.check_size(cost) }
+    }
+
+    /// The same for a request that may have been let in earlier.
+    fn check_entry(&self, cost: &Cost, effects: &Effects) -> Result<(), Denied> {
+        if effects.is_admitted { self.check_size(cost) } else { self.check(cost) }
+    }
+
+    fn check_size(&self, cost: &Cost) -> Result<(), Denied> {
         let mut kinds = self.most.iter().enumerate();
         kinds.try_for_each(|(kind, &(at_once, ever))| match cost.of(kind) {
             cost if cost > at_once => Err(Denied::AboveBurst(kind, at_once)),
@@ -312,7 +319,7 @@ impl Queue {
 
     /// Grants `cost` now, if possible.
     fn take_now(&mut self, now: Nanos, cost: &Cost, effects: &mut Effects) -> Result<bool, Denied> {
-        self.check(cost)?;
+        self.check_entry(cost, effects)?;
         self.advance(now, effects);
         if cost.largest() == 0 && self.places.is_none() {
             return Ok(true);

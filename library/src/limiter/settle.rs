@@ -130,21 +130,24 @@ impl Granted {
         self.also.take().map_or(Ok(()), |also| also.settle(Costs::of_parts(real)))
     }
 
-    /// The same units, but taken only now, together with those of another limiter. If others took them, they are a debt.
-    pub(super) fn taken_again(mut self, also: Granted) -> Self {
-        let grant = self.grant.take();
-        self.grant = self.shared.with(|queue, now, effects| {
-            if let Some(grant) = grant {
-                queue.settle_grant(now, &grant, [&self.cost, &NOTHING], effects);
-            }
-            effects.opens = true;
-            if queue.try_take(now, &self.cost, effects).is_err() {
-                queue.reconcile(now, [&self.cost, &NOTHING], effects);
-            }
-            effects.opened.take()
-        });
+    /// Settled together with what another limiter granted.
+    pub(super) fn with(mut self, also: Granted) -> Self {
         self.also = Some(Box::new(also));
         self
+    }
+
+    /// The same units, but taken only when another limiter granted them after a wait. `None` if they are not there any more,
+    /// for example because of a pause: then nothing is taken from either.
+    pub(super) fn taken_again(mut self, also: Granted) -> Option<Self> {
+        let late = also.shared.time.now().saturating_sub(also.at());
+        let grant = self.grant.take()?;
+        self.grant = self.shared.with(|queue, now, effects| queue.charge_again(now, late, &grant, &self.cost, effects));
+        if self.grant.is_some() {
+            return Some(self.with(also));
+        }
+        // 0 is a valid amount.
+        let _ = also.settle(0);
+        None
     }
 }
 
@@ -159,6 +162,10 @@ impl Drop for Granted {
 impl AcquireToSettle {
     pub(super) fn until(self, deadline: Option<Nanos>) -> Self {
         AcquireToSettle { acquire: self.acquire.until(deadline), ..self }
+    }
+
+    pub(super) fn admitted(self) -> Self {
+        AcquireToSettle { acquire: self.acquire.admitted(), ..self }
     }
 
     /// Waits at most `limit` from now; see [`AcquireFrom::timeout`](super::AcquireFrom::timeout).

@@ -191,6 +191,8 @@ pub(crate) struct Wait {
     cost: Cost,
     deadline: Option<Nanos>,
     stage: Stage,
+    /// It was let in before the queue was closed.
+    is_admitted: bool,
     /// For a grant that is [opened](crate::limits::Limits): where it is stored. That is not for the fast path.
     opened: Option<Box<Option<Grant>>>,
 }
@@ -204,12 +206,17 @@ enum Stage {
 
 impl Wait {
     pub(crate) fn new(cost: Cost) -> Self {
-        Wait { cost, deadline: None, stage: Stage::Fresh, opened: None }
+        Wait { cost, deadline: None, stage: Stage::Fresh, is_admitted: false, opened: None }
     }
 
     /// A wait for a grant that will be settled.
     pub(crate) fn to_settle(cost: Cost) -> Self {
         Wait { opened: Some(Box::default()), ..Wait::new(cost) }
+    }
+
+    /// It was let in earlier, and is granted even if the queue is closed meanwhile.
+    pub(crate) fn admit(&mut self) {
+        self.is_admitted = true;
     }
 
     /// It ends at this time. A wait that has begun keeps the deadline it has.
@@ -333,6 +340,7 @@ impl Wait {
         let waiter = Waiter { cost: &cost, deadline: self.deadline, waker, is_thread, yields };
         shared.with(|queue, now, effects| {
             effects.opens = self.opened.is_some();
+            effects.is_admitted = self.is_admitted;
             self.stage = match queue.join(now, &waiter, effects) {
                 Ok(Joined::Granted) => Stage::Done(Ok(())),
                 Ok(Joined::Waits(key)) => Stage::InQueue(key),

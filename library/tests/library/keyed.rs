@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{Clock, FakeClock, SECOND};
@@ -510,4 +510,114 @@ fn its_futures_and_itself_can_be_sent() {
     shared(&keyed);
     drop(sent(keyed.acquire("a", 1)));
     drop(sent(keyed.acquire_timeout("a", 1, ms(1))));
+}
+
+/// Keys with these limits within these of all, and the waiters' clock.
+fn keyed_within(of_key: &str, of_all: &str, oversize: Oversize) -> (Keyed<String>, Limiter, FakeClock) {
+    let clock = FakeClock::at(0);
+    let built = |limit| built(&[limit]).oversize(oversize).timer(Arc::new(clock.clone()));
+    let all = built(of_all).build().unwrap();
+    (built(of_key).keyed_within(&all).unwrap(), all, clock)
+}
+
+type Waits = Vec<(u64, Pin<Box<dyn Future<Output = Result<(), AcquireError>>>>)>;
+
+fn asks(keyed: &Keyed<String>, waits: &mut Waits, number: u64, units: u64) {
+    let mut wait: Pin<Box<dyn Future<Output = _>>> = Box::pin(keyed.acquire_owned("k".to_owned(), units));
+    assert!(poll_once(&mut wait).is_pending(), "{number} waits");
+    waits.push((number, wait));
+}
+
+/// In steps of 100 ms, each of which polls all that wait: the number and tenth of each grant.
+fn pass(clock: &FakeClock, waits: &mut Waits, tenths: std::ops::RangeInclusive<u64>) -> Vec<(u64, u64)> {
+    let mut granted = Vec::new();
+    for tenth in tenths {
+        clock.set(tenth * SECOND / 10);
+        waits.retain_mut(|(number, wait)| match poll_once(wait) {
+            Poll::Pending => true,
+            Poll::Ready(result) => {
+                assert_eq!(result, Ok(()), "{number}");
+                granted.push((*number, tenth));
+                false
+            }
+        });
+    }
+    granted
+}
+
+#[test]
+fn a_try_within_the_limits_of_all_is_not_refused_while_others_try() {
+    let (keyed, ..) = keyed_within("9/s,burst=100000", "9/s,burst=100000", Oversize::Reject);
+    let tries = || (0..3000).try_for_each(|_| keyed.try_acquire("k", 1));
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(tries)).collect();
+        let results: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(results, vec![Ok(()); 4], "units are free all the time");
+    });
+}
+
+/// As the key alone would grant it.
+#[test]
+fn a_cost_above_the_burst_within_limits_of_all_is_charged_once() {
+    let (keyed, _all, clock) = keyed_within("1/s,burst=2", "1000/s", Oversize::Wait);
+    let mut waits = Waits::new();
+    asks(&keyed, &mut waits, 1, 5);
+    asks(&keyed, &mut waits, 2, 1);
+    assert_eq!(pass(&clock, &mut waits, 1..=60), [(1, 30), (2, 40)]);
+    let (keyed, all, clock) = keyed_within("1/s,burst=2", "1000/s", Oversize::Wait);
+    all.pause_for(ms(4000));
+    asks(&keyed, &mut waits, 1, 5);
+    asks(&keyed, &mut waits, 2, 1);
+    let expected = [(1, 41), (2, 51)]; // All gain the five units in 5 ms after the pause.
+    assert_eq!(pass(&clock, &mut waits, 1..=60), expected, "a full bucket when it left, no debt");
+}
+
+#[test]
+fn late_wake_ups_within_limits_of_all_do_not_lower_the_rate() {
+    let (keyed, _all, clock) = keyed_within("1/s,burst=1", "1000/s", Oversize::Reject);
+    keyed.try_acquire("k", 1).unwrap();
+    let mut waits = Waits::new();
+    (0..5).for_each(|number| asks(&keyed, &mut waits, number, 1));
+    for number in 0..5 {
+        let late = 15 + 9 * number;
+        assert_eq!(pass(&clock, &mut waits, late..=late), [(number, late)], "due at a whole second");
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_the_limits_of_all_keeps_to_a_pause_of_its_key() {
+    let (keyed, all, clock) = keyed_within("1/s,burst=2", "1/s", Oversize::Reject);
+    all.try_acquire(1).unwrap();
+    let mut waits = Waits::new();
+    asks(&keyed, &mut waits, 1, 1);
+    keyed.pause_for("k", ms(3000)).unwrap();
+    assert_eq!(pass(&clock, &mut waits, 1..=80), [(1, 40)], "empty at the end of the pause, and no debt");
+    assert_eq!(keyed.limiter("k").unwrap().available(), 2, "full again four seconds later");
+}
+
+#[test]
+fn a_window_of_a_key_holds_whoever_waits_for_the_limits_of_all() {
+    let (keyed, all, clock) = keyed_within("2/10s,window", "1/s", Oversize::Reject);
+    all.pause_for(ms(5000));
+    let own = keyed.limiter("k").unwrap();
+    own.try_acquire(1).unwrap();
+    let mut waits = Waits::new();
+    asks(&keyed, &mut waits, 1, 1);
+    let mut direct: Waits = vec![(2, Box::pin(own.acquire_owned(1)))];
+    waits.append(&mut direct);
+    assert_eq!(pass(&clock, &mut waits, 0..=200), [(1, 60), (2, 100)], "never three within ten seconds");
+}
+
+#[test]
+fn after_closing_who_waits_for_its_turn_is_served_and_the_others_are_refused_at_once() {
+    let (keyed, _all, clock) = keyed_within("1/s,burst=1", "1/s", Oversize::Reject);
+    keyed.try_acquire("k", 1).unwrap();
+    let mut waits = Waits::new();
+    (1..=3).for_each(|number| asks(&keyed, &mut waits, number, 1));
+    let refused = |units: u64| poll_once(&mut Box::pin(keyed.acquire("k", units)));
+    assert_eq!(refused(0), Poll::Ready(Ok(())), "nothing is free at any time");
+    assert!(matches!(refused(2), Poll::Ready(Err(AcquireError::AboveBurst { .. }))));
+    keyed.close();
+    assert_eq!(refused(1), Poll::Ready(Err(AcquireError::Closed)));
+    assert_eq!(pass(&clock, &mut waits, 1..=40), [(1, 10), (2, 20), (3, 30)]);
 }

@@ -400,7 +400,7 @@ impl<K: Hash> Table<K> {
             Ok::<_, Infallible>(queue)
         };
         let Ok(shared) = Shared::new(self.time.clone(), queue);
-        let within = |all: &Limiter| Arc::new(Within::new(all.clone(), &self.time, self.rules.most_waiters));
+        let within = |all: &Limiter| Arc::new(Within::new(all.clone(), &self.time, &self.rules));
         Limiter { shared, within: self.all.as_ref().map(within) }
     }
 }
