@@ -43,7 +43,8 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -55,6 +56,9 @@ type Job = Box<dyn FnOnce(&AnyStore) + Send>;
 
 /// A grant that is used this much later may be too late: the bucket is asked.
 const LATE: Nanos = 1_000_000;
+
+/// A server that counts what runs hears of us about so often.
+const HERE: Duration = Duration::from_secs(2);
 
 /// A bucket that other processes use, too. Clones share one connection. See the [module](self).
 #[derive(Clone)]
@@ -144,7 +148,7 @@ impl Shared {
         };
         let (jobs, received) = mpsc::channel::<Job>();
         let bucket = Arc::clone(&store);
-        let serve = move || received.iter().for_each(|job| job(&*bucket));
+        let serve = move || serve(&*bucket, &received);
         std::thread::Builder::new().name("throttle-shared".to_owned()).spawn(serve).map_err(OpenError::Thread)?;
         Ok(Shared { store, jobs, key: None })
     }
@@ -366,6 +370,24 @@ impl Drop for Taken {
         }
         // If the bucket counts what runs, this counted until now.
         drop(self.shared.job(move |store| store.ended(&grant)));
+    }
+}
+
+/// Does the requests one after the other. A server forgets what runs of a process that it has not heard of for 12 s, so it is
+/// told in between.
+fn serve(bucket: &AnyStore, received: &Receiver<Job>) {
+    loop {
+        let job = if bucket.is_remote() && bucket.policy().counts_jobs() {
+            received.recv_timeout(HERE)
+        } else {
+            received.recv().map_err(RecvTimeoutError::from)
+        };
+        match job {
+            Ok(job) => job(bucket),
+            // Best effort: if the server does not answer now, it may the next time.
+            Err(RecvTimeoutError::Timeout) => drop(bucket.sync()),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
     }
 }
 

@@ -222,6 +222,14 @@ pub trait Store: Debug {
     /// [`StoreError`]; the grant stays as it is then.
     fn look(&self, grant: &Grant, take: &Take) -> Result<Grant, StoreError> {
         self.sync()?;
+        self.look_again(grant, take)
+    }
+
+    /// The same, as far as is known here.
+    ///
+    /// # Errors
+    /// As for [`look`](Self::look).
+    fn look_again(&self, grant: &Grant, take: &Take) -> Result<Grant, StoreError> {
         match seen(self, |ledger| ledger.time_of(grant.number())) {
             Some(at) => return Ok(grant.moved_to(at)),
             None if !grant.is_entry() => return Ok(*grant),

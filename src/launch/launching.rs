@@ -126,10 +126,11 @@ impl<R: Source> Launching<R> {
         if wait > 0 && self.queue().is_full() {
             self.tell_of_full_queue();
         }
-        let (queue, slots) = (self.queue(), &self.launcher.shared.slots);
+        let (queue, slots, ready) = (self.queue(), &self.launcher.shared.slots, self.batches.waiting());
         let repeats = queue.repeats();
         // What still runs may have to be tried again. It enters the queue as it ends, so the queue is asked last.
-        let is_over = || filled == Filled::End && (!repeats || slots.count() == 0) && queue.is_empty();
+        // Jobs that are ready wait while too much output waits, and may start as soon as it does not.
+        let is_over = || filled == Filled::End && ready == 0 && (!repeats || slots.count() == 0) && queue.is_empty();
         if is_over() {
             return Ok(Filled::End);
         }
@@ -137,7 +138,7 @@ impl<R: Source> Launching<R> {
             return Ok(Filled::Nothing);
         }
         let source = if filled == Filled::End || is_full { None } else { self.batches.source_fd() };
-        let is_news = || is_over() || (is_full && !self.is_full());
+        let is_news = || is_over() || ((is_full || ready > 0) && !self.is_full());
         queue.wait(source, wait, is_news).map_err(FlowError::Read)?;
         Ok(Filled::Nothing)
     }

@@ -42,7 +42,10 @@ fn wait(view: &View, key: &KeyView) -> u64 {
 
 /// `'a.example': next in 3 s, 2 wait, 1 runs, paused`
 fn line(view: &View, key: &KeyView) -> String {
+    let jobs = view.policy.of_keys().and_then(|keys| keys.jobs);
+    let has_place = jobs.is_none_or(|most| (key.running as u64) < u64::from(most.get()));
     let next = match wait(view, key) {
+        0 if !has_place => "when a place is free".to_owned(),
         0 => "now".to_owned(),
         u64::MAX => "never".to_owned(),
         wait => format!("in {}", clock::shown_wait(wait)),

@@ -5,7 +5,7 @@ use super::args::{self, Bucket, Format, Grouped, Kind, Limits};
 use super::bucket_keys;
 use super::exit::Exit;
 use super::say::say;
-use super::task::{Once, Set, Task, Verb};
+use super::task::{NO_KEYS, Once, Set, Task, Verb};
 use super::time_of_day;
 use super::unit_name::shown_pace;
 use anyhow::{Result, anyhow};
@@ -185,7 +185,7 @@ pub(super) fn sorting(
 ) -> Result<Option<Sorting>> {
     match limits {
         Limits::Own(_) => Ok(own.cloned()),
-        Limits::Shared(..) => args::sorting_of(policy, None, ahead).map_err(|error| anyhow!(error)),
+        Limits::Shared(..) => args::sorting_of(policy, ahead).map_err(|error| anyhow!(error)),
     }
 }
 
@@ -267,9 +267,7 @@ fn open_with_key(bucket: &Bucket, key: Option<&[u8]>) -> Result<Box<AnyBucket>> 
 /// A key is named, and there are none.
 fn has_keys(policy: &Policy, key: Option<&[u8]>) -> Result<(), String> {
     match key {
-        Some(_) if policy.of_keys().is_none() => {
-            Err("--key: there are no limits for each key; leave it out".to_owned())
-        }
+        Some(_) if policy.of_keys().is_none() => Err(NO_KEYS.to_owned()),
         _ => Ok(()),
     }
 }

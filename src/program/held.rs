@@ -16,6 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+use throttle_limits::clock::with_usual_slack;
 use throttle_limits::limits::Grant;
 use throttle_limits::store::Store;
 
@@ -52,7 +53,7 @@ pub(super) fn run(bucket: &Arc<AnyBucket>, grant: &Grant, command: &mut Command)
         .collect();
     signals::notice_ends().context("cannot handle signals")?;
     let mut came = Signals::new(&wanted).context("cannot handle signals")?;
-    let mut child = match command.spawn() {
+    let mut child = match with_usual_slack(|| command.spawn()) {
         Ok(child) => child,
         Err(error) => {
             say(format_args!("'{}' cannot be run: {error}", command.get_program().display()));

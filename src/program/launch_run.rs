@@ -337,7 +337,9 @@ impl LaunchRun {
         let (until, key) = (until(left), jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
         let line = format!("'{}' asked to wait until {until}, longer than --max-pause; not tried any more", shown(key));
         let lines = outcomes.give_up(jobs);
-        (!outcomes.quiet).then_some(line).into_iter().chain(lines).collect()
+        // Each command of the key that still runs may end with the same answer.
+        let is_first = outcomes.retries.given_up_keys.insert(key.into());
+        (is_first && !outcomes.quiet).then_some(line).into_iter().chain(lines).collect()
     }
 
     /// The line about an event that changes no count: advice for a user at a terminal, or a remark for all users.

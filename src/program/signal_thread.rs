@@ -101,7 +101,7 @@ enum Picture {
 }
 
 /// Hiding the bar takes less than this.
-const HIDING: Duration = Duration::from_millis(100);
+const HIDING: Duration = Duration::from_secs(1);
 
 /// Pictures that may wait for a slow terminal. Further ones are dropped.
 const MOST_PICTURES: usize = 4;

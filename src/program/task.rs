@@ -18,6 +18,9 @@ use throttle_limits::limits::{Policy, Take};
 use throttle_limits::rate::Limit;
 use throttle_limits::store::Place;
 
+/// What is wrong if a key is named, and none has limits.
+pub(crate) const NO_KEYS: &str = "--key: there are no limits for each key; leave it out";
+
 /// What is to be done.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
@@ -165,7 +168,7 @@ impl Once {
                     "--once: the limits are those of one key each (per={per}); name it: --key a.example"
                 ));
             }
-            (Some(_), None) => return Err("--key: there are no limits for each key; leave it out".to_owned()),
+            (Some(_), None) => return Err(NO_KEYS.to_owned()),
             (None, None) => return Ok(Take { costs: self.costs(policy)?, ..Take::of(&[]) }),
         };
         Ok(Sorting::price(policy.len(), &key, &self.costs(policy)?))
@@ -175,7 +178,7 @@ impl Once {
     fn costs(&self, policy: &Policy) -> Result<Box<[u64]>, String> {
         let places = self.named.as_ref().and_then(|named| named.places_in(policy).ok()).unwrap_or_default();
         let number = |place| self.numbers[places.iter().position(|known| *known == place)?];
-        let costs = match sorting_of(policy, None, 0)? {
+        let costs = match sorting_of(policy, 0)? {
             Some(sorting) => sorting.look.costs,
             None => look(policy)?.costs,
         };
@@ -223,6 +226,9 @@ impl Set {
             .ok_or("--set: to what? write for example --set -r 5000/h")?;
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
+        }
+        if args.shared.key.is_some() {
+            return Err("--key: --set sets the limits of all keys; leave it out".to_owned());
         }
         if args.shared.group.is_some() && !matches!(&bucket.kind, Kind::File(Place { own_folder: false, .. })) {
             return Err(

@@ -616,3 +616,11 @@ fn a_dry_run_tells_of_the_keys() {
         assert!(text.find("b 0").unwrap() < text.find("k0 1").unwrap(), "{text}");
     }
 }
+
+#[test]
+fn a_key_that_is_sent_away_for_too_long_is_named_once_however_many_of_its_commands_run() {
+    let script = "sleep 0.3; echo 'retry-after: 7200' >> \"$THROTTLE_REPLY\"; exit 1";
+    let args = ["-r", "1k/s,burst=9,per=f1", "-j", "2", "--attempts", "2", "--max-pause", "1h", "-c", script];
+    let said = run(args, "a 1\na 2\na 3\n").err;
+    assert_eq!(said.matches("'a' asked to wait until").count(), 1, "{said}");
+}

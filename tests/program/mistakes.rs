@@ -136,6 +136,10 @@ fn limits_that_count_different_things_and_contradict_each_other_are_answered_wit
             "jobs= is given in '1/s,per=host,jobs=2' and '9/min,per=host,jobs=3'; write it once: -r 9/min,per=host",
         ),
         (
+            &["--bucket", "./b", "--set", "-r", "1/s,per=host", "-r", "5/s,jobs=2", "-r", "9/min,jobs=3"],
+            "jobs= is given in '5/s,jobs=2' and '9/min,jobs=3'; write it once: -r 9/min",
+        ),
+        (
             &["-r", "1/s,per=host,jobs=2"],
             "jobs=2 counts commands, and none is run; write -r 1/s,per=host,jobs=2 COMMAND",
         ),

@@ -1,6 +1,6 @@
 //! A bucket that a Rust service shares with the program, on a file and on a server.
 
-use crate::common::{feed, throttle};
+use crate::common::{feed, throttle, wait_until};
 use crate::support::redis::Redis;
 use std::future::Future;
 use std::task::{Context, Waker};
@@ -140,4 +140,20 @@ fn a_service_says_what_is_wrong_with_its_bucket() {
     open("5/s,burst=3").unwrap().blocking_take(&[1]).unwrap();
     assert!(matches!(open("6/s,burst=3"), Err(OpenError::Store(StoreError::Disagrees(..)))));
     assert!(open("5/s").is_ok(), "only what is named is compared");
+}
+
+/// A server forgets what runs of a process that it does not hear of.
+#[test]
+fn a_service_keeps_its_place_however_long_it_asks_nothing() {
+    on_each("1000/s,burst=1000,jobs=1", |bucket, shared| {
+        let once = |bucket: &str| {
+            feed(throttle(&["--bucket", bucket, "--once", "--max-wait", "0", "true"]), b"").status.code()
+        };
+        let taken = shared.blocking_take_to_settle(&[1]).unwrap();
+        assert_eq!(once(bucket), Some(75));
+        std::thread::sleep(Duration::from_millis(if bucket.starts_with("redis") { 14_000 } else { 0 }));
+        assert_eq!(once(bucket), Some(75));
+        drop(taken);
+        wait_until("the place is free", || once(bucket) == Some(0));
+    });
 }

@@ -1,7 +1,7 @@
 //! Limits of each key, and numbers of commands, in buckets that several processes share: through the real program, in files
 //! and on a server.
 
-use crate::common::{Running, assert_fails, feed, text, throttle, wait_until};
+use crate::common::{Running, assert_fails, feed, read_all, text, throttle, wait_until};
 use crate::support::redis::{Redis, bucket_at, slow_network};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -228,6 +228,36 @@ fn at_most_so_many_commands_run_of_all_who_use_the_bucket() {
     });
 }
 
+/// The commands note when they begin and when they end, all in one file.
+#[test]
+fn the_commands_of_each_key_and_those_of_all_are_counted_side_by_side() {
+    on_each_store(&["unlimited,per=f1,jobs=1", "1000/s,burst=1000,jobs=2"], |bucket| {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = folder.path().join("notes");
+        let script = format!("echo begin $1 >> {0}; sleep 0.1; echo end $1 >> {0}", notes.display());
+        let mut runs: Vec<Running> =
+            (0..2).map(|_| Running::start(bucket.command(&["-j", "6", "-c", &script]))).collect();
+        for run in &mut runs {
+            run.write(b"a\na\nb\nb\nc\nc\n").join().unwrap();
+        }
+        assert!(runs.into_iter().all(|run| run.finish().status.success()));
+        let notes = std::fs::read_to_string(&notes).unwrap();
+        let mut running: Vec<&str> = Vec::new();
+        let mut most = 0;
+        for (what, key) in notes.lines().map(|line| line.split_once(' ').unwrap()) {
+            let before = running.iter().position(|other| *other == key);
+            match before {
+                Some(place) if what == "end" => drop(running.swap_remove(place)),
+                None if what == "begin" => running.push(key),
+                _ => panic!("two of the key {key} at once: {notes}"),
+            }
+            most = most.max(running.len());
+        }
+        assert_eq!((notes.lines().count(), most), (24, 2), "{notes}");
+        assert_eq!(bucket.running(), 0);
+    });
+}
+
 #[test]
 fn once_waits_for_a_place_and_leaves_it_when_its_command_ends() {
     on_each_store(&["unlimited,jobs=1"], |bucket| {
@@ -243,11 +273,25 @@ fn once_waits_for_a_place_and_leaves_it_when_its_command_ends() {
     });
 }
 
+/// The second one waits, and for that throttle has sharpened its own timers.
+#[test]
+fn the_command_of_once_has_the_usual_timers() {
+    let usual = std::fs::read_to_string("/proc/self/timerslack_ns").unwrap();
+    on_each_store(&["5/s,jobs=1"], |bucket| {
+        for _ in 0..2 {
+            let output = bucket.run(&["--once", "cat", "/proc/self/timerslack_ns"]);
+            assert_eq!(text(&output.stdout), usual, "{}", text(&output.stderr));
+        }
+    });
+}
+
 #[test]
 fn a_place_is_free_again_after_a_kill() {
     on_each_store(&["unlimited,per=f1,jobs=1"], |bucket| {
         let mut killed = Running::start(bucket.command(&["--once", "--key", "a", "sleep", "20"]));
         wait_until("it runs", || bucket.running() == 1);
+        let shown = text(&bucket.run(&["--show"]).stdout);
+        assert!(shown.contains("'a': next when a place is free, 1 running\n"), "{shown}");
         killed.signal(Signal::KILL);
         assert_eq!(killed.end().signal(), Some(9));
         let output = bucket.run(&["--once", "--key", "a", "true"]);
@@ -346,4 +390,64 @@ fn units_that_cost_more_than_the_burst_of_their_key_leave_at_its_rate() {
         // Five of each key; the first leaves after 0.2 s or more.
         assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(10), "{took:?}");
     });
+}
+
+/// What is asked for at once was too long for others to read, who then granted it again.
+#[test]
+fn many_long_keys_that_are_asked_for_at_once_are_known_to_all() {
+    on_each_store(&["1/h,burst=1,per=f1"], |bucket| {
+        let key = |number: u32| format!("{number:0190}");
+        let input: String = (0..64).map(|number| key(number) + "\n").collect();
+        let output = feed(bucket.command(&[]), input.as_bytes());
+        assert!(output.status.success() && output.stdout.len() == input.len(), "{}", text(&output.stderr));
+        assert_eq!(bucket.shown()["counts"]["granted"], 64);
+        bucket.once(&key(63), false);
+    });
+}
+
+#[test]
+fn a_bucket_with_thousands_of_long_keys_can_be_read() {
+    on_each_store(&["1/h,burst=1,per=f1"], |bucket| {
+        let input: String = (0..9000).flat_map(|number| [format!("{number:0150}"), "\n".to_owned()]).collect();
+        let output = feed(bucket.command(&[]), input.as_bytes());
+        assert!(output.status.success() && output.stdout.len() == input.len(), "{}", text(&output.stderr));
+        assert_eq!(bucket.shown()["keys"].as_array().unwrap().len(), 9000);
+    });
+}
+
+/// Otherwise it would tell nobody when a command ends.
+#[test]
+fn a_run_ends_if_the_bucket_begins_to_count_commands() {
+    on_each_store(&["20/s,burst=1,per=f1"], |bucket| {
+        let mut running = Running::start(bucket.command(&["--repeat", "1000", "true"]));
+        let said = running.stderr();
+        wait_until("it starts", || bucket.shown()["counts"]["granted"].as_u64() > Some(3));
+        let set = bucket.run(&["--set", "-r", "20/s,burst=1,per=f1,jobs=1"]);
+        assert!(set.status.success(), "{}", text(&set.stderr));
+        let said = std::io::read_to_string(said).unwrap();
+        assert!(said.contains("it counts commands now"), "{said}");
+        running.end();
+    });
+}
+
+/// Law 4. Some woke too late, while the answer about others was on its way; those left before them.
+#[test]
+fn units_of_a_key_leave_in_order_also_if_the_stream_is_held_back() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let bucket =
+        Bucket { address: bucket_at(slow_network(redis.port, Duration::from_millis(25)), "far"), _folder: None };
+    bucket.set(&["200/s,burst=1,per=f1"]);
+    let lines: String = (0..1200).flat_map(|line| [format!("a {line}"), "\n".to_owned()]).collect();
+    let mut stream = Running::start(bucket.command(&[]));
+    let writer = stream.write(lines.as_bytes());
+    let out = read_all(stream.stdout());
+    for _ in 0..120 {
+        std::thread::sleep(Duration::from_millis(10 + fastrand::u64(..20)));
+        stream.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(12));
+        stream.signal(Signal::CONT);
+    }
+    writer.join().unwrap();
+    assert_eq!(text(&out.join().unwrap()), lines);
+    stream.end();
 }

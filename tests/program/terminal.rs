@@ -158,6 +158,7 @@ fn a_bar_beside_output_is_neither_torn_nor_doubled_nor_left_over() {
                 bars.dedup();
                 let with_limit = bars.iter().filter(|bar| bar.contains("limit")).count();
                 assert!(columns == 80 || with_limit == if columns == 160 { bars.len() } else { 0 }, "{bars:#?}");
+                terminal.wait_for("the last line", |row| row == "<line 30>");
                 let rows = terminal.at_rest();
                 let output: Vec<&String> = rows.iter().filter(|row| row.starts_with('<')).collect();
                 let expected: Vec<String> = (1..=30).map(|line| format!("<line {line}>")).collect();

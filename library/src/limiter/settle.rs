@@ -40,8 +40,6 @@ pub struct AcquireToSettle {
     is_given: bool,
 }
 
-const NOTHING: Cost = Cost::One(0);
-
 impl Limiter {
     /// Like [`acquire`](Self::acquire), for a cost that is not known yet: `units` is an estimate, and
     /// [`settle`](Granted::settle) corrects it later. Everything after that is as if the real cost had been acquired.
@@ -125,7 +123,8 @@ impl Granted {
         let (real, grant) = (real.into_costs().parts()?, self.grant.take());
         self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| match grant {
             Some(grant) => queue.settle_grant(now, &grant, [&self.cost, &real], effects),
-            None => queue.reconcile(now, [&real, &NOTHING], effects),
+            // It cost nothing.
+            None => queue.reconcile(now, [&real, &self.cost], effects),
         });
         self.also.take().map_or(Ok(()), |also| also.settle(Costs::of_parts(real)))
     }

@@ -99,13 +99,14 @@ impl Each {
         (limits.fixed == self.fixed).then(|| Thin::of(&self.fixed.terms, limits.states.clone()))
     }
 
-    /// The bytes that the state of a key may take at most where it is saved.
-    pub(crate) fn bytes_of_state(&self) -> usize {
+    /// The bytes that the state of a key may take at most where it is saved, with so many open grants.
+    pub(crate) fn bytes_of_state(&self, open: usize) -> usize {
         let of = |terms: &Terms| match terms.as_window() {
             Some(window) => 24 + 12 * usize::try_from(window.count().min(window::EXACT + 1)).unwrap_or(0),
             None => 24,
         };
-        self.fixed.terms.iter().map(of).sum()
+        let grants = open * (8 + 40 * self.fixed.terms.len());
+        self.fixed.terms.iter().map(of).sum::<usize>() + grants
     }
 
     /// Whether a state that was read can be one of these limits.
@@ -269,11 +270,43 @@ impl Each {
     pub fn settle(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: [&[u64]; 2]) {
         let known = (grant.number, [grant.at, grant.counted]);
         thin.with_mut(|states, settling| self.fixed.settle(states, settling, [now; 2], known, costs));
+        self.close_if_settled(thin);
+    }
+
+    /// Without open grants it takes less memory.
+    fn close_if_settled(&self, thin: &mut Thin) {
         if let Form::Open(open) = &mut thin.0
             && open.1.is_empty()
         {
             *thin = Thin::of(&self.fixed.terms, std::mem::take(&mut open.0));
         }
+    }
+
+    /// Credits a grant that was not used.
+    pub(crate) fn give_back(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: &[u64]) {
+        thin.with_mut(|states, settling| {
+            if now >= grant.at {
+                let times = [grant.at, grant.counted];
+                self.fixed.revise(states, settling, |place, terms, state| {
+                    terms.give_back(state, now, times, self.fixed.cost(place, costs))
+                });
+            }
+            settling.forget(grant.number);
+        });
+        self.close_if_settled(thin);
+    }
+
+    /// A grant was not used, and its time is lost to buckets. Windows do not count it.
+    pub(crate) fn forget(&self, thin: &mut Thin, grant: Charged, costs: &[u64]) {
+        thin.with_mut(|states, settling| {
+            for (place, (terms, state)) in self.fixed.terms.iter().zip(states).enumerate() {
+                if let Some(window) = terms.as_window() {
+                    window.forget(state, grant.counted, self.fixed.cost(place, costs));
+                }
+            }
+            settling.forget(grant.number);
+        });
+        self.close_if_settled(thin);
     }
 
     /// The buckets are empty at `until`. The caller sees to it that nothing is granted before: windows know nothing of it.

@@ -244,10 +244,15 @@ impl Policy {
         let is_same_kind = self.counts_bytes == other.counts_bytes && self.costs == other.costs;
         let have_same_keys = match (&self.keys, &other.keys) {
             (Some(keys), Some(others)) => keys.per == others.per && keys.each.counts_like(&others.each),
-            (None, None) => self.jobs.is_some() == other.jobs.is_some(),
+            (None, None) => true,
             _ => false,
         };
-        is_same_kind && have_same_keys && (self.costs.is_empty() || self.len() == other.len())
+        // The costs of a unit are those of the limits of all, and then those of its key.
+        let has_costs = self.has_costs() || self.keys.as_ref().is_some_and(|keys| keys.each.has_costs());
+        is_same_kind
+            && have_same_keys
+            && self.counts_jobs() == other.counts_jobs()
+            && (!has_costs || self.len() == other.len())
     }
 
     /// The same limits, which count each unit as 1.

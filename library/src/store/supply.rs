@@ -407,6 +407,8 @@ impl Supply {
 
 impl Drop for Supply {
     fn drop(&mut self) {
+        // A server that does not answer holds up nobody who is done with it.
+        self.store.leave();
         let mut leased = self.leased();
         self.receive(&mut leased);
         // If giving back fails, at most one lease is lost, as when the process is killed.

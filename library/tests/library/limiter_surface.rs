@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{FakeClock, SECOND};
-use throttle_limits::limiter::{AcquireError, BuildError, Builder, Granted, Keyed, Limiter, OnFull, Reservation};
+use throttle_limits::limiter::{
+    AcquireError, BuildError, Builder, Granted, Keyed, Limiter, OnFull, Oversize, Reservation,
+};
 use throttle_limits::semaphore::{Permit, Semaphore};
 
 fn fake() -> (FakeClock, Arc<FakeClock>) {
@@ -278,4 +280,44 @@ fn threads_wait_for_a_key_and_the_limits_of_all_on_a_fake_clock() {
     assert_eq!((0..4).try_for_each(|key| keyed.blocking_acquire(&(key % 2), 1)), Ok(()));
     assert_eq!(clock.advance(0), ());
     assert_eq!(throttle_limits::clock::Clock::now(&clock), 6 * SECOND);
+}
+
+#[test]
+fn no_try_is_refused_because_another_thread_just_takes() {
+    let all = Limiter::new(1_000_000_000, 1_000_000_000).unwrap();
+    let keyed: Keyed<u64> = Limiter::builder().rate(1, ms(3_600_000)).burst(40_000).keyed_within(&all).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..10_000).for_each(|_| keyed.try_acquire(&1, 1).unwrap()));
+        }
+    });
+    assert!(keyed.try_acquire(&1, 1).is_err(), "40 000 of 40 000");
+}
+
+/// Law 2: it leaves the bucket empty, not in debt.
+#[test]
+fn a_cost_above_the_burst_of_a_key_is_paid_once() {
+    let (clock, timer) = fake();
+    let all = Limiter::builder().rate(1000, ms(1)).timer(timer.clone()).build().unwrap();
+    let keyed: Keyed<u64> = Limiter::builder()
+        .rate(1, ms(1000))
+        .burst(10)
+        .oversize(Oversize::Wait)
+        .timer(timer)
+        .keyed_within(&all)
+        .unwrap();
+    keyed.blocking_acquire(&1, 100).unwrap();
+    assert_eq!(throttle_limits::clock::Clock::now(&clock), 90 * SECOND);
+    keyed.blocking_acquire(&1, 1).unwrap();
+    assert_eq!(throttle_limits::clock::Clock::now(&clock), 91 * SECOND);
+}
+
+/// Law 1: each grant is computed from the one before, and not from when somebody woke.
+#[test]
+fn a_key_within_others_gets_all_of_its_rate() {
+    let (clock, timer) = fake();
+    let all = Limiter::builder().rate(1000, ms(1)).timer(timer.clone()).build().unwrap();
+    let keyed: Keyed<u64> = Limiter::builder().rate(3, ms(1000)).burst(1).timer(timer).keyed_within(&all).unwrap();
+    (0..=300).for_each(|_| keyed.blocking_acquire(&1, 1).unwrap());
+    assert_eq!(throttle_limits::clock::Clock::now(&clock), 100 * SECOND);
 }

@@ -37,10 +37,14 @@ impl Settler for NoSettler {
 
 /// So many units whose limit is kept for each key.
 fn with_keys(units: u64) -> Launching<Numbers> {
+    let look = Look { per: Some("f1".parse().unwrap()), ..Look::default() };
+    launching(units, Some(Sorting { look, ahead: 100, ..Sorting::default() }))
+}
+
+fn launching(units: u64, by_key: Option<Sorting>) -> Launching<Numbers> {
     let reading = Reading { replace: None, max_args: 1, place: Place::Arguments };
     let template = Template::new(&["true".into()], &reading).unwrap();
-    let look = Look { per: Some("f1".parse().unwrap()), ..Look::default() };
-    let sorting = Sorting { look: look.clone(), ahead: 100, ..Sorting::default() };
+    let look = by_key.as_ref().map(|sorting| sorting.look.clone()).unwrap_or_default();
     let options = Options {
         template: template.clone(),
         program: None,
@@ -52,7 +56,7 @@ fn with_keys(units: u64) -> Launching<Numbers> {
         in_our_group: false,
         again: None,
         settling: Settling::default(),
-        by_key: Some(sorting),
+        by_key,
         ignore_sigpipe: false,
         second: Duration::from_secs(1),
     };
@@ -77,4 +81,22 @@ fn the_end_is_told_only_when_no_unit_waits() {
         assert_eq!((flow.fill(0).unwrap(), flow.waiting()), (expected, left));
     }
     assert_eq!(passed.units, 3);
+}
+
+/// Output that must be kept holds up the jobs that are ready. When it no longer does, the pump may ask before it looks at them
+/// again: it must not be told of the end, and not sleep.
+#[test]
+fn the_end_is_not_told_while_jobs_are_ready_that_were_held_up() {
+    let mut flow = launching(3, None);
+    while flow.fill(0).unwrap() == Filled::Some {}
+    let shared = Arc::clone(&flow.launcher.shared);
+    shared.is_held_up.store(true, Ordering::SeqCst);
+    assert_eq!((flow.waiting(), flow.fill(1).unwrap()), (0, Filled::Nothing));
+    shared.is_held_up.store(false, Ordering::SeqCst);
+    for wait in [0, Nanos::MAX] {
+        assert_eq!((flow.fill(wait).unwrap(), flow.waiting()), (Filled::Nothing, 3));
+    }
+    let mut passed = Passed::default();
+    flow.pass(Turn::Usual(3), &mut passed).unwrap();
+    assert_eq!((flow.fill(0).unwrap(), passed.units), (Filled::End, 3));
 }

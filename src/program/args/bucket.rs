@@ -39,7 +39,8 @@ pub(crate) struct SharedFlags {
     /// Take one from the bucket, wait for its time, then become COMMAND, with the same standard input and process id.
     /// The exit code is COMMAND's; without COMMAND it is 0, as for --once && COMMAND. An error of throttle itself exits
     /// 125, a refusal by --max-wait 75, a command that cannot be run 126, one that is not found 127. If the command
-    /// does not run or the wait is interrupted, the turn is given back.
+    /// does not run or the wait is interrupted, the turn is given back. On a server with jobs= it stays as COMMAND's
+    /// parent and passes signals on.
     ///
     /// No unit is read. If the bucket keeps costs, name its limits and write what the call costs as a number: --once -r
     /// 60/min -r 200k/min,cost=800 COMMAND. Without that it costs what else=N says, and is an error if nothing does.
@@ -76,9 +77,9 @@ pub(crate) struct SharedFlags {
 
     /// Write the limits of the bucket, what is left of each, how many wait, until when it is paused, what the server
     /// allows if that is less than the limits, how long the next unit would wait, where the bucket is, and what happened
-    /// since it was made: units granted and given back, requests refused, and how long grants waited in all. Of keys that
-    /// have limits of their own: how many are in use, and the ten that wait longest, in json all. FMT is text
-    /// or json; in json, times are in ns, and since and paused_until in seconds since 1970.
+    /// since it was made: units granted and given back, requests refused, and how long grants waited in all. If keys have
+    /// limits of their own, it also says how many are in use, and which ten wait longest; json names all. FMT is text or
+    /// json; in json, times are in ns, and since and paused_until in seconds since 1970.
     #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = format)]
     #[arg(help = "Show the bucket: text or json", long_help)]
     pub(crate) show: Option<Format>,

@@ -314,7 +314,11 @@ fn check(rules: &[Rule]) -> Result<(), String> {
         ));
     }
     let without_jobs = |rule: &Rule| Rule { jobs: None, ..rule.clone() };
-    check_once(rules, "jobs", |rule| rule.jobs.is_some(), without_jobs)?;
+    // A bucket counts the commands of each key, and those of all together.
+    for is_of_key in [true, false] {
+        let is_given = |rule: &Rule| rule.jobs.is_some() && rule.per.is_some() == is_of_key;
+        check_once(rules, "jobs", is_given, without_jobs)?;
+    }
     check_once(rules, "fails", |rule| rule.fails.is_some(), |rule| Rule { fails: None, ..rule.clone() })?;
     check_once(rules, "rates", |rule| rule.rates.is_some(), |rule| Rule { rates: None, ..rule.clone() })?;
     let is_bytes = |rule: &&Rule| rule.limit.rate().is_some_and(|rate| rate.is_bytes());

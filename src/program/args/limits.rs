@@ -11,7 +11,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use throttle::flow::cost::Cost;
 use throttle::flow::{Look, Sorting};
-use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
 use throttle_limits::rate::{Amount, ParseError, Rate};
 use throttle_limits::store::Address;
@@ -229,15 +228,11 @@ fn costs_of(policy: &Policy) -> Result<Vec<Option<Cost>>, String> {
 }
 
 /// How units are sorted that draw from a bucket which keeps limits for each key, or counts commands that run; `None` if it
-/// keeps no such limits. `drop_after` and `ahead` as in [`Grouped::sorting`].
+/// keeps no such limits. `ahead` as in [`Grouped::sorting`].
 ///
 /// # Errors
 /// What the bucket keeps cannot be read.
-pub(crate) fn sorting_of(
-    policy: &Policy,
-    drop_after: Option<Duration>,
-    ahead: usize,
-) -> Result<Option<Sorting>, String> {
+pub(crate) fn sorting_of(policy: &Policy, ahead: usize) -> Result<Option<Sorting>, String> {
     if policy.of_keys().is_none() && !policy.counts_jobs() {
         return Ok(None);
     }
@@ -264,7 +259,7 @@ pub(crate) fn sorting_of(
         // What the bucket is asked for keeps its key.
         jobs: Some(NonZeroU32::MAX),
         fails: keys.and_then(|keys| keys.fails),
-        max_wait: drop_after.map(in_nanos),
+        max_wait: None,
         ahead,
         shared: Some(policy.len()),
         counts_jobs: policy.counts_jobs(),

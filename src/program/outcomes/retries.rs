@@ -4,6 +4,7 @@ use crate::program::args::MaxFail;
 use crate::program::names::shown;
 use crate::program::time_of_day::until_unless_seen;
 use crate::program::unit_name::shown_pace;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use throttle::launch::Key;
 use throttle_limits::clock::{self, Nanos, SECOND, in_nanos};
@@ -29,6 +30,8 @@ pub(crate) struct Retries {
     pub(crate) due: Nanos,
     /// Units that wait for another attempt, which will not be made.
     pub(crate) given_up: u64,
+    /// The keys of which this was said.
+    pub(crate) given_up_keys: BTreeSet<Box<[u8]>>,
     /// Units that were read ahead and not tried.
     pub(crate) unstarted: u64,
     /// Units that an earlier run has done, and those in the list when it was opened.

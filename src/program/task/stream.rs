@@ -59,6 +59,9 @@ impl Pipe {
                 "--ahead belongs to limits for each key; write for example -r 1/s,per=host --ahead 10000".to_owned()
             );
         }
+        if args.limit.drop && limits.bucket().is_some() {
+            return Err("--drop: a bucket's units are not dropped; write -r 5/s --drop".to_owned());
+        }
         if args.limit.drop && framing == Framing::Bytes {
             return Err("--drop drops lines or records, not bytes; write for example -r 100/s --drop".to_owned());
         }

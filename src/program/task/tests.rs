@@ -191,6 +191,10 @@ fn mistakes_about_buckets_show_a_right_spelling() {
         (&["--bucket", "./b", "--on-store-error", "sometimes"], "write --on-store-error=wait or --on-store-error=fail"),
         (&["--bucket", "./b", "--set"], "--set: to what? write for example --set -r 5000/h"),
         (&["--bucket", "./b", "--set", "-r", "5/s", "true"], "--set runs nothing"),
+        (
+            &["--bucket", "./b", "--set", "--clear", "--key", "a", "-r", "1/s,per=host"],
+            "--key: --set sets the limits of all keys; leave it out",
+        ),
         (&["--bucket", "./b", "--show", "-r", "5/s"], "--show sets no limits; leave -r out"),
         (&["--bucket", "./b", "--clear", "-r", "5/s"], "--clear sets no limits; leave -r out, or write --set"),
         (&["--bucket", "./b", "--pause", "5s", "true"], "--pause runs nothing"),
@@ -286,4 +290,16 @@ fn a_stream_with_limits_and_without_a_bucket_does_not_use_the_bucket_of_the_envi
         let error = task(args).expect_err("it is needed");
         assert!(error.starts_with("THROTTLE_BUCKET 'a b': a name is of"), "{args:?}: {error}");
     }
+}
+
+#[test]
+fn units_are_dropped_only_under_limits_of_the_stream_itself() {
+    let environment = Environment::new(Some("./b".into()), None, None);
+    let task = |args: &[&str]| Task::from_environment(args, &environment);
+    for args in [&["--drop"][..], &["--drop", "--max-wait", "1s"], &["--drop", "--dry-run"]] {
+        let error = task(args).expect_err("the bucket would be used");
+        assert_eq!(error, "--drop: a bucket's units are not dropped; write -r 5/s --drop", "{args:?}");
+    }
+    let Ok(Task::Pipe(pipe)) = task(&["-r", "5/s", "--drop"]) else { panic!("no pipe") };
+    assert!(matches!(pipe.limits, Limits::Own(_)) && pipe.sorting.is_some_and(|sorting| sorting.max_wait == Some(0)));
 }

@@ -233,7 +233,7 @@ impl Ledger {
             self.counts.given_back = self.counts.given_back.saturating_add(costs.largest());
             self.base.forget_in_windows(*at, costs);
             if let (Some(keys), Some(of)) = (&mut self.keys, &back.key) {
-                keys.late(now, *at, of);
+                keys.late(now, (back.number, *at), of);
             }
         }
         self.jobs.end(back.number);
@@ -268,9 +268,12 @@ impl Ledger {
         self.recharge(now, true);
     }
 
-    /// Grants nothing of this key before `until`. What was granted to it for a time after now is taken back.
+    /// Grants nothing of this key before `until`; nothing at all if only commands are counted, as all have one key then. What was
+    /// granted to it for a time after now is taken back.
     pub(super) fn hold_key(&mut self, now: Nanos, name: &[u8], until: Nanos) {
-        if until > now {
+        if self.keys.is_none() && self.policy.counts_jobs() {
+            self.hold_until(now, until);
+        } else if until > now {
             self.change_key(now, name, until, |_| false);
         }
     }
@@ -309,7 +312,7 @@ impl Ledger {
     }
 
     pub(super) fn resume(&mut self, now: Nanos) {
-        self.keys.iter_mut().for_each(Keys::resume);
+        self.keys.iter_mut().for_each(|keys| keys.resume(now));
         self.entries.retain(|entry| !entry.is_hold());
         self.recharge(now, true);
     }
@@ -321,6 +324,9 @@ impl Ledger {
         let is_same = self.policy.of_keys().zip(policy.of_keys()).is_some_and(|(keys, others)| keys.per == others.per);
         let before = self.keys.take().filter(|_| is_same);
         self.keys = before.map_or_else(|| Keys::new(policy, now), |keys| keys.set(now, policy, fresh_keys));
+        if !policy.counts_jobs() {
+            self.jobs = Jobs::default(); // Nobody says any more when one ends.
+        }
         self.policy = policy.clone();
         self.learn_anew(false);
         self.recharge(now, true);
@@ -339,7 +345,7 @@ impl Ledger {
         if is_empty {
             self.base.empty(now);
         }
-        self.keys.iter_mut().for_each(Keys::resume);
+        self.keys.iter_mut().for_each(|keys| keys.resume(now));
         self.learn_anew(true);
         self.first = self.number + 1;
         self.recharge(now, true);
@@ -482,9 +488,9 @@ impl Ledger {
         self.keys.as_ref().map_or_else(Vec::new, |keys| keys.views(now, count))
     }
 
-    /// When a unit of this key would conform to the limits of its key alone.
-    pub(crate) fn own_time(&self, now: Nanos, of: &OfKey) -> Nanos {
-        self.keys.as_ref().map_or(now, |keys| keys.own_time(now, of))
+    /// When a unit of this key would conform to the limits of its key alone; `None`: never.
+    pub(crate) fn own_time(&self, now: Nanos, of: &OfKey) -> Option<Nanos> {
+        self.keys.as_ref().map_or(Some(now), |keys| keys.own_time(now, of))
     }
 
     /// Whether as many commands run as may, of this key or in all.

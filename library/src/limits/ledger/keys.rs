@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 /// Of so many grants of each key it is remembered that they will be settled.
-const OPEN: usize = 64;
+const OPEN: usize = 8;
 
 /// A key's name.
 pub(super) type Name = Box<[u8]>;
@@ -23,7 +23,7 @@ pub(super) type Name = Box<[u8]>;
 const MOST: usize = 10_000;
 
 /// All keys together take about so many bytes at most.
-const MOST_BYTES: usize = 5 << 20;
+const MOST_BYTES: usize = 6 << 20;
 
 /// A name takes about so many bytes at most.
 const LONGEST: usize = 216;
@@ -85,7 +85,7 @@ impl Keys {
     pub(super) fn of(policy: &Policy, kept: Kept) -> Option<Self> {
         let OfKeys { each, .. } = policy.of_keys()?;
         let each = Each::of(Limits::new(each, kept.made));
-        let most = (MOST_BYTES / (LONGEST + each.bytes_of_state())).clamp(1, MOST);
+        let most = (MOST_BYTES / (LONGEST + each.bytes_of_state(OPEN))).clamp(1, MOST);
         Some(Keys { each, most, kept, ahead: BTreeMap::new() })
     }
 
@@ -136,9 +136,14 @@ impl Keys {
         }
         if self.is_full() && now >= self.kept.swept.saturating_add(BETWEEN_SWEEPS) {
             self.kept.swept = now;
-            let (each, ahead) = (&self.each, &self.ahead);
-            self.kept.states.retain(|name, key| ahead.contains_key(name) || !key.is_new(each, now));
-            self.kept.forgotten = now;
+            let (each, ahead, forgotten) = (&self.each, &self.ahead, &mut self.kept.forgotten);
+            self.kept.states.retain(|name, key| {
+                let is_kept = ahead.contains_key(name) || !key.is_new(each, now);
+                if !is_kept {
+                    *forgotten = key.new_at(each).max(*forgotten);
+                }
+                is_kept
+            });
             self.kept.room_at = self.kept.states.values().map(|key| key.new_at(each)).min().unwrap_or(0);
         }
         if self.is_full() { Err(Refusal::TooLong { wait: self.room_at(now) - now }) } else { Ok(()) }
@@ -157,10 +162,11 @@ impl Keys {
         self.kept.room_at.max(now.saturating_add(BETWEEN_SWEEPS))
     }
 
-    /// When a unit of this key may be granted, as far as the limits of the key and the room for keys say.
-    pub(super) fn own_time(&self, now: Nanos, of: &OfKey) -> Nanos {
-        let conforms = self.conforms_at(now, of).map_or(now, |(at, _)| at);
-        if self.is_full() && !self.is_known(&of.name) { self.room_at(now).max(conforms) } else { conforms }
+    /// When a unit of this key may be granted, as far as the limits of the key and the room for keys say; `None`: never.
+    pub(super) fn own_time(&self, now: Nanos, of: &OfKey) -> Option<Nanos> {
+        let (conforms, _) = self.conforms_at(now, of).ok()?;
+        let has_room = !self.is_full() || self.is_known(&of.name);
+        Some(if has_room { conforms } else { self.room_at(now).max(conforms) })
     }
 
     /// Forgets the key that was looked at last, if it has been as new for long.
@@ -187,9 +193,7 @@ impl Keys {
     pub(super) fn pass(&mut self, entry: &Entry, of: &OfKey, has_more: bool) {
         let each = &self.each;
         let key = self.kept.states.entry(of.name.clone()).or_insert_with(|| OneKey::new(each.fresh()));
-        if key.hold > 0 && entry.at >= key.hold {
-            (key.thin, key.hold) = (key.held(each), 0);
-        }
+        key.catch_up(each, entry.at);
         charge(each, &mut key.thin, entry, of);
         if !has_more {
             self.ahead.remove(&of.name);
@@ -201,37 +205,39 @@ impl Keys {
         self.ahead.clear();
     }
 
-    /// Changes the limits of one key.
-    fn revise(&mut self, now: Nanos, name: &[u8], act: impl FnOnce(&mut Limits)) {
-        let Some(key) = self.kept.states.get_mut(name) else { return };
-        let mut limits = self.each.limits(&key.thin, now);
-        act(&mut limits);
-        if let Some(thin) = self.each.state_of(&limits) {
-            key.thin = thin;
+    /// Changes the state of a key that is here, as it is at `now`.
+    fn change(&mut self, now: Nanos, name: &[u8], act: impl FnOnce(&Each, &mut Thin)) {
+        if let Some(key) = self.kept.states.get_mut(name) {
+            key.catch_up(&self.each, now);
+            act(&self.each, &mut key.thin);
         }
     }
 
     /// Credits the key with a grant that was not used.
     pub(super) fn give_back(&mut self, now: Nanos, grant: &Grant, of: &OfKey) {
-        self.revise(now, &of.name, |limits| limits.give_back(now, grant, &*of.costs));
+        let charged = Charged { at: grant.at, counted: grant.counted, number: grant.number };
+        self.change(now, &of.name, |each, thin| each.give_back(thin, now, charged, &of.costs));
     }
 
     /// Windows do not count what was not used.
-    pub(super) fn late(&mut self, now: Nanos, at: Nanos, of: &OfKey) {
-        self.revise(now, &of.name, |limits| limits.forget_in_windows(at, &*of.costs));
+    pub(super) fn late(&mut self, now: Nanos, (number, at): (u64, Nanos), of: &OfKey) {
+        let charged = Charged { at, counted: at, number };
+        self.change(now, &of.name, |each, thin| each.forget(thin, charged, &of.costs));
     }
 
     /// A grant of this number and time, which was charged `of`, has really cost `real`.
     pub(super) fn settle(&mut self, now: Nanos, (number, at): (u64, Nanos), of: &OfKey, real: &[u64]) {
-        if let Some(key) = self.kept.states.get_mut(&of.name) {
-            self.each.settle(&mut key.thin, now, Charged { at, counted: at, number }, [&of.costs, real]);
-        }
+        // One that was forgotten meanwhile owes what it cost more.
+        self.kept.states.entry(of.name.clone()).or_insert_with(|| OneKey::new(self.each.fresh()));
+        let charged = Charged { at, counted: at, number };
+        self.change(now, &of.name, |each, thin| each.settle(thin, now, charged, [&of.costs, real]));
     }
 
     /// Nothing of the key is granted before `until`. Grants up to `number` for times after now are taken back. 0 lifts it.
     pub(super) fn hold(&mut self, now: Nanos, name: &[u8], until: Nanos, number: u64) {
         let fresh = || OneKey::new(self.each.fresh());
         let key = self.kept.states.entry(name.into()).or_insert_with(fresh);
+        key.catch_up(&self.each, now);
         if until == 0 {
             key.hold = 0; // Grants for later times stay good.
         } else {
@@ -240,8 +246,11 @@ impl Keys {
     }
 
     /// Lifts all holds.
-    pub(super) fn resume(&mut self) {
-        self.kept.states.values_mut().for_each(|key| key.hold = 0);
+    pub(super) fn resume(&mut self, now: Nanos) {
+        for key in self.kept.states.values_mut() {
+            key.catch_up(&self.each, now);
+            key.hold = 0;
+        }
     }
 
     /// Whether a grant was taken back when a server refused something.
@@ -292,6 +301,13 @@ impl Keys {
 impl OneKey {
     fn new(thin: Thin) -> Self {
         OneKey { thin, hold: 0, outdated: (0, 0) }
+    }
+
+    /// A hold that has ended counts in the state. What comes after it then cannot undo it.
+    fn catch_up(&mut self, each: &Each, now: Nanos) {
+        if (1..=now).contains(&self.hold) {
+            (self.thin, self.hold) = (self.held(each), 0);
+        }
     }
 
     /// Its state, if it is held.

@@ -26,7 +26,7 @@ impl Ledger {
         }
         let is_full = self.entries.len() >= MOST;
         let moves = !is_full && (at - now >= LOOK || self.entries.iter().any(Entry::moves));
-        let charge = Charge::One { costs: take.costs.clone(), is_open: take.is_open, moves, key };
+        let charge = Charge::One { costs: take.costs.clone(), is_open: take.is_open && !is_full, moves, key };
         let entry = self.new_entry(owner, now, at, charge);
         self.jobs.begin(&self.policy, take.name(), owner, entry.number, now);
         Ok(Grant { bound_by, ..self.add(now, place, entry) })

@@ -476,7 +476,7 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 3_135_416_281_243_634_314;
+const RECORDED: u64 = 9_382_893_703_795_997_956;
 
 /// Grants for 0 to 400 ms are given; the third start is refused.
 #[test]
@@ -715,4 +715,86 @@ fn the_bucket_of_a_key_is_empty_after_its_pause_and_gets_back_what_was_not_used(
     assert_eq!((grant.at, left(&ledger, 11 * SECOND)), (11 * SECOND, 0));
     apply(&mut ledger, 11 * SECOND, Operation::GiveBack(vec![take.unused(&grant)]));
     assert_eq!(left(&ledger, 11 * SECOND), 2);
+}
+
+fn apply(ledger: &mut Ledger, time: Nanos, operation: Operation) {
+    ledger.apply(&Record { time, owner: [1, 1], sequence: 0, operation });
+}
+
+fn key_of(name: u8, cost: u64) -> OfKey {
+    OfKey { costs: [cost].into(), ..OfKey::of([name].into()) }
+}
+
+fn take_of(name: u8, cost: u64) -> Take {
+    Take { key: Some(key_of(name, cost)), is_open: true, latest: Nanos::MAX, ..Take::of(&[]) }
+}
+
+fn settle_of(grant: &Grant, [charged, real]: [u64; 2]) -> Operation {
+    let key = Some((key_of(b'a', charged), [real].into()));
+    Operation::Settle { number: grant.number, at: grant.at, charged: [].into(), real: [].into(), key }
+}
+
+#[test]
+fn what_one_of_a_key_gives_back_changes_nothing_for_another_that_is_settled() {
+    let mut ledger = Ledger::new(&Policy::from_lines("per=f1\n10/s,burst=100,cost=f2").unwrap(), 0, 0);
+    let first = ledger.take(1, [1, 1], &take_of(b'a', 100)).unwrap();
+    let other = ledger.take(SECOND, [1, 1], &take_of(b'a', 5)).unwrap();
+    apply(&mut ledger, SECOND, Operation::GiveBack(vec![take_of(b'a', 5).unused(&other)]));
+    apply(&mut ledger, 4 * SECOND + 1, settle_of(&first, [100, 60]));
+    assert_eq!(ledger.keys_at(4 * SECOND + 1)[0].left[0], 80);
+}
+
+#[test]
+fn what_a_unit_cost_more_is_owed_even_if_its_key_was_forgotten() {
+    let mut ledger = Ledger::new(&Policy::from_lines("per=f1\n10/s,burst=10,cost=f2").unwrap(), 0, 0);
+    let first = ledger.take(1, [1, 1], &take_of(b'a', 10)).unwrap();
+    for name in b"bcde" {
+        let _ = ledger.take(64 * SECOND, [1, 1], &take_of(*name, 1)).unwrap();
+    }
+    assert!(!ledger.keys_at(64 * SECOND).iter().any(|key| *key.name == *b"a"));
+    apply(&mut ledger, 66 * SECOND, settle_of(&first, [10, 5000]));
+    assert_eq!(ledger.keys_at(66 * SECOND)[0].left[0], 10 - 4990);
+}
+
+#[test]
+fn a_pause_that_has_ended_has_emptied_the_bucket_of_its_key_whatever_comes_then() {
+    let mut ledger = Ledger::new(&Policy::from_lines("per=f1\n1/h,burst=5").unwrap(), 0, 0);
+    let grant = ledger.take(1, [1, 1], &take_of(b'a', 1)).unwrap();
+    let hold = Operation::Hold { until: SECOND, refused: Vec::new(), key: Some(b"a"[..].into()) };
+    apply(&mut ledger, 2, hold);
+    apply(&mut ledger, 2 * SECOND, Operation::GiveBack(vec![take_of(b'a', 1).unused(&grant)]));
+    assert_eq!(ledger.keys_at(2 * SECOND)[0].left[0], 0, "as for all: it was before the pause");
+    apply(&mut ledger, 2 * SECOND, Operation::Resume { key: Some(b"a"[..].into()) });
+    assert_eq!(ledger.keys_at(2 * SECOND)[0].left[0], 0);
+}
+
+#[test]
+fn a_pause_of_a_key_is_one_of_all_only_where_commands_are_counted_without_keys() {
+    let mut ledger = Ledger::new(&Policy::from_lines("5/s,burst=5\njobs=9").unwrap(), 0, 0);
+    apply(&mut ledger, 2, Operation::Hold { until: SECOND, refused: Vec::new(), key: Some(b"(none)"[..].into()) });
+    assert_eq!(ledger.paused_until(), Some(SECOND));
+    // Somebody has not seen yet that there are no keys any more.
+    let mut ledger = Ledger::new(&policy(&["5/s,burst=5"]), 0, 0);
+    apply(&mut ledger, 2, Operation::Hold { until: SECOND, refused: Vec::new(), key: Some(b"a"[..].into()) });
+    assert_eq!(ledger.paused_until(), None);
+}
+
+#[test]
+fn commands_that_nobody_counts_any_more_do_not_run_when_they_are_counted_again() {
+    let mut ledger = Ledger::new(&Policy::from_lines("5/s,burst=5\njobs=1").unwrap(), 0, 0);
+    let _ = ledger.take(1, [1, 1], &Take::of(&[1])).unwrap();
+    assert_eq!(ledger.running(), 1);
+    for lines in ["5/s,burst=5", "5/s,burst=5\njobs=1"] {
+        ledger.set(2, &Policy::from_lines(lines).unwrap(), &[]);
+    }
+    assert_eq!(ledger.running(), 0);
+}
+
+#[test]
+fn however_many_wait_to_be_settled_the_ledger_can_be_read() {
+    let mut ledger = Ledger::new(&policy(&["1/h,burst=1"]), 0, 0);
+    for _ in 0..3000 {
+        let _ = ledger.take(1, [1, 1], &Take { is_open: true, latest: Nanos::MAX, ..Take::of(&[1]) }).unwrap();
+    }
+    assert_eq!(saved(&loaded(&saved(&ledger))), saved(&ledger));
 }

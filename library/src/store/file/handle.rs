@@ -113,11 +113,13 @@ impl Handle {
         (self.kept.at, self.kept.wall) = (record.time, wall);
         // Until the write succeeds, the state in the file is unknown.
         let Some(known) = self.known.take() else { return self.publish().map(|()| reply) };
-        if self.end - slots::log_of(&known) >= slots::longest_log(known.length().unwrap_or(0)) as u64 {
+        let bytes = slots::encode_record(known.number, self.end, wall, record);
+        // Others read a whole log at once, of at most this length and one record of `LOG` bytes.
+        let is_full = self.end - slots::log_of(&known) >= slots::longest_log(known.length().unwrap_or(0)) as u64;
+        if is_full || bytes.len() > LOG {
             self.known = Some(known);
             return self.publish().map(|()| reply);
         }
-        let bytes = slots::encode_record(known.number, self.end, wall, record);
         let written = self.file.write_all_at(&bytes, self.end);
         written.map_err(|error| failed("write the bucket", &self.place.path, error))?;
         self.known = Some(known);

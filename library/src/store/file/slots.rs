@@ -85,7 +85,7 @@ pub(super) struct Kept {
 pub(super) const PREFIX: usize = 24;
 
 /// The most bytes of a snapshot: its log fits behind it.
-pub(super) const MOST: u64 = SLOT / 4 * 3;
+pub(super) const MOST: u64 = SLOT / 16 * 13;
 
 /// Bytes before a record of the log: its length, and a checksum over that, its place, and itself.
 const RECORD: usize = 12;

@@ -9,8 +9,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The most bytes of an answer. A lease of the most runs takes less than a tenth of it.
-const LONGEST: usize = 1 << 20;
+/// The most bytes of an answer: a snapshot with as many keys as there may be, and the log behind it.
+const LONGEST: usize = 1 << 24;
 
 /// Errors about the key. After any other error, the server may answer no more.
 const OF_THE_KEY: [&str; 4] = ["ASK", "MOVED", "NOPERM", "WRONGTYPE"];

@@ -107,8 +107,13 @@ impl Supply {
         let (at, has_room) = seen(&*self.store, |ledger| {
             let until = |costs: &[u64]| ledger.limits().conforms_at(now, costs).map_or(Nanos::MAX, |(at, _)| at);
             let has_room = with.is_empty() || until(&all) <= until(&take.costs).max(now).saturating_add(span);
-            (ledger.own_time(now, &own).max(now), has_room)
+            (ledger.own_time(now, &own), has_room)
         });
+        // The store says of one that it never goes. Of several, the others may go first.
+        let at = match at {
+            None if !is_first => return Ok(When::After(MILLISECOND)),
+            at => at.unwrap_or(now).max(now),
+        };
         let soon = self.soon(of, at);
         Ok(match at - now {
             // Behind others of its key the time is a guess. Their answer tells.
@@ -200,10 +205,13 @@ impl Supply {
         let first = leased.ahead.granted.values().next();
         if first.and_then(|(grant, _)| grant.next_look(leased.ahead.looked)).is_some_and(|look| look <= now) {
             leased.ahead.looked = now;
+            // If the store does not answer, the times told before are still good.
+            if self.store.sync().is_err() {
+                return Ok(Refused::new());
+            }
             let granted = std::mem::take(&mut leased.ahead.granted);
             for ((_, ticket), (grant, take)) in granted {
-                // If the store does not answer, the time told before is still good.
-                let grant = self.store.look(&grant, &take).unwrap_or(grant);
+                let grant = self.store.look_again(&grant, &take).unwrap_or(grant);
                 leased.ahead.granted.insert((grant.at, ticket), (grant, take));
             }
         }
@@ -242,7 +250,7 @@ impl Supply {
     fn until_asked(&self, refusal: Refusal, take: &Take) -> Refusal {
         let (Refusal::TooLong { wait: 1.. }, Some(of)) = (refusal, &take.key) else { return refusal };
         let now = self.clock().now();
-        let at = seen(&*self.store, |ledger| ledger.own_time(now, of));
+        let at = seen(&*self.store, |ledger| ledger.own_time(now, of)).unwrap_or(now);
         // If there is no room for another grant, or key, only the refusal tells.
         let soon = if at > now { self.soon(of, at) } else { return refusal };
         Refusal::TooLong { wait: (at - now).saturating_sub(soon).max(MILLISECOND) }
@@ -259,29 +267,10 @@ impl Supply {
             return Err(StoreError::Stopped);
         }
         let leased = &mut *leased;
-        let ahead = &mut leased.ahead;
-        if ahead.granted.values().next().is_some_and(|(grant, _)| self.store.is_late(grant)) {
-            let (lost, mut late, mut behind) = (&mut ahead.lost, Vec::<(Take, Grant)>::new(), Vec::new());
-            ahead.granted.retain(|(_, ticket), (grant, take)| {
-                let is_late = self.store.is_late(grant);
-                // Those of one key leave in their order.
-                let is_behind = late.iter().any(|(before, _)| before.name() == take.name());
-                if is_late {
-                    late.push((take.clone(), *grant));
-                } else if is_behind {
-                    behind.push(take.unused(grant));
-                }
-                if is_late || is_behind {
-                    lost.push(*ticket);
-                }
-                !is_late && !is_behind
-            });
-            // If this fails, windows count them, and those of commands keep their places until this process ends.
-            let _ = self.store.late(late.iter().map(|(take, grant)| take.unused(grant)).collect());
-            if !behind.is_empty() {
-                let _ = self.store.apply(Operation::GiveBack(behind));
-            }
+        if leased.ahead.granted.values().next().is_some_and(|(grant, _)| self.store.is_late(grant)) {
+            self.drop_late(leased)?;
         }
+        let ahead = &mut leased.ahead;
         if let Some(ticket) = ahead.lost.pop() {
             return Ok(Some(Claim { ticket, granted: None }));
         }
@@ -289,6 +278,36 @@ impl Supply {
         let ((_, ticket), (grant, take)) = next.remove_entry();
         let is_taken_back = take.key.as_ref().is_some_and(|of| self.store.is_taken_back(&grant, &of.name));
         Ok(Some(Claim { ticket, granted: (!is_taken_back).then_some((grant, take)) }))
+    }
+
+    /// Those that woke too late are lost, and those of the same keys behind them, also if their answers are on the way: those of
+    /// one key leave in their order.
+    fn drop_late(&self, leased: &mut Leased) -> Result<(), StoreError> {
+        if !leased.ahead.sent.is_empty() {
+            let (sent, reply) = (std::mem::take(&mut leased.ahead.sent), self.store.receive());
+            let refused = self.note(leased, sent, reply)?;
+            leased.ahead.lost.extend(refused.into_iter().map(|(ticket, _)| ticket));
+        }
+        let (lost, mut late, mut behind) = (&mut leased.ahead.lost, Vec::<(Take, Grant)>::new(), Vec::new());
+        leased.ahead.granted.retain(|(_, ticket), (grant, take)| {
+            let is_late = self.store.is_late(grant);
+            let is_behind = late.iter().any(|(before, _)| before.name() == take.name());
+            if is_late {
+                late.push((take.clone(), *grant));
+            } else if is_behind {
+                behind.push(take.unused(grant));
+            }
+            if is_late || is_behind {
+                lost.push(*ticket);
+            }
+            !is_late && !is_behind
+        });
+        // If this fails, windows count them, and those of commands keep their places until this process ends.
+        let _ = self.store.late(late.iter().map(|(take, grant)| take.unused(grant)).collect());
+        if !behind.is_empty() {
+            let _ = self.store.apply(Operation::GiveBack(behind));
+        }
+        Ok(())
     }
 
     /// Gives back what was asked for and has not left.

@@ -114,6 +114,11 @@ impl Supply {
         let what = match (self.meant.counts_bytes(), now.counts_bytes()) {
             (false, true) => "it counts bytes now, no longer units",
             (true, false) => "it counts units now, no longer bytes",
+            _ if !self.meant.counts_jobs() && now.counts_jobs() => "it counts commands now",
+            _ if self.meant.counts_jobs() && !now.counts_jobs() => "it counts commands no longer",
+            _ if self.meant.of_keys().map(|keys| &keys.per) != now.of_keys().map(|keys| &keys.per) => {
+                "its keys are other ones now"
+            }
             _ => "a unit has other costs now",
         };
         let (before, now) = (self.meant.to_string(), now.to_string());
