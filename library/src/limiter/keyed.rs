@@ -300,7 +300,7 @@ impl<K: Hash> Keyed<K> {
     /// Grants the key nothing for `time` from now; see [`Limiter::pause_for`].
     ///
     /// # Errors
-    /// [`AcquireError::TooManyKeys`].
+    /// For a new key [`AcquireError::TooManyKeys`], or [`AcquireError::Closed`].
     pub fn pause_for<Q: AsKey<K> + ?Sized>(&self, key: &Q, time: Duration) -> Result<(), AcquireError> {
         self.hold(key)?.get().pause_for(time);
         Ok(())
@@ -309,7 +309,7 @@ impl<K: Hash> Keyed<K> {
     /// Like [`pause_for`](Self::pause_for), until `time`.
     ///
     /// # Errors
-    /// [`AcquireError::TooManyKeys`].
+    /// For a new key [`AcquireError::TooManyKeys`], or [`AcquireError::Closed`].
     pub fn pause_until<Q: AsKey<K> + ?Sized>(&self, key: &Q, time: impl Into<Instant>) -> Result<(), AcquireError> {
         self.hold(key)?.get().pause_until(time);
         Ok(())
@@ -354,7 +354,8 @@ impl<K: Hash> Keyed<K> {
         })
     }
 
-    /// Refuses every later request, of all keys, with [`AcquireError::Closed`]. All that wait are still served.
+    /// Refuses every later request, of all keys, with [`AcquireError::Closed`]. All that wait are still served. From now on no
+    /// key is added, and keys are forgotten as before.
     pub fn close(&self) {
         self.table.close();
     }
@@ -388,7 +389,7 @@ impl<K: Hash> Keyed<K> {
     /// closed or has another rate or burst than those of the other keys, so this is how to give a key a rate of its own.
     ///
     /// # Errors
-    /// [`AcquireError::TooManyKeys`].
+    /// For a new key [`AcquireError::TooManyKeys`], or [`AcquireError::Closed`].
     pub fn limiter<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> Result<Limiter, AcquireError> {
         self.table.limiter(key).map_err(|denied| AcquireError::new(denied, &Cost::One(0)))
     }

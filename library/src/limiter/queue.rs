@@ -264,22 +264,24 @@ impl Queue {
 
     /// Whether the [`FastPath`](super::fast_path::FastPath) may grant in place of this queue.
     pub(crate) fn is_plain(&self) -> bool {
+        self.is_at_rest() && !self.closed && self.places.is_none()
+    }
+
+    fn is_at_rest(&self) -> bool {
         self.list.is_empty()
             && self.lag == 0
             && !self.is_paused()
-            && !self.closed
-            && self.places.is_none()
             && self.limits.latest() <= self.now
             && !self.limits.has_open()
     }
 
-    /// Whether a new queue with the same limits would go on like this one.
+    /// Whether a new queue with the same limits would go on like this one, if it was closed, too.
     pub(crate) fn is_idle(&mut self, now: Nanos, effects: &mut Effects) -> bool {
         self.advance(now, effects);
         if self.asks_at() == self.now {
             self.lag = 0;
         }
-        self.is_plain()
+        self.is_at_rest()
     }
 
     /// Grants what is due at `now`, and times out waiters whose deadline has passed.

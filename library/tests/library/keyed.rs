@@ -621,3 +621,28 @@ fn after_closing_who_waits_for_its_turn_is_served_and_the_others_are_refused_at_
     assert_eq!(refused(1), Poll::Ready(Err(AcquireError::Closed)));
     assert_eq!(pass(&clock, &mut waits, 1..=40), [(1, 10), (2, 20), (3, 30)]);
 }
+
+#[test]
+fn a_closed_table_forgets_its_keys_and_adds_none() {
+    for within in [false, true] {
+        let clock = FakeClock::at(0);
+        let builder = || built(&["1/s,burst=1"]).timer(Arc::new(clock.clone()));
+        let all = built(&["1000/s,burst=1000"]).timer(Arc::new(clock.clone())).build().unwrap();
+        let keyed: Keyed<String> = if within { builder().keyed_within(&all) } else { builder().keyed() }.unwrap();
+        keyed.try_acquire("k", 1).unwrap();
+        let mut waits = Waits::new();
+        asks(&keyed, &mut waits, 1, 1);
+        keyed.close();
+        let closed = Err(AcquireError::Closed);
+        assert_eq!(poll_once(&mut Box::pin(keyed.acquire("new", 1))), Poll::Ready(closed.clone()));
+        assert_eq!(keyed.blocking_acquire("new", 1), closed);
+        assert_eq!(keyed.try_acquire_to_settle("new", 1).map(drop), closed);
+        assert_eq!(keyed.limiter("new").map(drop), closed);
+        assert_eq!(keyed.len(), 1);
+        assert_eq!(pass(&clock, &mut waits, 1..=20), [(1, 10)]);
+        drop(keyed.limiter("k").unwrap());
+        clock.advance(10 * SECOND);
+        keyed.forget_idle();
+        assert!(keyed.is_empty(), "within: {within}");
+    }
+}

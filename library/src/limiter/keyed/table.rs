@@ -112,7 +112,7 @@ impl<K: Hash> Part<K> {
         // Nobody can clone it meanwhile. What others did before they let go of it happened before this.
         fence(Ordering::Acquire);
         let (state, now) = limiter.shared.with(|queue, now, effects| {
-            let is_idle = queue.is_idle(now, effects);
+            let is_idle = queue.is_idle(now, effects) && queue.is_closed() == self.is_closed;
             Some((self.limits.each.state_of(&queue.limits).filter(|_| is_idle)?, now))
         })?;
         self.in_order(now);
@@ -346,6 +346,9 @@ impl<K: Hash> Table<K> {
         cost: Option<u64>,
         waits: bool,
     ) -> Result<Option<Limiter>, Denied> {
+        if part.is_closed {
+            return Err(Denied::Closed);
+        }
         let mut state = part.limits.each.fresh();
         let taken = take(&part.limits.each, &mut state, part.latest, cost);
         if !waits {
