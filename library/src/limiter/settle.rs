@@ -32,7 +32,7 @@ pub struct Granted {
 
 /// Waits for units that will be settled, see [`Limiter::acquire_to_settle`]. If dropped unfinished, it takes nothing.
 ///
-/// If polled again after it returned a grant, it fails with [`AcquireError::Finished`].
+/// If polled or blocked on again after it returned a grant, it fails with [`AcquireError::Finished`].
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireToSettle {
     acquire: AcquireOwned,
@@ -182,13 +182,18 @@ impl AcquireToSettle {
     /// # Errors
     /// As the future, except [`AcquireError::NoTimer`].
     pub fn block(mut self) -> Result<Granted, AcquireError> {
-        self.acquire.block_on()?;
-        Ok(self.granted())
+        let waited = self.acquire.block_on();
+        self.granted(waited)
     }
 
-    fn granted(&mut self) -> Granted {
-        let cost = self.acquire.costs().parts().unwrap_or(Cost::One(0));
-        Granted { shared: Arc::clone(&self.shared), cost, grant: self.acquire.opened(), also: None }
+    /// The grant, once.
+    fn granted(&mut self, waited: Result<(), AcquireError>) -> Result<Granted, AcquireError> {
+        waited?;
+        if std::mem::replace(&mut self.is_given, true) {
+            return Err(AcquireError::Finished);
+        }
+        let cost = self.acquire.costs().parts()?;
+        Ok(Granted { shared: Arc::clone(&self.shared), cost, grant: self.acquire.opened(), also: None })
     }
 }
 
@@ -196,12 +201,7 @@ impl Future for AcquireToSettle {
     type Output = Result<Granted, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.is_given {
-            return Poll::Ready(Err(AcquireError::Finished));
-        }
-        let polled = Pin::new(&mut self.acquire).poll(context);
-        self.is_given = matches!(polled, Poll::Ready(Ok(())));
-        polled.map_ok(|()| self.granted())
+        Pin::new(&mut self.acquire).poll(context).map(|waited| self.granted(waited))
     }
 }
 

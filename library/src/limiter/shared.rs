@@ -303,7 +303,7 @@ impl Wait {
 
     /// Blocks this thread.
     pub(crate) fn block(&mut self, shared: &Shared) -> Result<(), Denied> {
-        if self.takes_fast(shared) {
+        if matches!(self.stage, Stage::Fresh) && self.takes_fast(shared) {
             self.stage = Stage::Done(Ok(()));
             return Ok(());
         }
