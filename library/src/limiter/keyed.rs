@@ -342,15 +342,14 @@ impl<K: Hash> Keyed<K> {
     /// # Errors
     /// As for [`Builder::build`]. Nothing is changed then.
     pub fn set_limits(&self, to: &Builder) -> Result<(), BuildError> {
-        self.table.set_limits(to.place()?, |_, now| to.limits(now))
+        let place = to.place()?;
+        self.table.set_limits(|_, _, now| Ok((to.limits(now)?, place)))
     }
 
     fn change(&self, change: impl Fn(&mut Limits, Nanos, usize)) -> Result<(), BuildError> {
-        let place = self.table.place().ok_or(BuildError::NoBucket)?;
-        self.table.set_limits(Some(place), |limits, now| {
-            let mut limits = limits.clone();
-            change(&mut limits, now, place);
-            Ok(limits)
+        self.table.set_limits(|mut limits, place, now| {
+            change(&mut limits, now, place.ok_or(BuildError::NoBucket)?);
+            Ok((limits, place))
         })
     }
 

@@ -34,6 +34,13 @@ struct Locked {
     alarm: (Option<Nanos>, bool),
 }
 
+/// What follows once no lock is held: it runs the caller's code.
+#[must_use]
+pub(crate) struct After {
+    rearm: bool,
+    effects: Effects,
+}
+
 impl Shared {
     /// `make` gets the time now.
     pub(crate) fn new<E>(time: Time, make: impl FnOnce(Nanos) -> Result<Queue, E>) -> Result<Arc<Self>, E> {
@@ -59,27 +66,36 @@ impl Shared {
 
     /// Like [`with`](Self::with). If the timer has `fired`, it has to be set again in any case.
     fn with_timer<R>(&self, fired: bool, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
+        let (result, mut after) = self.change(action);
+        after.rearm |= fired;
+        self.follow(after);
+        result
+    }
+
+    /// Like [`with`](Self::with), but leaves to the caller what [follows](Self::follow).
+    pub(crate) fn change<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> (R, After) {
         let now = self.time.now();
         let mut effects = Effects::default();
-        let (result, rearm) = {
-            let mut locked = lock(&self.queue);
-            self.fast_path.close(&mut locked.queue.limits, now);
-            let now = self.fast_path.in_order(now);
-            let result = action(&mut locked.queue, now, &mut effects);
-            if locked.queue.is_plain() {
-                self.fast_path.open(&locked.queue.limits);
-            }
-            let alarm = (locked.queue.alarm(), locked.queue.waiters() > 0);
-            let rearm = std::mem::replace(&mut locked.alarm, alarm) != alarm;
-            (result, rearm || fired)
-        };
+        let mut locked = lock(&self.queue);
+        self.fast_path.close(&mut locked.queue.limits, now);
+        let now = self.fast_path.in_order(now);
+        let result = action(&mut locked.queue, now, &mut effects);
+        if locked.queue.is_plain() {
+            self.fast_path.open(&locked.queue.limits);
+        }
+        let alarm = (locked.queue.alarm(), locked.queue.waiters() > 0);
+        let rearm = std::mem::replace(&mut locked.alarm, alarm) != alarm;
+        (result, After { rearm, effects })
+    }
+
+    /// Sets the timers and wakes the waiters.
+    pub(crate) fn follow(&self, after: After) {
         let mut panics = Panics::default();
-        if rearm {
+        if after.rearm {
             panics.hold(|| _ = self.set_timers());
         }
-        effects.run();
+        after.effects.run();
         panics.resume();
-        result
     }
 
     pub(crate) fn time_until(&self, cost: &Cost) -> Result<Duration, Denied> {

@@ -3,12 +3,12 @@
 use crate::limiters::{ms, poll_once};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{Clock, FakeClock, SECOND};
@@ -645,4 +645,65 @@ fn a_closed_table_forgets_its_keys_and_adds_none() {
         keyed.forget_idle();
         assert!(keyed.is_empty(), "within: {within}");
     }
+}
+
+/// Each third reading of it takes a while, so that others come in between.
+#[derive(Default)]
+struct SlowClock(AtomicU64);
+
+impl Clock for SlowClock {
+    fn now(&self) -> u64 {
+        if self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
+            thread::sleep(Duration::from_micros(20));
+        }
+        0
+    }
+
+    fn wake_at(&self, _: u64, _: &Waker) {}
+}
+
+#[test]
+fn changes_at_the_same_time_leave_all_keys_with_the_same_limits() {
+    let keyed: Keyed<String> = built(&["1/s,burst=1"]).timer(Arc::new(SlowClock::default())).keyed().unwrap();
+    let keys: Vec<_> = (0..300).map(|key| key.to_string()).collect();
+    keys.iter().for_each(|key| keyed.try_acquire(key, 1).unwrap());
+    let _held: Vec<_> = keys.iter().take(200).map(|key| keyed.limiter(key.as_str()).unwrap()).collect();
+    for round in 1..20 {
+        let together = Barrier::new(2);
+        thread::scope(|scope| {
+            for rate in [2 * round, 2 * round + 1] {
+                let (keyed, together) = (&keyed, &together);
+                scope.spawn(move || {
+                    together.wait();
+                    keyed.set_rate(rate, ms(1000)).unwrap();
+                });
+            }
+        });
+        let times: BTreeSet<_> = keys.iter().map(|key| keyed.time_until(key.as_str(), 1).unwrap()).collect();
+        assert_eq!(times.len(), 1, "round {round}: {times:?}");
+    }
+}
+
+/// A waker is code of the caller, which may do anything.
+#[test]
+fn a_waker_that_changes_the_limits_of_all_keys_changes_all_of_them() {
+    struct Changes(Keyed<String>, AtomicBool);
+    impl Wake for Changes {
+        fn wake(self: Arc<Self>) {
+            if !self.1.swap(true, Ordering::Relaxed) {
+                self.0.set_limits(&built(&["8/s,window"])).unwrap();
+            }
+        }
+    }
+    let (keyed, _clock) = keyed(1, 1);
+    let keys: Vec<_> = (0..300).map(|key| key.to_string()).collect();
+    keys.iter().for_each(|key| keyed.try_acquire(key, 1).unwrap());
+    let waker = Waker::from(Arc::new(Changes(keyed.clone(), AtomicBool::new(false))));
+    let mut waits: Vec<_> = keys.iter().map(|key| Box::pin(keyed.acquire(key.as_str(), 1))).collect();
+    for wait in &mut waits {
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    keyed.set_limits(&built(&["9/s,window"])).unwrap(); // A window knows nothing of what a bucket has granted.
+    assert!(waits.iter_mut().all(|wait| poll_once(wait) == Poll::Ready(Ok(()))));
+    assert!(keys.iter().all(|key| keyed.available(key.as_str()) == 7), "the last change allows 8");
 }
