@@ -86,7 +86,7 @@ impl KeyLimits {
     /// The limits of a key in this state, which from now on are those of `to`.
     fn changed(&self, state: &Thin, to: &Limits, now: Nanos) -> Limits {
         let mut limits = self.each.limits(state, now);
-        limits.replace(now, to.clone(), &[]);
+        limits.replace(now, to.clone(), &[], 0);
         limits
     }
 }

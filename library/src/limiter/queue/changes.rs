@@ -79,6 +79,11 @@ impl Queue {
         self.floor > self.now
     }
 
+    /// What the head gathers for.
+    fn waiting(&self) -> Cost {
+        self.head().map_or(Cost::One(0), |(_, head)| head.cost.clone())
+    }
+
     /// `None` if no rate can be changed.
     pub(crate) fn set_rate(&mut self, now: Nanos, rate: Rate, effects: &mut Effects) -> Option<()> {
         let (place, at) = (self.rules.place?, self.settle(now, effects));
@@ -90,7 +95,7 @@ impl Queue {
     /// `None` if no burst can be changed.
     pub(crate) fn set_burst(&mut self, now: Nanos, burst: NonZeroU64, effects: &mut Effects) -> Option<()> {
         let (place, at) = (self.rules.place?, self.settle(now, effects));
-        self.limits.set_burst(at, place, burst);
+        self.limits.set_burst_for(at, place, burst, &self.waiting());
         self.limits_changed(effects);
         Some(())
     }
@@ -105,7 +110,7 @@ impl Queue {
         effects: &mut Effects,
     ) -> Result<(), E> {
         let at = self.settle(now, effects);
-        self.limits.replace(at, make(at)?, &[]);
+        self.limits.replace(at, make(at)?, &[], &self.waiting());
         self.rules.place = place;
         self.limits_changed(effects);
         Ok(())
