@@ -666,7 +666,7 @@ impl Clock for SlowClock {
 fn changes_at_the_same_time_leave_all_keys_with_the_same_limits() {
     let keyed: Keyed<String> = built(&["1/s,burst=1"]).timer(Arc::new(SlowClock::default())).keyed().unwrap();
     let keys: Vec<_> = (0..300).map(|key| key.to_string()).collect();
-    keys.iter().for_each(|key| keyed.try_acquire(key, 1).unwrap());
+    keys.iter().try_for_each(|key| keyed.try_acquire(key, 1)).unwrap();
     let _held: Vec<_> = keys.iter().take(200).map(|key| keyed.limiter(key.as_str()).unwrap()).collect();
     for round in 1..20 {
         let together = Barrier::new(2);
@@ -697,7 +697,7 @@ fn a_waker_that_changes_the_limits_of_all_keys_changes_all_of_them() {
     }
     let (keyed, _clock) = keyed(1, 1);
     let keys: Vec<_> = (0..300).map(|key| key.to_string()).collect();
-    keys.iter().for_each(|key| keyed.try_acquire(key, 1).unwrap());
+    keys.iter().try_for_each(|key| keyed.try_acquire(key, 1)).unwrap();
     let waker = Waker::from(Arc::new(Changes(keyed.clone(), AtomicBool::new(false))));
     let mut waits: Vec<_> = keys.iter().map(|key| Box::pin(keyed.acquire(key.as_str(), 1))).collect();
     for wait in &mut waits {

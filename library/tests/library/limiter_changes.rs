@@ -263,7 +263,8 @@ async fn yielding_keeps_the_place_and_costs_no_rate() {
 /// Law 2: it waits until the rate has paid the excess, and the bucket is empty then. Half of it is there when limits change.
 #[test]
 fn a_waiter_above_the_burst_keeps_what_it_has_gathered_when_limits_change() {
-    let changes: [(fn(&Limiter), u64); 7] = [
+    type Change = fn(&Limiter);
+    let changes: [(Change, u64); 7] = [
         (|_| (), 90),
         (|limiter| limiter.set_burst(5).unwrap(), 90),
         (|limiter| limiter.set_burst(200).unwrap(), 90),
