@@ -33,12 +33,16 @@
 //! after another, on a thread of its own, `throttle-shared`, so no executor is blocked. The thread ends with the last clone.
 //!
 //! A grant that is used too late is not used: see [`Store::is_too_late`]. Then the request takes another.
-//! If the server is away, a request fails after three seconds with an error that [may pass](StoreError::may_pass).
+//! If the server is away, a request fails after three seconds with an error that [may pass](StoreError::may_pass), and with it
+//! all that were sent until then.
+//!
+//! If the bucket keeps `jobs=`, a request counts as running until what it [took](Taken) is dropped. While as many run as may, others
+//! ask again 200 times a second, on a server four times: so here they are not granted in the order in which they came.
 
-use crate::clock::{Clock, Nanos, Unpark};
-use crate::limits::{CostList, Grant, OfKey, Policy, PolicyError, Take};
+use crate::clock::{Clock, MILLISECOND, Nanos, Unpark};
+use crate::limits::{CostList, Grant, OfKey, Policy, PolicyError, Refusal, Take};
 use crate::rate::{Limit, nanos};
-use crate::store::{File, Named, Patience, Redis, Store, StoreError, folder_of_buckets};
+use crate::store::{File, Named, Patience, Redis, RedisError, Store, StoreError, folder_of_buckets};
 use std::ffi::OsStr;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -46,19 +50,23 @@ use std::pin::{Pin, pin};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 type AnyStore = dyn Store + Send + Sync;
 
-/// What the thread does with the bucket.
-type Job = Box<dyn FnOnce(&AnyStore) + Send>;
+/// What the thread does with the bucket, or says if the server is away, and when it was sent. Returns how the server is away, if it
+/// is.
+type Job = (Instant, Box<dyn FnOnce(Result<&AnyStore, RedisError>) -> Option<RedisError> + Send>);
 
 /// A grant that is used this much later may be too late: the bucket is asked.
 const LATE: Nanos = 1_000_000;
 
 /// A server that counts what runs hears of us about so often.
 const HERE: Duration = Duration::from_secs(2);
+
+/// How often it is asked whether another may run: of a file, and of a server.
+const ROOM: [Nanos; 2] = [5 * MILLISECOND, 250 * MILLISECOND];
 
 /// A bucket that other processes use, too. Clones share one connection. See the [module](self).
 #[derive(Clone)]
@@ -218,8 +226,7 @@ impl Shared {
     /// The future's: [`StoreError`]
     pub fn pause_for(&self, time: Duration) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         let until = self.store.clock().now().saturating_add(nanos(time));
-        let held = self.job(move |store| store.hold_until(until));
-        async move { held.await? }
+        self.job(move |store| store.hold_until(until))
     }
 
     /// Whole units that could be taken now.
@@ -227,8 +234,7 @@ impl Shared {
     /// # Errors
     /// The future's: [`StoreError`]
     pub fn available(&self) -> impl Future<Output = Result<u64, StoreError>> + Send + use<> {
-        let view = self.job(|store| store.view().map(|view| view.available));
-        async move { view.await? }
+        self.job(|store| store.view().map(|view| view.available))
     }
 
     /// The bucket itself, for all else that it can do. Its calls block until the bucket has answered.
@@ -247,19 +253,27 @@ impl Shared {
         let now = self.store.clock().now();
         let latest = limit.map_or(Nanos::MAX, |limit| now.saturating_add(nanos(limit)));
         let (shared, costs) = (self.clone(), Box::<[u64]>::from(costs));
-        let mut sent = shared.send(&costs, latest, is_open);
+        let mut sent = shared.send(&costs, latest, is_open, false);
         async move {
+            let clock = shared.store.clock();
             loop {
-                let mut taken = sent.await??;
-                taken.wait().await;
-                let (grant, late) = (taken.grant, shared.store.clock().now().saturating_sub(taken.grant.at));
-                let asked = taken.take.clone();
-                if late < LATE || !shared.job(move |store| store.is_too_late(&grant, &asked)).await? {
-                    taken.stage = if is_open { Stage::Open } else { Stage::Settled };
-                    return Ok(taken);
+                let answer = sent.await;
+                let is_busy = matches!(answer, Err(StoreError::Refused(Refusal::Busy))) && clock.now() < latest;
+                if is_busy {
+                    let room = clock.now().saturating_add(ROOM[usize::from(shared.store.is_remote())]);
+                    sleep_until(clock, room.min(latest)).await;
+                } else {
+                    let mut taken = answer?;
+                    taken.wait().await;
+                    let (grant, late) = (taken.grant, clock.now().saturating_sub(taken.grant.at));
+                    let asked = taken.take.clone();
+                    if late < LATE || !shared.job(move |store| Ok(store.is_too_late(&grant, &asked))).await? {
+                        taken.stage = if is_open { Stage::Open } else { Stage::Settled };
+                        return Ok(taken);
+                    }
+                    taken.stage = Stage::Settled; // The bucket knows that it was not used.
                 }
-                taken.stage = Stage::Settled; // The bucket knows that it was not used.
-                sent = shared.send(&costs, latest, is_open);
+                sent = shared.send(&costs, latest, is_open, is_busy);
             }
         }
     }
@@ -271,21 +285,40 @@ impl Shared {
         Shared { key: Some(key.as_ref().into()), ..self.clone() }
     }
 
-    /// Has the bucket grant these costs. If nobody receives the grant, it is given back.
-    fn send(&self, costs: &[u64], latest: Nanos, is_open: bool) -> Answer<Result<Taken, StoreError>> {
+    /// Has the bucket grant these costs. If nobody receives the grant, it is given back. If it `was_busy`, it is asked only if
+    /// another may run meanwhile.
+    fn send(&self, costs: &[u64], latest: Nanos, is_open: bool, was_busy: bool) -> Answer<Taken> {
         let (shared, costs) = (self.clone(), Box::<[u64]>::from(costs));
         self.job(move |store| {
             let take = Take { latest, is_open, ..asked(store, shared.key.clone(), &costs) };
+            if was_busy {
+                store.sync()?;
+                if store.is_busy(shared.key.as_deref().unwrap_or_default(), [0; 2]) {
+                    return Err(Refusal::Busy.into());
+                }
+            }
             let (grant, _) = store.take_as(take.clone())?;
             Ok(Taken { shared, grant, take, stage: Stage::Waits })
         })
     }
 
     /// Does something with the bucket, after all that was sent before.
-    fn job<T: Send + 'static>(&self, act: impl FnOnce(&AnyStore) -> T + Send + 'static) -> Answer<T> {
+    fn job<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&AnyStore) -> Result<T, StoreError> + Send + 'static,
+    ) -> Answer<T> {
         let (answer, received) = oneshot::channel();
+        let job = move |store: Result<&AnyStore, RedisError>| {
+            let done = store.map_err(StoreError::Redis).and_then(act);
+            let away = match &done {
+                Err(StoreError::Redis(error)) if error.may_pass() => Some(error.clone()),
+                _ => None,
+            };
+            let _ = answer.send(done);
+            away
+        };
         // The thread lives as long as this does.
-        let _ = self.jobs.send(Box::new(move |store| _ = answer.send(act(store))));
+        let _ = self.jobs.send((Instant::now(), Box::new(job)));
         Answer(received)
     }
 }
@@ -307,13 +340,13 @@ fn charged(store: &AnyStore, take: &Take) -> Box<[u64]> {
 }
 
 /// What the thread will answer.
-struct Answer<T>(oneshot::Receiver<T>);
+struct Answer<T>(oneshot::Receiver<Result<T, StoreError>>);
 
 impl<T> Future for Answer<T> {
     type Output = Result<T, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map_err(|_| StoreError::Stopped)
+        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or(Err(StoreError::Stopped)))
     }
 }
 
@@ -330,12 +363,11 @@ impl Taken {
     /// # Errors
     /// The future's: [`StoreError`]; it is not settled then.
     pub fn settle(mut self, real: &[u64]) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
-        let settled = self.settle_at(Some(real.into()));
-        async move { settled.await? }
+        self.settle_at(Some(real.into()))
     }
 
     /// Settles it at what it really cost, or, without that, at what it was charged.
-    fn settle_at(&mut self, real: Option<Box<[u64]>>) -> Answer<Result<(), StoreError>> {
+    fn settle_at(&mut self, real: Option<Box<[u64]>>) -> Answer<()> {
         let (grant, take) = (self.grant, self.take.clone());
         self.stage = Stage::Settled;
         self.shared.job(move |store| {
@@ -351,7 +383,7 @@ impl Taken {
             sleep_until(clock, look).await;
             let (grant, take) = (self.grant, self.take.clone());
             // If the bucket does not answer, the time told before is still good.
-            if let Ok(Ok(found)) = self.shared.job(move |store| store.look(&grant, &take)).await {
+            if let Ok(found) = self.shared.job(move |store| store.look(&grant, &take)).await {
                 self.grant = found;
             }
         }
@@ -373,9 +405,10 @@ impl Drop for Taken {
     }
 }
 
-/// Does the requests one after the other. A server forgets what runs of a process that it has not heard of for 12 s, so it is
-/// told in between.
+/// Does the requests one after the other. What was sent before the server was found to be away fails with that: each request waits
+/// once for a silent server. A server forgets what runs of a process that it has not heard of for 12 s, so it is told in between.
 fn serve(bucket: &AnyStore, received: &Receiver<Job>) {
+    let mut away: Option<(Instant, RedisError)> = None;
     loop {
         let job = if bucket.is_remote() && bucket.policy().counts_jobs() {
             received.recv_timeout(HERE)
@@ -383,7 +416,10 @@ fn serve(bucket: &AnyStore, received: &Receiver<Job>) {
             received.recv().map_err(RecvTimeoutError::from)
         };
         match job {
-            Ok(job) => job(bucket),
+            Ok((sent, job)) => match &away {
+                Some((found, error)) if sent <= *found => drop(job(Err(error.clone()))),
+                _ => away = job(Ok(bucket)).map(|error| (Instant::now(), error)),
+            },
             // Best effort: if the server does not answer now, it may the next time.
             Err(RecvTimeoutError::Timeout) => drop(bucket.sync()),
             Err(RecvTimeoutError::Disconnected) => return,

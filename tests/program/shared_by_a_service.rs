@@ -131,6 +131,45 @@ fn what_a_service_holds_counts_as_running() {
 }
 
 #[test]
+fn a_request_waits_until_another_may_run() {
+    on_each("1000/s,burst=1000,jobs=1", |bucket, shared| {
+        let held = shared.blocking_take_to_settle(&[1]).unwrap();
+        let refused = |limit| shared.blocking_take_timeout(&[1], Duration::from_millis(limit)).unwrap_err();
+        for limit in [0, 300] {
+            let begun = Instant::now();
+            assert!(matches!(refused(limit), StoreError::Refused(Refusal::Busy)), "{bucket}");
+            assert!(begun.elapsed() >= Duration::from_millis(limit));
+        }
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| shared.blocking_take(&[1]));
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!waits.is_finished(), "{bucket}");
+            drop(held);
+            waits.join().unwrap().unwrap();
+        });
+    });
+}
+
+#[test]
+fn each_request_to_a_silent_server_fails_within_its_own_patience() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let shared = Shared::with_limits(redis.bucket("b"), &["1000/s,burst=1000".parse().unwrap()]).unwrap();
+    shared.blocking_take(&[1]).unwrap();
+    redis.tell::<()>(&["CLIENT", "PAUSE", "60000", "ALL"]);
+    let begun = Instant::now();
+    let requests: Vec<_> = (0..5).map(|_| shared.take(&[1])).collect();
+    for request in requests {
+        let failed = block_on(request).unwrap_err();
+        assert!(failed.may_pass() && failed.to_string().contains("no answer within 3 s"), "{failed}");
+    }
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(3) && took < Duration::from_millis(4500), "{took:?}");
+    // What is sent after that is a try of its own.
+    assert!(shared.blocking_take(&[1]).is_err());
+    assert!(begun.elapsed() >= took + Duration::from_secs(3));
+}
+
+#[test]
 fn a_service_says_what_is_wrong_with_its_bucket() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = folder.path().join("b");

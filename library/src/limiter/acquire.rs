@@ -48,6 +48,12 @@ impl<L: Borrow<Limiter>> AcquireFrom<L> {
         self.wait.opened()
     }
 
+    /// See [`Wait::admit`].
+    pub(super) fn admitted(mut self) -> Self {
+        self.wait.admit();
+        self
+    }
+
     /// Waits at most `limit` from now, including the time in the queue. If the wait would be longer even though no waiter
     /// before it leaves, it is refused at once. This changes nothing once the future has been polled.
     ///

@@ -31,4 +31,6 @@ pub struct Limiter {
 pub(super) struct Within {
     pub(super) turn: Limiter,
     pub(super) all: Limiter,
+    /// New requests need not wait for those that have the turn or wait for it.
+    pub(super) unfair: bool,
 }

@@ -300,7 +300,7 @@ impl<K: Hash> Keyed<K> {
     /// Grants the key nothing for `time` from now; see [`Limiter::pause_for`].
     ///
     /// # Errors
-    /// [`AcquireError::TooManyKeys`].
+    /// For a new key [`AcquireError::TooManyKeys`], or [`AcquireError::Closed`].
     pub fn pause_for<Q: AsKey<K> + ?Sized>(&self, key: &Q, time: Duration) -> Result<(), AcquireError> {
         self.hold(key)?.get().pause_for(time);
         Ok(())
@@ -309,7 +309,7 @@ impl<K: Hash> Keyed<K> {
     /// Like [`pause_for`](Self::pause_for), until `time`.
     ///
     /// # Errors
-    /// [`AcquireError::TooManyKeys`].
+    /// For a new key [`AcquireError::TooManyKeys`], or [`AcquireError::Closed`].
     pub fn pause_until<Q: AsKey<K> + ?Sized>(&self, key: &Q, time: impl Into<Instant>) -> Result<(), AcquireError> {
         self.hold(key)?.get().pause_until(time);
         Ok(())
@@ -342,19 +342,19 @@ impl<K: Hash> Keyed<K> {
     /// # Errors
     /// As for [`Builder::build`]. Nothing is changed then.
     pub fn set_limits(&self, to: &Builder) -> Result<(), BuildError> {
-        self.table.set_limits(to.place()?, |_, now| to.limits(now))
+        let place = to.place()?;
+        self.table.set_limits(|_, _, now| Ok((to.limits(now)?, place)))
     }
 
     fn change(&self, change: impl Fn(&mut Limits, Nanos, usize)) -> Result<(), BuildError> {
-        let place = self.table.place().ok_or(BuildError::NoBucket)?;
-        self.table.set_limits(Some(place), |limits, now| {
-            let mut limits = limits.clone();
-            change(&mut limits, now, place);
-            Ok(limits)
+        self.table.set_limits(|mut limits, place, now| {
+            change(&mut limits, now, place.ok_or(BuildError::NoBucket)?);
+            Ok((limits, place))
         })
     }
 
-    /// Refuses every later request, of all keys, with [`AcquireError::Closed`]. All that wait are still served.
+    /// Refuses every later request, of all keys, with [`AcquireError::Closed`]. All that wait are still served. From now on no
+    /// key is added, and keys are forgotten as before.
     pub fn close(&self) {
         self.table.close();
     }
@@ -388,7 +388,7 @@ impl<K: Hash> Keyed<K> {
     /// closed or has another rate or burst than those of the other keys, so this is how to give a key a rate of its own.
     ///
     /// # Errors
-    /// [`AcquireError::TooManyKeys`].
+    /// For a new key [`AcquireError::TooManyKeys`], or [`AcquireError::Closed`].
     pub fn limiter<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> Result<Limiter, AcquireError> {
         self.table.limiter(key).map_err(|denied| AcquireError::new(denied, &Cost::One(0)))
     }

@@ -113,7 +113,7 @@ impl Queue {
     /// Grants now, or adds the waiter to the queue.
     pub(crate) fn join(&mut self, now: Nanos, waiter: &Waiter<'_>, effects: &mut Effects) -> Result<Joined, Denied> {
         if waiter.yields {
-            self.check(waiter.cost)?;
+            self.check_entry(waiter.cost, effects)?;
             self.advance(now, effects);
         } else if self.take_now(now, waiter.cost, effects)? {
             return Ok(Joined::Granted);
@@ -264,22 +264,24 @@ impl Queue {
 
     /// Whether the [`FastPath`](super::fast_path::FastPath) may grant in place of this queue.
     pub(crate) fn is_plain(&self) -> bool {
+        self.is_at_rest() && !self.closed && self.places.is_none()
+    }
+
+    fn is_at_rest(&self) -> bool {
         self.list.is_empty()
             && self.lag == 0
             && !self.is_paused()
-            && !self.closed
-            && self.places.is_none()
             && self.limits.latest() <= self.now
             && !self.limits.has_open()
     }
 
-    /// Whether a new queue with the same limits would go on like this one.
+    /// Whether a new queue with the same limits would go on like this one, if it was closed, too.
     pub(crate) fn is_idle(&mut self, now: Nanos, effects: &mut Effects) -> bool {
         self.advance(now, effects);
         if self.asks_at() == self.now {
             self.lag = 0;
         }
-        self.is_plain()
+        self.is_at_rest()
     }
 
     /// Grants what is due at `now`, and times out waiters whose deadline has passed.
@@ -298,10 +300,17 @@ impl Queue {
         self.now = self.now.max(now);
     }
 
+    /// Whether a new request may ask for this much.
     pub(crate) fn check(&self, cost: &Cost) -> Result<(), Denied> {
-        if self.closed {
-            return Err(Denied::Closed);
-        }
+        if self.closed { Err(Denied::Closed) } else { self.check_size(cost) }
+    }
+
+    /// The same for a request that may have been let in earlier.
+    fn check_entry(&self, cost: &Cost, effects: &Effects) -> Result<(), Denied> {
+        if effects.is_admitted { self.check_size(cost) } else { self.check(cost) }
+    }
+
+    fn check_size(&self, cost: &Cost) -> Result<(), Denied> {
         let mut kinds = self.most.iter().enumerate();
         kinds.try_for_each(|(kind, &(at_once, ever))| match cost.of(kind) {
             cost if cost > at_once => Err(Denied::AboveBurst(kind, at_once)),
@@ -312,7 +321,7 @@ impl Queue {
 
     /// Grants `cost` now, if possible.
     fn take_now(&mut self, now: Nanos, cost: &Cost, effects: &mut Effects) -> Result<bool, Denied> {
-        self.check(cost)?;
+        self.check_entry(cost, effects)?;
         self.advance(now, effects);
         if cost.largest() == 0 && self.places.is_none() {
             return Ok(true);

@@ -4,7 +4,7 @@ use super::acquire::AcquireOwned;
 use super::costs::{Costs, IntoCosts};
 use super::error::AcquireError;
 use super::handle::Limiter;
-use super::queue::{Denied, Effects, Queue};
+use super::queue::{Effects, Queue};
 use super::shared::{Shared, Wait};
 use super::units::{Units, UnitsError};
 use crate::clock::Nanos;
@@ -32,15 +32,13 @@ pub struct Granted {
 
 /// Waits for units that will be settled, see [`Limiter::acquire_to_settle`]. If dropped unfinished, it takes nothing.
 ///
-/// If polled again after it returned a grant, it fails with [`AcquireError::Finished`].
+/// If polled or blocked on again after it returned a grant, it fails with [`AcquireError::Finished`].
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireToSettle {
     acquire: AcquireOwned,
     shared: Arc<Shared>,
     is_given: bool,
 }
-
-const NOTHING: Cost = Cost::One(0);
 
 impl Limiter {
     /// Like [`acquire`](Self::acquire), for a cost that is not known yet: `units` is an estimate, and
@@ -86,15 +84,14 @@ impl Limiter {
     /// As for [`try_acquire`](Self::try_acquire).
     pub fn try_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
         let cost = costs.into_costs().parts()?;
-        self.take_now(&cost).map_err(|denied| AcquireError::new(denied, &cost))
-    }
-
-    pub(super) fn take_now(&self, cost: &Cost) -> Result<Granted, Denied> {
         let taken = self.shared.with(|queue, now, effects| {
             effects.opens = true;
-            queue.try_take(now, cost, effects).map(|()| effects.opened.take())
+            queue.try_take(now, &cost, effects).map(|()| effects.opened.take())
         });
-        taken.map(|grant| Granted { shared: Arc::clone(&self.shared), cost: cost.clone(), grant, also: None })
+        match taken {
+            Ok(grant) => Ok(Granted { shared: Arc::clone(&self.shared), cost, grant, also: None }),
+            Err(denied) => Err(AcquireError::new(denied, &cost)),
+        }
     }
 }
 
@@ -126,32 +123,30 @@ impl Granted {
         let (real, grant) = (real.into_costs().parts()?, self.grant.take());
         self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| match grant {
             Some(grant) => queue.settle_grant(now, &grant, [&self.cost, &real], effects),
-            // It cost nothing, or it was taken as a debt.
+            // It cost nothing.
             None => queue.reconcile(now, [&real, &self.cost], effects),
         });
         self.also.take().map_or(Ok(()), |also| also.settle(Costs::of_parts(real)))
     }
 
-    /// The same units, taken together with those of another limiter.
-    pub(super) fn beside(mut self, also: Granted) -> Self {
+    /// Settled together with what another limiter granted.
+    pub(super) fn with(mut self, also: Granted) -> Self {
         self.also = Some(Box::new(also));
         self
     }
 
-    /// The same units, but taken only now, together with those of another limiter. If others took them, they are a debt.
-    pub(super) fn taken_again(mut self, also: Granted) -> Self {
-        let grant = self.grant.take();
-        self.grant = self.shared.with(|queue, now, effects| {
-            if let Some(grant) = grant {
-                queue.settle_grant(now, &grant, [&self.cost, &NOTHING], effects);
-            }
-            effects.opens = true;
-            if queue.try_take(now, &self.cost, effects).is_err() {
-                queue.reconcile(now, [&self.cost, &NOTHING], effects);
-            }
-            effects.opened.take()
-        });
-        self.beside(also)
+    /// The same units, but taken only when another limiter granted them after a wait. `None` if they are not there any more,
+    /// for example because of a pause: then nothing is taken from either.
+    pub(super) fn taken_again(mut self, also: Granted) -> Option<Self> {
+        let late = also.shared.time.now().saturating_sub(also.at());
+        let grant = self.grant.take()?;
+        self.grant = self.shared.with(|queue, now, effects| queue.charge_again(now, late, &grant, &self.cost, effects));
+        if self.grant.is_some() {
+            return Some(self.with(also));
+        }
+        // 0 is a valid amount.
+        let _ = also.settle(0);
+        None
     }
 }
 
@@ -166,6 +161,10 @@ impl Drop for Granted {
 impl AcquireToSettle {
     pub(super) fn until(self, deadline: Option<Nanos>) -> Self {
         AcquireToSettle { acquire: self.acquire.until(deadline), ..self }
+    }
+
+    pub(super) fn admitted(self) -> Self {
+        AcquireToSettle { acquire: self.acquire.admitted(), ..self }
     }
 
     /// Waits at most `limit` from now; see [`AcquireFrom::timeout`](super::AcquireFrom::timeout).
@@ -183,13 +182,18 @@ impl AcquireToSettle {
     /// # Errors
     /// As the future, except [`AcquireError::NoTimer`].
     pub fn block(mut self) -> Result<Granted, AcquireError> {
-        self.acquire.block_on()?;
-        Ok(self.granted())
+        let waited = self.acquire.block_on();
+        self.granted(waited)
     }
 
-    fn granted(&mut self) -> Granted {
-        let cost = self.acquire.costs().parts().unwrap_or(Cost::One(0));
-        Granted { shared: Arc::clone(&self.shared), cost, grant: self.acquire.opened(), also: None }
+    /// The grant, once.
+    fn granted(&mut self, waited: Result<(), AcquireError>) -> Result<Granted, AcquireError> {
+        waited?;
+        if std::mem::replace(&mut self.is_given, true) {
+            return Err(AcquireError::Finished);
+        }
+        let cost = self.acquire.costs().parts()?;
+        Ok(Granted { shared: Arc::clone(&self.shared), cost, grant: self.acquire.opened(), also: None })
     }
 }
 
@@ -197,12 +201,7 @@ impl Future for AcquireToSettle {
     type Output = Result<Granted, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.is_given {
-            return Poll::Ready(Err(AcquireError::Finished));
-        }
-        let polled = Pin::new(&mut self.acquire).poll(context);
-        self.is_given = matches!(polled, Poll::Ready(Ok(())));
-        polled.map_ok(|()| self.granted())
+        Pin::new(&mut self.acquire).poll(context).map(|waited| self.granted(waited))
     }
 }
 

@@ -34,6 +34,13 @@ struct Locked {
     alarm: (Option<Nanos>, bool),
 }
 
+/// What follows once no lock is held: it runs the caller's code.
+#[must_use]
+pub(crate) struct After {
+    rearm: bool,
+    effects: Effects,
+}
+
 impl Shared {
     /// `make` gets the time now.
     pub(crate) fn new<E>(time: Time, make: impl FnOnce(Nanos) -> Result<Queue, E>) -> Result<Arc<Self>, E> {
@@ -59,27 +66,36 @@ impl Shared {
 
     /// Like [`with`](Self::with). If the timer has `fired`, it has to be set again in any case.
     fn with_timer<R>(&self, fired: bool, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
+        let (result, mut after) = self.change(action);
+        after.rearm |= fired;
+        self.follow(after);
+        result
+    }
+
+    /// Like [`with`](Self::with), but leaves to the caller what [follows](Self::follow).
+    pub(crate) fn change<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> (R, After) {
         let now = self.time.now();
         let mut effects = Effects::default();
-        let (result, rearm) = {
-            let mut locked = lock(&self.queue);
-            self.fast_path.close(&mut locked.queue.limits, now);
-            let now = self.fast_path.in_order(now);
-            let result = action(&mut locked.queue, now, &mut effects);
-            if locked.queue.is_plain() {
-                self.fast_path.open(&locked.queue.limits);
-            }
-            let alarm = (locked.queue.alarm(), locked.queue.waiters() > 0);
-            let rearm = std::mem::replace(&mut locked.alarm, alarm) != alarm;
-            (result, rearm || fired)
-        };
+        let mut locked = lock(&self.queue);
+        self.fast_path.close(&mut locked.queue.limits, now);
+        let now = self.fast_path.in_order(now);
+        let result = action(&mut locked.queue, now, &mut effects);
+        if locked.queue.is_plain() {
+            self.fast_path.open(&locked.queue.limits);
+        }
+        let alarm = (locked.queue.alarm(), locked.queue.waiters() > 0);
+        let rearm = std::mem::replace(&mut locked.alarm, alarm) != alarm;
+        (result, After { rearm, effects })
+    }
+
+    /// Sets the timers and wakes the waiters.
+    pub(crate) fn follow(&self, after: After) {
         let mut panics = Panics::default();
-        if rearm {
+        if after.rearm {
             panics.hold(|| _ = self.set_timers());
         }
-        effects.run();
+        after.effects.run();
         panics.resume();
-        result
     }
 
     pub(crate) fn time_until(&self, cost: &Cost) -> Result<Duration, Denied> {
@@ -191,6 +207,8 @@ pub(crate) struct Wait {
     cost: Cost,
     deadline: Option<Nanos>,
     stage: Stage,
+    /// It was let in before the queue was closed.
+    is_admitted: bool,
     /// For a grant that is [opened](crate::limits::Limits): where it is stored. That is not for the fast path.
     opened: Option<Box<Option<Grant>>>,
 }
@@ -204,12 +222,17 @@ enum Stage {
 
 impl Wait {
     pub(crate) fn new(cost: Cost) -> Self {
-        Wait { cost, deadline: None, stage: Stage::Fresh, opened: None }
+        Wait { cost, deadline: None, stage: Stage::Fresh, is_admitted: false, opened: None }
     }
 
     /// A wait for a grant that will be settled.
     pub(crate) fn to_settle(cost: Cost) -> Self {
         Wait { opened: Some(Box::default()), ..Wait::new(cost) }
+    }
+
+    /// It was let in earlier, and is granted even if the queue is closed meanwhile.
+    pub(crate) fn admit(&mut self) {
+        self.is_admitted = true;
     }
 
     /// It ends at this time. A wait that has begun keeps the deadline it has.
@@ -296,7 +319,7 @@ impl Wait {
 
     /// Blocks this thread.
     pub(crate) fn block(&mut self, shared: &Shared) -> Result<(), Denied> {
-        if self.takes_fast(shared) {
+        if matches!(self.stage, Stage::Fresh) && self.takes_fast(shared) {
             self.stage = Stage::Done(Ok(()));
             return Ok(());
         }
@@ -333,6 +356,7 @@ impl Wait {
         let waiter = Waiter { cost: &cost, deadline: self.deadline, waker, is_thread, yields };
         shared.with(|queue, now, effects| {
             effects.opens = self.opened.is_some();
+            effects.is_admitted = self.is_admitted;
             self.stage = match queue.join(now, &waiter, effects) {
                 Ok(Joined::Granted) => Stage::Done(Ok(())),
                 Ok(Joined::Waits(key)) => Stage::InQueue(key),

@@ -185,19 +185,25 @@ impl Terms {
         if now <= asked.max(level.at) {
             return Gap::NONE;
         }
-        let (gap, full) = (self.settle(level, asked), self.full());
+        let gap = self.settle(level, asked);
         *level = Level { amount: level.amount.saturating_add(self.gained(level.at, now)), at: now };
+        gap.then(self.cut_for(level, cost))
+    }
+
+    /// At `now`, what is above a full bucket is lost, except what a waiter that needs `cost` units has gathered.
+    pub(crate) fn spill(&self, level: &mut Level, now: Nanos, cost: u64) -> Gap {
+        self.settle(level, now).then(self.cut_for(level, cost))
+    }
+
+    /// Cuts off what is above a full bucket and not needed by a waiter of this cost.
+    fn cut_for(&self, level: &mut Level, cost: u64) -> Gap {
+        let full = self.full();
         let cut = level.cut(full.max(self.price(cost)));
-        gap.then(if level.amount > full {
+        if level.amount > full {
             Gap { lost: 0, ..cut }
         } else {
             Gap { room: full.saturating_sub(level.amount), ..cut }
-        })
-    }
-
-    /// No waiter needs more than a full bucket any more: at `now`, the excess is lost.
-    pub(crate) fn spill(&self, level: &mut Level, now: Nanos) -> Gap {
-        self.settle(level, now).then(level.cut(self.full()))
+        }
     }
 
     /// Adds `units` at `now`, up to the size.
@@ -354,7 +360,7 @@ impl Bucket {
     pub fn set_burst(&mut self, now: Nanos, burst: NonZeroU64) {
         self.terms.settle(&mut self.level, now);
         self.terms.burst = burst.get();
-        self.terms.spill(&mut self.level, now);
+        self.terms.spill(&mut self.level, now, 0);
     }
 }
 

@@ -110,7 +110,7 @@ impl Terms {
 
     /// Drops what a bucket holds above its size at `now`.
     pub(super) fn spill(&self, state: &mut State, now: Nanos) -> Gap {
-        if let Bucket(bucket) = self { bucket.spill(&mut state.level, now) } else { Gap::NONE }
+        if let Bucket(bucket) = self { bucket.spill(&mut state.level, now, 0) } else { Gap::NONE }
     }
 
     pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) -> Gap {

@@ -253,11 +253,16 @@ impl Limits {
     ///
     /// Does nothing if there is no bucket at `place`.
     pub fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64) {
+        self.set_burst_for(now, place, burst, 0);
+    }
+
+    /// The same while a waiter of these costs waits: it keeps what it has gathered.
+    pub(crate) fn set_burst_for(&mut self, now: Nanos, place: usize, burst: NonZeroU64, waiting: impl CostList) {
         self.asked = self.asked.max(now);
         if let Some(Terms::Bucket(from)) = self.fixed.terms.get(place) {
             self.change(place, *from, from.with_burst(burst.get()));
-            let asked = self.asked;
-            self.revise_bucket(place, |bucket, level| bucket.spill(level, asked));
+            let (asked, cost) = (self.asked, self.fixed.cost(place, waiting));
+            self.revise_bucket(place, |bucket, level| bucket.spill(level, asked, cost));
         }
     }
 
@@ -273,18 +278,18 @@ impl Limits {
     /// Replaces the limits by those of `policy` from `now` on. A limit at the same index and of the same kind keeps its
     /// credit or count, unless `fresh` is true at its index: then it starts anew. Grants keep their times.
     pub(crate) fn set(&mut self, now: Nanos, policy: &Policy, fresh: &[bool]) {
-        self.replace(now, Limits::new(policy, self.in_order(now)), fresh);
+        self.replace(now, Limits::new(policy, self.in_order(now)), fresh, 0);
     }
 
-    /// Like [`set`](Self::set), by limits that are as new.
-    pub(crate) fn replace(&mut self, now: Nanos, mut limits: Limits, fresh: &[bool]) {
+    /// Like [`set`](Self::set), by limits that are as new, while a waiter of these costs waits: it keeps what it has gathered.
+    pub(crate) fn replace(&mut self, now: Nanos, mut limits: Limits, fresh: &[bool], waiting: impl CostList) {
         let now = self.in_order(now);
         for (place, (from, old)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
             match (from, limits.fixed.terms.get(place)) {
                 _ if fresh.get(place) == Some(&true) => continue,
                 (Terms::Bucket(from), Some(Terms::Bucket(to))) => {
                     from.change(&mut old.level, now, to);
-                    to.spill(&mut old.level, now);
+                    to.spill(&mut old.level, now, limits.fixed.cost(place, waiting));
                 }
                 (Terms::Window(_), Some(Terms::Window(_))) => {}
                 _ => continue,

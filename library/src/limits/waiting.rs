@@ -187,7 +187,7 @@ impl Limits {
     /// No waiter is left: what refills left over is kept up to the size of the bucket.
     pub(crate) fn overflow(&mut self) {
         self.revise(|_, _, terms, state| match terms {
-            Terms::Bucket(bucket) if bucket.is_on_grid => bucket.spill(&mut state.level, 0), // At the time of the level.
+            Terms::Bucket(bucket) if bucket.is_on_grid => bucket.spill(&mut state.level, 0, 0), // At the time of the level.
             _ => Gap::NONE,
         });
     }

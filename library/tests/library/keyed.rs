@@ -3,12 +3,12 @@
 use crate::limiters::{ms, poll_once};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Waker};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{Clock, FakeClock, SECOND};
@@ -510,4 +510,200 @@ fn its_futures_and_itself_can_be_sent() {
     shared(&keyed);
     drop(sent(keyed.acquire("a", 1)));
     drop(sent(keyed.acquire_timeout("a", 1, ms(1))));
+}
+
+/// Keys with these limits within these of all, and the waiters' clock.
+fn keyed_within(of_key: &str, of_all: &str, oversize: Oversize) -> (Keyed<String>, Limiter, FakeClock) {
+    let clock = FakeClock::at(0);
+    let built = |limit| built(&[limit]).oversize(oversize).timer(Arc::new(clock.clone()));
+    let all = built(of_all).build().unwrap();
+    (built(of_key).keyed_within(&all).unwrap(), all, clock)
+}
+
+type Waits = Vec<(u64, Pin<Box<dyn Future<Output = Result<(), AcquireError>>>>)>;
+
+fn asks(keyed: &Keyed<String>, waits: &mut Waits, number: u64, units: u64) {
+    let mut wait: Pin<Box<dyn Future<Output = _>>> = Box::pin(keyed.acquire_owned("k".to_owned(), units));
+    assert!(poll_once(&mut wait).is_pending(), "{number} waits");
+    waits.push((number, wait));
+}
+
+/// In steps of 100 ms, each of which polls all that wait: the number and tenth of each grant.
+fn pass(clock: &FakeClock, waits: &mut Waits, tenths: std::ops::RangeInclusive<u64>) -> Vec<(u64, u64)> {
+    let mut granted = Vec::new();
+    for tenth in tenths {
+        clock.set(tenth * SECOND / 10);
+        waits.retain_mut(|(number, wait)| match poll_once(wait) {
+            Poll::Pending => true,
+            Poll::Ready(result) => {
+                assert_eq!(result, Ok(()), "{number}");
+                granted.push((*number, tenth));
+                false
+            }
+        });
+    }
+    granted
+}
+
+#[test]
+fn a_try_within_the_limits_of_all_is_not_refused_while_others_try() {
+    let (keyed, ..) = keyed_within("9/s,burst=100000", "9/s,burst=100000", Oversize::Reject);
+    let tries = || (0..3000).try_for_each(|_| keyed.try_acquire("k", 1));
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(tries)).collect();
+        let results: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(results, vec![Ok(()); 4], "units are free all the time");
+    });
+}
+
+/// As the key alone would grant it.
+#[test]
+fn a_cost_above_the_burst_within_limits_of_all_is_charged_once() {
+    let (keyed, _all, clock) = keyed_within("1/s,burst=2", "1000/s", Oversize::Wait);
+    let mut waits = Waits::new();
+    asks(&keyed, &mut waits, 1, 5);
+    asks(&keyed, &mut waits, 2, 1);
+    assert_eq!(pass(&clock, &mut waits, 1..=60), [(1, 30), (2, 40)]);
+    let (keyed, all, clock) = keyed_within("1/s,burst=2", "1000/s", Oversize::Wait);
+    all.pause_for(ms(4000));
+    asks(&keyed, &mut waits, 1, 5);
+    asks(&keyed, &mut waits, 2, 1);
+    let expected = [(1, 41), (2, 51)]; // All gain the five units in 5 ms after the pause.
+    assert_eq!(pass(&clock, &mut waits, 1..=60), expected, "a full bucket when it left, no debt");
+}
+
+#[test]
+fn late_wake_ups_within_limits_of_all_do_not_lower_the_rate() {
+    let (keyed, _all, clock) = keyed_within("1/s,burst=1", "1000/s", Oversize::Reject);
+    keyed.try_acquire("k", 1).unwrap();
+    let mut waits = Waits::new();
+    (0..5).for_each(|number| asks(&keyed, &mut waits, number, 1));
+    for number in 0..5 {
+        let late = 15 + 9 * number;
+        assert_eq!(pass(&clock, &mut waits, late..=late), [(number, late)], "due at a whole second");
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_the_limits_of_all_keeps_to_a_pause_of_its_key() {
+    let (keyed, all, clock) = keyed_within("1/s,burst=2", "1/s", Oversize::Reject);
+    all.try_acquire(1).unwrap();
+    let mut waits = Waits::new();
+    asks(&keyed, &mut waits, 1, 1);
+    keyed.pause_for("k", ms(3000)).unwrap();
+    assert_eq!(pass(&clock, &mut waits, 1..=80), [(1, 40)], "empty at the end of the pause, and no debt");
+    assert_eq!(keyed.limiter("k").unwrap().available(), 2, "full again four seconds later");
+}
+
+#[test]
+fn a_window_of_a_key_holds_whoever_waits_for_the_limits_of_all() {
+    let (keyed, all, clock) = keyed_within("2/10s,window", "1/s", Oversize::Reject);
+    all.pause_for(ms(5000));
+    let own = keyed.limiter("k").unwrap();
+    own.try_acquire(1).unwrap();
+    let mut waits = Waits::new();
+    asks(&keyed, &mut waits, 1, 1);
+    let mut direct: Waits = vec![(2, Box::pin(own.acquire_owned(1)))];
+    waits.append(&mut direct);
+    assert_eq!(pass(&clock, &mut waits, 0..=200), [(1, 60), (2, 100)], "never three within ten seconds");
+}
+
+#[test]
+fn after_closing_who_waits_for_its_turn_is_served_and_the_others_are_refused_at_once() {
+    let (keyed, _all, clock) = keyed_within("1/s,burst=1", "1/s", Oversize::Reject);
+    keyed.try_acquire("k", 1).unwrap();
+    let mut waits = Waits::new();
+    (1..=3).for_each(|number| asks(&keyed, &mut waits, number, 1));
+    let refused = |units: u64| poll_once(&mut Box::pin(keyed.acquire("k", units)));
+    assert_eq!(refused(0), Poll::Ready(Ok(())), "nothing is free at any time");
+    assert!(matches!(refused(2), Poll::Ready(Err(AcquireError::AboveBurst { .. }))));
+    keyed.close();
+    assert_eq!(refused(1), Poll::Ready(Err(AcquireError::Closed)));
+    assert_eq!(pass(&clock, &mut waits, 1..=40), [(1, 10), (2, 20), (3, 30)]);
+}
+
+#[test]
+fn a_closed_table_forgets_its_keys_and_adds_none() {
+    for within in [false, true] {
+        let clock = FakeClock::at(0);
+        let builder = || built(&["1/s,burst=1"]).timer(Arc::new(clock.clone()));
+        let all = built(&["1000/s,burst=1000"]).timer(Arc::new(clock.clone())).build().unwrap();
+        let keyed: Keyed<String> = if within { builder().keyed_within(&all) } else { builder().keyed() }.unwrap();
+        keyed.try_acquire("k", 1).unwrap();
+        let mut waits = Waits::new();
+        asks(&keyed, &mut waits, 1, 1);
+        keyed.close();
+        let closed = Err(AcquireError::Closed);
+        assert_eq!(poll_once(&mut Box::pin(keyed.acquire("new", 1))), Poll::Ready(closed.clone()));
+        assert_eq!(keyed.blocking_acquire("new", 1), closed);
+        assert_eq!(keyed.try_acquire_to_settle("new", 1).map(drop), closed);
+        assert_eq!(keyed.limiter("new").map(drop), closed);
+        assert_eq!(keyed.len(), 1);
+        assert_eq!(pass(&clock, &mut waits, 1..=20), [(1, 10)]);
+        drop(keyed.limiter("k").unwrap());
+        clock.advance(10 * SECOND);
+        keyed.forget_idle();
+        assert!(keyed.is_empty(), "within: {within}");
+    }
+}
+
+/// Each third reading of it takes a while, so that others come in between.
+#[derive(Default)]
+struct SlowClock(AtomicU64);
+
+impl Clock for SlowClock {
+    fn now(&self) -> u64 {
+        if self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
+            thread::sleep(Duration::from_micros(20));
+        }
+        0
+    }
+
+    fn wake_at(&self, _: u64, _: &Waker) {}
+}
+
+#[test]
+fn changes_at_the_same_time_leave_all_keys_with_the_same_limits() {
+    let keyed: Keyed<String> = built(&["1/s,burst=1"]).timer(Arc::new(SlowClock::default())).keyed().unwrap();
+    let keys: Vec<_> = (0..300).map(|key| key.to_string()).collect();
+    keys.iter().try_for_each(|key| keyed.try_acquire(key, 1)).unwrap();
+    let _held: Vec<_> = keys.iter().take(200).map(|key| keyed.limiter(key.as_str()).unwrap()).collect();
+    for round in 1..20 {
+        let together = Barrier::new(2);
+        thread::scope(|scope| {
+            for rate in [2 * round, 2 * round + 1] {
+                let (keyed, together) = (&keyed, &together);
+                scope.spawn(move || {
+                    together.wait();
+                    keyed.set_rate(rate, ms(1000)).unwrap();
+                });
+            }
+        });
+        let times: BTreeSet<_> = keys.iter().map(|key| keyed.time_until(key.as_str(), 1).unwrap()).collect();
+        assert_eq!(times.len(), 1, "round {round}: {times:?}");
+    }
+}
+
+/// A waker is code of the caller, which may do anything.
+#[test]
+fn a_waker_that_changes_the_limits_of_all_keys_changes_all_of_them() {
+    struct Changes(Keyed<String>, AtomicBool);
+    impl Wake for Changes {
+        fn wake(self: Arc<Self>) {
+            if !self.1.swap(true, Ordering::Relaxed) {
+                self.0.set_limits(&built(&["8/s,window"])).unwrap();
+            }
+        }
+    }
+    let (keyed, _clock) = keyed(1, 1);
+    let keys: Vec<_> = (0..300).map(|key| key.to_string()).collect();
+    keys.iter().try_for_each(|key| keyed.try_acquire(key, 1)).unwrap();
+    let waker = Waker::from(Arc::new(Changes(keyed.clone(), AtomicBool::new(false))));
+    let mut waits: Vec<_> = keys.iter().map(|key| Box::pin(keyed.acquire(key.as_str(), 1))).collect();
+    for wait in &mut waits {
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    keyed.set_limits(&built(&["9/s,window"])).unwrap(); // A window knows nothing of what a bucket has granted.
+    assert!(waits.iter_mut().all(|wait| poll_once(wait) == Poll::Ready(Ok(()))));
+    assert!(keys.iter().all(|key| keyed.available(key.as_str()) == 7), "the last change allows 8");
 }

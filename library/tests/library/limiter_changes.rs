@@ -3,7 +3,8 @@
 use crate::limiters::{FakeTimer, ms, poll_once};
 use std::sync::Arc;
 use std::time::Duration;
-use throttle_limits::limiter::{AcquireError, Limiter, Refill};
+use throttle_limits::clock::{FakeClock, SECOND};
+use throttle_limits::limiter::{AcquireError, Limiter, Oversize, Refill};
 use throttle_limits::semaphore::Semaphore;
 use tokio::time::Instant;
 
@@ -257,4 +258,48 @@ async fn yielding_keeps_the_place_and_costs_no_rate() {
         limiter.acquire(1).await.unwrap();
     }
     assert!(start.elapsed() >= ms(999) && start.elapsed() <= ms(1002), "{:?}", start.elapsed());
+}
+
+/// Law 2: it waits until the rate has paid the excess, and the bucket is empty then. Half of it is there when limits change.
+#[test]
+fn a_waiter_above_the_burst_keeps_what_it_has_gathered_when_limits_change() {
+    type Change = fn(&Limiter);
+    let changes: [(Change, u64); 7] = [
+        (|_| (), 90),
+        (|limiter| limiter.set_burst(5).unwrap(), 90),
+        (|limiter| limiter.set_burst(200).unwrap(), 90),
+        (|limiter| limiter.set_rate(2, ms(1000)).unwrap(), 70),
+        (|limiter| limiter.set_limits(&Limiter::builder().rate(1, ms(1000)).burst(5)).unwrap(), 90),
+        (|limiter| limiter.set_limits(&Limiter::builder().rate(4, ms(1000)).burst(20)).unwrap(), 60),
+        (|limiter| limiter.set_limits(&Limiter::builder().rate(1, ms(1000)).burst(200)).unwrap(), 90),
+    ];
+    for (number, (change, granted)) in changes.into_iter().enumerate() {
+        let clock = FakeClock::default();
+        let builder = Limiter::builder().rate(1, ms(1000)).burst(10).oversize(Oversize::Wait);
+        let limiter = builder.timer(Arc::new(clock.clone())).build().unwrap();
+        let mut waiter = Box::pin(limiter.acquire(100));
+        assert!(poll_once(&mut waiter).is_pending());
+        clock.advance(50 * SECOND);
+        change(&limiter);
+        clock.set(granted * SECOND - 1);
+        assert!(poll_once(&mut waiter).is_pending(), "change {number}");
+        clock.advance(1);
+        assert!(poll_once(&mut waiter).is_ready(), "change {number}");
+        assert_eq!(limiter.available(), 0, "change {number}");
+        assert!(limiter.time_until(1).unwrap() > ms(0), "change {number}: empty, not in debt");
+    }
+}
+
+/// What it has gathered is for it alone: if it leaves, no more than a full bucket is there.
+#[test]
+fn what_a_waiter_above_the_burst_has_gathered_is_lost_if_it_leaves_after_a_change() {
+    let clock = FakeClock::default();
+    let builder = Limiter::builder().rate(1, ms(1000)).burst(10).oversize(Oversize::Wait);
+    let limiter = builder.timer(Arc::new(clock.clone())).build().unwrap();
+    let mut waiter = Box::pin(limiter.acquire(100));
+    assert!(poll_once(&mut waiter).is_pending());
+    clock.advance(50 * SECOND);
+    limiter.set_burst(5).unwrap();
+    drop(waiter);
+    assert_eq!(limiter.available(), 5);
 }

@@ -2,6 +2,7 @@
 
 use crate::limiters::{ms, poll_once};
 use proptest::prelude::*;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -88,6 +89,34 @@ async fn futures_threads_and_those_who_only_try_settle_alike() {
     assert!(matches!(limiter.blocking_acquire_to_settle(f64::NAN), Err(AcquireError::Units(_))));
     limiter.acquire_to_settle(0).await.unwrap().settle(300).unwrap();
     assert_eq!(limiter.available(), 100);
+}
+
+#[test]
+fn a_future_that_has_ended_gives_no_second_grant_when_blocked_on() {
+    let clock = FakeClock::default();
+    let limiter = limiter(1000, &clock);
+    let mut wait = Box::pin(limiter.acquire_to_settle(600));
+    let Poll::Ready(Ok(granted)) = poll_once(&mut wait) else { panic!("it is free") };
+    assert_eq!(Pin::into_inner(wait).block().map(drop), Err(AcquireError::Finished));
+    granted.settle(100).unwrap();
+    assert_eq!(limiter.available(), 900);
+}
+
+/// Also if it ended in the queue, and nothing keeps it from taking at once meanwhile.
+#[test]
+fn a_future_that_has_begun_takes_nothing_more_when_blocked_on() {
+    let clock = FakeClock::default();
+    let limiter = limiter(1000, &clock);
+    let mut wait = Box::pin(limiter.acquire(600));
+    assert!(poll_once(&mut wait).is_ready());
+    assert_eq!(Pin::into_inner(wait).block(), Ok(()));
+    assert_eq!(limiter.available(), 400);
+    let mut wait = Box::pin(limiter.acquire(600));
+    assert!(poll_once(&mut wait).is_pending());
+    clock.advance(SECOND);
+    assert_eq!(limiter.available(), 800, "granted after 200 ms");
+    assert_eq!(Pin::into_inner(wait).block(), Ok(()));
+    assert_eq!(limiter.available(), 800);
 }
 
 #[test]

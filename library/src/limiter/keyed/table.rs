@@ -7,9 +7,10 @@
 use crate::clock::Nanos;
 use crate::clock::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::limiter::handle::{Limiter, Within};
+use crate::limiter::panics::Panics;
 use crate::limiter::queue::{Denied, Effects, Queue};
 use crate::limiter::rules::{Oversize, Rules};
-use crate::limiter::shared::Shared;
+use crate::limiter::shared::{After, Shared};
 use crate::limiter::time::Time;
 use crate::limits::{AsKey, Each, KeyId, Keys, Limits, Refusal, Thin};
 use std::collections::HashMap;
@@ -45,6 +46,8 @@ pub(super) struct Table<K> {
     pub(super) most_keys: AtomicU64,
     /// No search for keys to forget before this time.
     search_at: AtomicU64,
+    /// One change of all limits at a time, so that all keys end with those of the last one.
+    changing: Mutex<()>,
 }
 
 /// Aligned so that no two shards share a cache line, or a pair of lines that are fetched together.
@@ -83,7 +86,7 @@ impl KeyLimits {
     /// The limits of a key in this state, which from now on are those of `to`.
     fn changed(&self, state: &Thin, to: &Limits, now: Nanos) -> Limits {
         let mut limits = self.each.limits(state, now);
-        limits.replace(now, to.clone(), &[]);
+        limits.replace(now, to.clone(), &[], 0);
         limits
     }
 }
@@ -112,7 +115,7 @@ impl<K: Hash> Part<K> {
         // Nobody can clone it meanwhile. What others did before they let go of it happened before this.
         fence(Ordering::Acquire);
         let (state, now) = limiter.shared.with(|queue, now, effects| {
-            let is_idle = queue.is_idle(now, effects);
+            let is_idle = queue.is_idle(now, effects) && queue.is_closed() == self.is_closed;
             Some((self.limits.each.state_of(&queue.limits).filter(|_| is_idle)?, now))
         })?;
         self.in_order(now);
@@ -142,6 +145,7 @@ impl<K: Hash> Table<K> {
             keys: AtomicU64::new(0),
             most_keys: AtomicU64::new(most_keys),
             search_at: AtomicU64::new(0),
+            changing: Mutex::new(()),
         }
     }
 
@@ -237,36 +241,49 @@ impl<K: Hash> Table<K> {
         self.shards.iter().flat_map(|shard| lock(&shard.0).keys.all().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// The index of the limit whose rate can be changed, if there is one.
-    pub(super) fn place(&self) -> Option<usize> {
-        lock(&self.shards[0].0).limits.place
-    }
-
-    /// Changes all keys, those included that were never seen. A key that has limits of its own keeps them.
+    /// Changes all keys, those included that were never seen. A key that has limits of its own keeps them. `make` gets the
+    /// limits of a new key and the index of the one whose rate can be changed, and returns what they are from now on.
     pub(super) fn set_limits<E>(
         &self,
-        place: Option<usize>,
-        make: impl Fn(&Limits, Nanos) -> Result<Limits, E>,
+        make: impl Fn(Limits, Option<usize>, Nanos) -> Result<(Limits, Option<usize>), E>,
     ) -> Result<(), E> {
-        for shard in &self.shards {
-            let mut guard = lock(&shard.0);
-            let part = &mut *guard;
-            let now = part.in_order(self.time.now());
-            let to = make(&part.limits.each.limits(&part.limits.each.fresh(), now), now)?;
-            let old = part.limits.clone();
-            part.limits = KeyLimits::new(old.changed(&old.each.fresh(), &to, now), place);
-            for state in part.keys.states_mut() {
-                let changed = part.limits.each.state_of(&old.changed(state, &to, now));
-                *state = changed.unwrap_or_else(|| part.limits.each.fresh());
-            }
-            let limiters: Vec<_> = part.limiters.values().cloned().collect();
-            drop(guard);
-            for limiter in limiters {
-                limiter.shared.with(|queue, now, effects| match old.each.state_of(&queue.limits) {
-                    Some(_) => queue.set_limits(now, |_| Ok::<_, E>(to.clone()), place, effects),
-                    None => Ok(()),
-                })?;
-            }
+        let mut follows = Vec::new();
+        let changing = lock(&self.changing);
+        let mut shards = self.shards.iter();
+        let changed = shards.try_for_each(|shard| self.set_limits_of(shard, &make, &mut follows));
+        drop(changing);
+        let mut panics = Panics::default();
+        for (limiter, after) in follows {
+            panics.hold(|| limiter.shared.follow(after));
+        }
+        panics.resume();
+        changed
+    }
+
+    fn set_limits_of<E>(
+        &self,
+        shard: &Shard<K>,
+        make: impl Fn(Limits, Option<usize>, Nanos) -> Result<(Limits, Option<usize>), E>,
+        follows: &mut Vec<(Limiter, After)>,
+    ) -> Result<(), E> {
+        let mut guard = lock(&shard.0);
+        let part = &mut *guard;
+        let now = part.in_order(self.time.now());
+        let old = part.limits.clone();
+        let (to, place) = make(old.each.limits(&old.each.fresh(), now), old.place, now)?;
+        part.limits = KeyLimits::new(old.changed(&old.each.fresh(), &to, now), place);
+        for state in part.keys.states_mut() {
+            let changed = part.limits.each.state_of(&old.changed(state, &to, now));
+            *state = changed.unwrap_or_else(|| part.limits.each.fresh());
+        }
+        let limiters: Vec<_> = part.limiters.values().cloned().collect();
+        drop(guard);
+        for limiter in limiters {
+            let (_, after) = limiter.shared.change(|queue, now, effects| match old.each.state_of(&queue.limits) {
+                Some(_) => queue.set_limits(now, |_| Ok(to.clone()), place, effects),
+                None => Ok::<_, Infallible>(()),
+            });
+            follows.push((limiter, after));
         }
         Ok(())
     }
@@ -346,6 +363,9 @@ impl<K: Hash> Table<K> {
         cost: Option<u64>,
         waits: bool,
     ) -> Result<Option<Limiter>, Denied> {
+        if part.is_closed {
+            return Err(Denied::Closed);
+        }
         let mut state = part.limits.each.fresh();
         let taken = take(&part.limits.each, &mut state, part.latest, cost);
         if !waits {
@@ -400,7 +420,7 @@ impl<K: Hash> Table<K> {
             Ok::<_, Infallible>(queue)
         };
         let Ok(shared) = Shared::new(self.time.clone(), queue);
-        let within = |all: &Limiter| Arc::new(Within::new(all.clone(), &self.time, self.rules.most_waiters));
+        let within = |all: &Limiter| Arc::new(Within::new(all.clone(), &self.time, &self.rules));
         Limiter { shared, within: self.all.as_ref().map(within) }
     }
 }

@@ -1,11 +1,11 @@
 //! Requests that the limits of a key and those of all keys grant together.
 //!
-//! A request that both grant now needs no turn: if others wait, one of them says so. Others wait for their turn in their key,
-//! then for the key, then for the limits of all. If these grant later than the key, it is charged only then: so the others of
-//! the key wait until it leaves, and a request that is refused or dropped takes nothing.
+//! If both grant at once, that is all. Otherwise a request first waits for its turn in its key, then for its key, then for the
+//! limits of all. If it waited for those, the key is charged again, at the time of their grant: so the others of the key wait
+//! until it leaves, and a request that is refused or dropped takes nothing. If the key no longer holds the units, for example
+//! because of a pause, it gives back what it has, and waits for both again.
 
 use crate::clock::Nanos;
-use crate::limiter::costs::IntoCosts;
 use crate::limiter::error::AcquireError;
 use crate::limiter::handle::{Limiter, Within};
 use crate::limiter::queue::{Places, Queue};
@@ -14,9 +14,12 @@ use crate::limiter::settle::Granted;
 use crate::limiter::shared::Shared;
 use crate::limiter::time::Time;
 use crate::limiter::units::Units;
-use crate::limits::Limits;
+use crate::limits::{Cost, Limits};
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::task::coop;
 
 /// There is one place in a turn. Places are counted in millionths.
 const PLACE: Units = Units::from_millionths(1);
@@ -28,12 +31,49 @@ struct Turn<'a>(&'a Limiter);
 struct Early(Option<Granted>);
 
 impl Within {
-    pub(super) fn new(all: Limiter, time: &Time, most_waiters: Option<usize>) -> Self {
-        let rules = Rules { most_waiters, ..Rules::default() };
+    pub(super) fn new(all: Limiter, time: &Time, of_key: &Rules) -> Self {
+        let rules = Rules { most_waiters: of_key.most_waiters, ..Rules::default() };
         let places = Some(Places { capacity: 1, held: 0 });
         let queue = |now| Ok::<_, Infallible>(Queue::new(Limits::none(now), rules, places));
         let Ok(shared) = Shared::new(time.clone(), queue);
-        Within { turn: Limiter { shared, within: None }, all }
+        Within { turn: Limiter { shared, within: None }, all, unfair: of_key.unfair }
+    }
+
+    /// Refuses what is never granted, before it waits for anything.
+    fn check(&self, own: &Limiter, units: Units) -> Result<(), AcquireError> {
+        let cost = Cost::One(units.millionths()?);
+        [own, &self.all]
+            .into_iter()
+            .try_for_each(|limiter| limiter.shared.with(|queue, _, _| queue.check(&cost)))
+            .map_err(|denied| AcquireError::new(denied, &cost))
+    }
+
+    /// Takes `units` now, or nothing. This needs no turn: only who could not have them at once has one, and goes first.
+    fn take(&self, own: &Limiter, units: Units) -> Result<Granted, AcquireError> {
+        if units != Units::ZERO && !self.unfair && self.has_turn() {
+            return Err(AcquireError::OthersWait);
+        }
+        let early = Early(Some(own.try_acquire_to_settle(units)?));
+        let of_all = self.all.try_acquire_to_settle(units)?;
+        early.with(of_all).ok_or(AcquireError::OthersWait)
+    }
+
+    /// Like [`take`](Self::take), within the cooperative budget of a tokio task. `None` if it has to wait.
+    fn poll_take(&self, own: &Limiter, units: Units, context: &mut Context<'_>) -> Poll<Option<Granted>> {
+        let Poll::Ready(budget) = coop::poll_proceed(context) else {
+            // Nothing is free at any time; all else waits for its next poll in the turn.
+            return if units == Units::ZERO { Poll::Pending } else { Poll::Ready(None) };
+        };
+        let taken = self.take(own, units).ok();
+        if taken.is_some() {
+            budget.made_progress();
+        }
+        Poll::Ready(taken)
+    }
+
+    /// Whether a request has the turn.
+    fn has_turn(&self) -> bool {
+        self.turn.shared.with(|queue, _, _| queue.places().is_some_and(|places| places.held > 0))
     }
 
     /// The turn, once it was waited for.
@@ -54,63 +94,61 @@ impl Within {
 /// Takes `units` now, or nothing.
 pub(super) fn take(own: &Limiter, units: Units) -> Result<Granted, AcquireError> {
     let Some(within) = &own.within else { return own.try_acquire_to_settle(units) };
-    let early = Early(Some(own.try_acquire_to_settle(units)?));
-    let of_all = within.all.try_acquire_to_settle(units)?;
-    Ok(early.with(of_all))
-}
-
-/// The same for who would wait: `None` if one of them does not grant it now.
-fn at_once(own: &Limiter, within: &Within, units: Units) -> Option<Granted> {
-    let cost = units.into_costs().parts().ok()?;
-    let early = Early(Some(own.take_now(&cost).ok()?));
-    within.all.take_now(&cost).ok().map(|of_all| early.with(of_all))
+    within.check(own, units)?;
+    within.take(own, units)
 }
 
 /// Waits for `units`, at most until `deadline`.
 pub(super) async fn wait(own: &Limiter, units: Units, deadline: Option<Nanos>) -> Result<Granted, AcquireError> {
     let Some(within) = &own.within else { return own.acquire_to_settle(units).until(deadline).await };
-    if let Some(granted) = at_once(own, within, units) {
+    within.check(own, units)?;
+    if let Some(granted) = poll_fn(|context| within.poll_take(own, units, context)).await {
         return Ok(granted);
     }
     let _turn = within.begin(within.turn.acquire(PLACE).until(deadline).await, units)?;
-    let early = Early(Some(own.acquire_to_settle(units).until(deadline).await?));
-    if let Ok(of_all) = within.all.try_acquire_to_settle(units) {
-        return Ok(early.with(of_all));
+    loop {
+        let early = Early(Some(own.acquire_to_settle(units).admitted().until(deadline).await?));
+        let granted = if let Ok(of_all) = within.all.try_acquire_to_settle(units) {
+            early.with(of_all)
+        } else {
+            early.again(within.all.acquire_to_settle(units).until(within.deadline(own, deadline)).await?)
+        };
+        if let Some(granted) = granted {
+            return Ok(granted);
+        }
     }
-    let of_all = within.all.acquire_to_settle(units).until(within.deadline(own, deadline)).await?;
-    Ok(early.together(of_all))
 }
 
 /// Like [`wait`], but blocks the thread.
 pub(super) fn block(own: &Limiter, units: Units, deadline: Option<Nanos>) -> Result<Granted, AcquireError> {
     let Some(within) = &own.within else { return own.acquire_to_settle(units).until(deadline).block() };
-    if let Some(granted) = at_once(own, within, units) {
+    within.check(own, units)?;
+    if let Ok(granted) = within.take(own, units) {
         return Ok(granted);
     }
     let _turn = within.begin(within.turn.acquire(PLACE).until(deadline).block(), units)?;
-    let early = Early(Some(own.acquire_to_settle(units).until(deadline).block()?));
-    if let Ok(of_all) = within.all.try_acquire_to_settle(units) {
-        return Ok(early.with(of_all));
+    loop {
+        let early = Early(Some(own.acquire_to_settle(units).admitted().until(deadline).block()?));
+        let granted = if let Ok(of_all) = within.all.try_acquire_to_settle(units) {
+            early.with(of_all)
+        } else {
+            early.again(within.all.acquire_to_settle(units).until(within.deadline(own, deadline)).block()?)
+        };
+        if let Some(granted) = granted {
+            return Ok(granted);
+        }
     }
-    let of_all = within.all.acquire_to_settle(units).until(within.deadline(own, deadline)).block()?;
-    Ok(early.together(of_all))
 }
 
 impl Early {
-    /// Keeps what the key has granted, now that the limits of all grant it, too.
-    fn with(mut self, of_all: Granted) -> Granted {
-        match self.0.take() {
-            Some(own) => own.beside(of_all),
-            None => of_all,
-        }
+    /// The limits of all granted them at once.
+    fn with(mut self, of_all: Granted) -> Option<Granted> {
+        self.0.take().map(|own| own.with(of_all))
     }
 
-    /// Takes the units from the key again, now that the limits of all have granted them.
-    fn together(mut self, of_all: Granted) -> Granted {
-        match self.0.take() {
-            Some(own) => own.taken_again(of_all),
-            None => of_all,
-        }
+    /// Takes the units from the key again, now that the limits of all have granted them after a wait.
+    fn again(mut self, of_all: Granted) -> Option<Granted> {
+        self.0.take().and_then(|own| own.taken_again(of_all))
     }
 }
 

@@ -25,6 +25,43 @@ impl Queue {
         self.serve(effects);
     }
 
+    /// Charges an open grant of `cost` anew, as a request made `late` nanoseconds ago and before all in the queue, as if it had
+    /// not been charged before. If the limits do not hold it any more, nothing is charged.
+    ///
+    /// A cost above the burst takes a full bucket, as the grant did: no bucket holds more now.
+    pub(crate) fn charge_again(
+        &mut self,
+        now: Nanos,
+        late: Nanos,
+        grant: &Grant,
+        cost: &Cost,
+        effects: &mut Effects,
+    ) -> Option<Grant> {
+        let at = self.settle(now, effects);
+        self.limits.settle(at, grant, [cost, &Cost::One(0)]);
+        let earliest = self.now.saturating_sub(late.min(self.allowance));
+        let asked = at.min(earliest).max(self.floor);
+        let again = self.holds_at(asked, cost).map(|at| {
+            let grant = self.limits.charge(asked, [at, at.max(self.now)], cost);
+            self.limits.open(&grant, cost);
+            grant
+        });
+        self.serve(effects);
+        again
+    }
+
+    /// When the limits hold `cost`, or a full bucket of it, if that is not in the future. Reservations in the queue were told
+    /// times that count on what is there.
+    fn holds_at(&self, asked: Nanos, cost: &Cost) -> Option<Nanos> {
+        let at_once = match cost {
+            Cost::One(units) => Cost::One((*units).min(self.limits.most(0).0)),
+            several @ Cost::Several(_) => several.clone(),
+        };
+        let (at, _) = self.limits.conforms_at(asked, &at_once).ok()?;
+        let has_room = self.limits.room_at(self.now, cost).is_some_and(|room| room <= self.now);
+        (at <= self.now && has_room && self.promises == 0).then_some(at)
+    }
+
     /// Grants nothing before `until`. The buckets are empty then. Waiters keep their places.
     pub(crate) fn pause_until(&mut self, now: Nanos, until: Nanos, effects: &mut Effects) {
         self.settle(now, effects);
@@ -42,6 +79,11 @@ impl Queue {
         self.floor > self.now
     }
 
+    /// What the head gathers for.
+    fn waiting(&self) -> Cost {
+        self.head().map_or(Cost::One(0), |(_, head)| head.cost.clone())
+    }
+
     /// `None` if no rate can be changed.
     pub(crate) fn set_rate(&mut self, now: Nanos, rate: Rate, effects: &mut Effects) -> Option<()> {
         let (place, at) = (self.rules.place?, self.settle(now, effects));
@@ -53,7 +95,7 @@ impl Queue {
     /// `None` if no burst can be changed.
     pub(crate) fn set_burst(&mut self, now: Nanos, burst: NonZeroU64, effects: &mut Effects) -> Option<()> {
         let (place, at) = (self.rules.place?, self.settle(now, effects));
-        self.limits.set_burst(at, place, burst);
+        self.limits.set_burst_for(at, place, burst, &self.waiting());
         self.limits_changed(effects);
         Some(())
     }
@@ -68,7 +110,7 @@ impl Queue {
         effects: &mut Effects,
     ) -> Result<(), E> {
         let at = self.settle(now, effects);
-        self.limits.replace(at, make(at)?, &[]);
+        self.limits.replace(at, make(at)?, &[], &self.waiting());
         self.rules.place = place;
         self.limits_changed(effects);
         Ok(())

@@ -14,6 +14,8 @@ pub(crate) struct Effects {
     pub(super) dropped: Vec<Waker>,
     /// Asked for by the caller: its grant is [opened](Limits::open).
     pub(crate) opens: bool,
+    /// The caller was let in before the queue was closed.
+    pub(crate) is_admitted: bool,
     /// The grant that was opened, once the caller has it.
     pub(crate) opened: Option<Grant>,
 }

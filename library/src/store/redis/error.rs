@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// Why a bucket on a server cannot be used. Nothing is granted then. No message shows a password.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum RedisError {
     /// There is no such bucket, and no limits were named to make it with.
