@@ -415,6 +415,38 @@ fn a_bucket_with_thousands_of_long_keys_can_be_read() {
     });
 }
 
+/// It said that the limit would never grant so much.
+#[test]
+fn a_stream_ends_if_its_bucket_gets_or_loses_limits_for_each_key_or_counts_commands() {
+    let (gets, loses) = ("each key has limits of its own now", "keys have no limits of their own any more");
+    let changes = [
+        ("20/s,burst=1", "20/s,burst=1,per=f1", gets),
+        ("20/s,burst=1,cost=f2", "20/s,burst=1,per=f1", gets),
+        ("20/s,burst=1,per=f1", "20/s,burst=1", loses),
+        ("20/s,burst=1,per=f1", "20/s,burst=1,per=f2", "its keys are other ones now"),
+        ("20/s,burst=1", "20/s,burst=1,jobs=2", "it counts commands now"),
+    ];
+    for (before, after, what) in changes {
+        on_each_store(&[before], |bucket| {
+            for way in [&[][..], &["true"]] {
+                assert!(bucket.run(&["--clear", "--set", "-r", before]).status.success());
+                let mut running = Running::start(bucket.command(way));
+                let writer = running.write("a 1\n".repeat(1000).as_bytes());
+                wait_until("it starts", || bucket.shown()["counts"]["granted"].as_u64() > Some(3));
+                assert!(bucket.run(&["--set", "-r", after]).status.success());
+                let output = running.finish();
+                let said = text(&output.stderr);
+                assert_eq!(output.status.code(), Some(1), "{said}");
+                assert!(
+                    said.contains("was changed from ") && said.contains(&format!(": {what}; start again")),
+                    "{said}"
+                );
+                drop(writer);
+            }
+        });
+    }
+}
+
 /// Otherwise it would tell nobody when a command ends.
 #[test]
 fn a_run_ends_if_the_bucket_begins_to_count_commands() {
