@@ -150,6 +150,11 @@ impl Each {
         self.fixed.terms.iter().filter_map(Terms::fill_time).min()
     }
 
+    /// The longest time in which a limit is at rest again after a grant: a bucket full, a window empty.
+    pub(crate) fn rest_time(&self) -> Nanos {
+        self.fixed.terms.iter().map(Terms::rest_time).max().unwrap_or(0)
+    }
+
     /// The longest time that a limit needs for these costs at its rate, in nanoseconds. 0 without limits.
     #[must_use]
     pub fn time_for(&self, costs: &[u64]) -> Nanos {

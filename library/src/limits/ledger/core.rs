@@ -440,6 +440,12 @@ impl Ledger {
         self.all.in_order(now)
     }
 
+    /// A time by which all limits are at rest if nothing more is granted, those of keys, too.
+    pub(crate) fn rested_at(&self) -> Nanos {
+        let latest = self.entries.back().map_or(0, |entry| entry.at).max(self.all.asked);
+        self.keys.as_ref().map_or(0, |keys| keys.rested_at(latest)).max(self.all.rested_at())
+    }
+
     /// The limits with everything that was granted.
     pub(crate) fn limits(&self) -> &Limits {
         &self.all

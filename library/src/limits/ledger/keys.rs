@@ -253,6 +253,12 @@ impl Keys {
         }
     }
 
+    /// A time by which all keys are as new if nothing more is granted, and the latest grant was at this time.
+    pub(super) fn rested_at(&self, latest: Nanos) -> Nanos {
+        let held = self.kept.states.values().map(|key| key.hold).max();
+        latest.max(held.unwrap_or(0)).saturating_add(self.each.rest_time())
+    }
+
     /// Whether a grant was taken back when a server refused something.
     pub(super) fn is_outdated(&self, name: &[u8], number: u64, at: Nanos) -> bool {
         // What costs nothing has no number.
