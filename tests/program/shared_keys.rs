@@ -98,6 +98,46 @@ fn a_key_is_paused_and_cleared_by_itself() {
     });
 }
 
+/// It began with keys that were all new, and with all of the limits of all.
+#[test]
+fn a_dry_run_begins_from_what_the_bucket_holds_of_each_key() {
+    // When each unit leaves, in hours.
+    let times = |bucket: &Bucket, way: &[&str]| -> Vec<(String, u64)> {
+        let output = feed(bucket.command(&[&["--dry-run"], way].concat()), b"a 1\na 2\nb 1\nb 2\nc 1\n");
+        let lines = text(&output.stdout);
+        let lines = lines.lines().filter(|line| !line.starts_with('#'));
+        let time = |line: &str| {
+            let (unit, time) = line.split_once("  # ").unwrap();
+            let hours = time.split_once('h').map_or(0, |(hours, _)| hours.parse().unwrap());
+            (unit.replace("echo ", "").replace('\'', ""), hours + u64::from(time.contains("59m")))
+        };
+        lines.map(time).collect()
+    };
+    on_each_store(&["1/h,burst=2,per=f1", "1/h,burst=5"], |bucket| {
+        bucket.once("a", true);
+        bucket.once("a", true);
+        bucket.once("b", true);
+        assert!(bucket.run(&["--pause", "3h", "--key", "c"]).status.success());
+        for way in [&[][..], &["echo"]] {
+            let expected = [("a 1", 1), ("b 1", 0), ("b 2", 1), ("a 2", 2), ("c 1", 4)];
+            let mut expected = expected.map(|(unit, hours)| (unit.to_owned(), hours));
+            expected.sort();
+            let mut found = times(bucket, way);
+            assert!(found.is_sorted_by_key(|(_, hours)| *hours), "{found:?}");
+            found.sort();
+            assert_eq!(found, expected);
+        }
+        assert_eq!(bucket.shown()["counts"]["granted"], 3, "nothing was taken");
+        assert!(bucket.run(&["--pause", "9h"]).status.success());
+        let found = times(bucket, &[]);
+        assert!(found.iter().all(|(_, hours)| *hours >= 10) && found.len() == 5, "{found:?}");
+    });
+    on_each_store(&["1/h,per=f1,jobs=1"], |bucket| {
+        let found = times(bucket, &["echo"]);
+        assert_eq!(found.iter().map(|(_, hours)| hours).max(), Some(&1), "nothing runs");
+    });
+}
+
 #[test]
 fn mistakes_about_keys_say_what_to_write() {
     on_each_store(&["1/s,per=host"], |bucket| {

@@ -353,6 +353,11 @@ impl Thin {
         }
     }
 
+    /// The state of these limits, of which no grant is open.
+    pub(crate) fn of_limits(limits: &Limits) -> Self {
+        Thin::of(&limits.fixed.terms, limits.states.clone())
+    }
+
     /// No grant is open.
     fn of(terms: &[Terms], states: Vec<State>) -> Self {
         Thin(match (terms, &states[..]) {

@@ -494,6 +494,11 @@ impl Ledger {
         self.keys.as_ref().map_or_else(Vec::new, |keys| keys.views(now, count))
     }
 
+    /// When the keys that are as new were made; 0 if there are no limits for each key.
+    pub(crate) fn keys_made(&self) -> Nanos {
+        self.keys.as_ref().map_or(0, Keys::made)
+    }
+
     /// When a unit of this key would conform to the limits of its key alone; `None`: never.
     pub(crate) fn own_time(&self, now: Nanos, of: &OfKey) -> Option<Nanos> {
         self.keys.as_ref().map_or(Some(now), |keys| keys.own_time(now, of))

@@ -253,6 +253,11 @@ impl Keys {
         }
     }
 
+    /// When the keys that are not here were made.
+    pub(super) fn made(&self) -> Nanos {
+        self.kept.made
+    }
+
     /// A time by which all keys are as new if nothing more is granted, and the latest grant was at this time.
     pub(super) fn rested_at(&self, latest: Nanos) -> Nanos {
         let held = self.kept.states.values().map(|key| key.hold).max();
@@ -286,6 +291,7 @@ impl Keys {
             let (limits, [waiting, running]) = (self.each.limits(&thin, now), count(name));
             KeyView {
                 name: name.clone(),
+                state: Thin::of_limits(&limits),
                 // During a pause there is nothing.
                 left: (0..limits.len()).filter_map(|place| limits.left(now.max(hold), place)).collect(),
                 wait: limits.conforms_at(now.max(hold), 1).ok().map(|(at, _)| at - now),
@@ -350,6 +356,8 @@ fn charge(each: &Each, thin: &mut Thin, entry: &Entry, of: &OfKey) {
 pub struct KeyView {
     /// Its name.
     pub name: Box<[u8]>,
+    /// The state of its limits: see [`Each`].
+    pub state: Thin,
     /// Whole units that each of its limits would let through; negative if units are owed.
     pub left: Vec<i128>,
     /// How long its next unit would wait for its limits, in nanoseconds; `None` if it is never granted.
