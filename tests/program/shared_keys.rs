@@ -175,6 +175,23 @@ fn a_unit_that_costs_more_than_the_burst_of_its_key_leaves() {
     });
 }
 
+/// It ended at once, and the units before it were lost: in a private run, too.
+#[test]
+fn what_came_before_a_unit_whose_cost_cannot_be_read_leaves_first() {
+    on_each_store(&["10/s,burst=1,per=f1,cost=f2"], |bucket| {
+        for command in [bucket.command(&[]), throttle(&["-r", "10/s,burst=1,per=f1,cost=f2"])] {
+            let begun = Instant::now();
+            let output = feed(command, b"a 1\na 2\nb 1\na 3\na x\nc 1\n");
+            assert_eq!(text(&output.stdout), "a 1\nb 1\na 2\na 3\n");
+            assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
+            let said = "cannot pass on line 5 'a x', after 4 lines; 2 more had been read: limit 10/s,burst=1,cost=f2: \
+                the cost cannot be read";
+            assert_fails(&output, 1, &[said]);
+            assert!(bucket.run(&["--clear", "--set", "-r", "10/s,burst=1,per=f1,cost=f2"]).status.success());
+        }
+    });
+}
+
 /// A server was asked four times a second what had ended, also about the commands of this process.
 /// They once waited for ever, as soon as another unit of their key had left.
 #[test]
