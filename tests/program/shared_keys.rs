@@ -98,6 +98,20 @@ fn a_key_is_paused_and_cleared_by_itself() {
     });
 }
 
+/// On a server any wait was too long: its time was not known before it answered.
+#[test]
+fn once_waits_for_as_long_as_it_may() {
+    for (limit, key) in [("1/s,burst=1,per=f1", &["--key", "a"][..]), ("1/s,burst=1", &[])] {
+        on_each_store(&[limit], |bucket| {
+            let once = |max_wait| bucket.run(&[&["--once", "--max-wait", max_wait], key, &["true"]].concat());
+            assert!(once("0").status.success());
+            assert_eq!(once("10ms").status.code(), Some(75), "{limit}");
+            let output = once("60s");
+            assert!(output.status.success(), "{limit}: {}", text(&output.stderr));
+        });
+    }
+}
+
 /// It began with keys that were all new, and with all of the limits of all.
 #[test]
 fn a_dry_run_begins_from_what_the_bucket_holds_of_each_key() {
