@@ -112,6 +112,26 @@ fn once_waits_for_as_long_as_it_may() {
     }
 }
 
+/// The help says so. One with --max-wait waited beyond that.
+#[test]
+fn a_pause_of_a_key_also_holds_those_that_wait_for_it_until_it_ends_or_is_lifted() {
+    on_each_store(&["1/3s,burst=1,per=f1"], |bucket| {
+        bucket.once("a", true);
+        let once = |max_wait: &str| bucket.command(&["--once", "--key", "a", "--max-wait", max_wait, "true"]);
+        let [waits, ends] = ["3h", "60s"].map(|max_wait| Running::start(once(max_wait)));
+        wait_until("they wait", || bucket.shown()["keys"][0]["waiting"] == 2);
+        let begun = Instant::now();
+        assert!(bucket.run(&["--pause", "2h", "--key", "a"]).status.success());
+        assert_fails(&ends.finish(), 75, &["would have to wait 2h"]);
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        let longest = |shown: Value| shown["line"].as_array().unwrap().iter().map(|one| one["wait_ns"].as_u64()).max();
+        wait_until("it waits for the end", || longest(bucket.shown()).flatten() > Some(3_600_000_000_000));
+        assert!(bucket.run(&["--pause", "0", "--key", "a"]).status.success());
+        assert!(waits.finish().status.success());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    });
+}
+
 /// It began with keys that were all new, and with all of the limits of all.
 #[test]
 fn a_dry_run_begins_from_what_the_bucket_holds_of_each_key() {
