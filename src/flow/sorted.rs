@@ -163,7 +163,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
 
     /// Whether so many units wait that no more are read. If units are dropped, the writer never waits.
     fn is_full(&self) -> bool {
-        self.order.borrow().is_full(self.ahead) && self.dropping.is_none()
+        let ahead = self.ahead.saturating_sub(self.asked.len());
+        self.order.borrow().is_full(ahead) && self.dropping.is_none()
     }
 
     /// Whether no unit waits.

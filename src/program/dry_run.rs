@@ -38,7 +38,7 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
         records::ensure_is_no_input(path, opened.source.fd())?;
         Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(reporting.quiet))
     });
-    let policy = buckets::policy(limits, Commands::check)?;
+    let policy = buckets::policy(limits, |policy| launch.check(policy))?;
     let sorting = sorted(limits, sorting.as_ref(), &policy, commands.input.ahead())?;
     let plan = Plan::new(limits, policy, sorting);
     ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)
@@ -48,12 +48,13 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
 ///
 /// # Errors
 /// throttle itself failed.
-pub(super) fn of_units(Pipe { limits, sorting, input: flags, reporting, .. }: &Pipe) -> Result<Exit> {
+pub(super) fn of_units(pipe: &Pipe) -> Result<Exit> {
+    let Pipe { limits, sorting, input: flags, reporting, .. } = pipe;
     let input = input::open(flags.file())?;
-    let policy = buckets::policy(limits, |policy| flags.framing(policy).map(drop))?;
+    let policy = buckets::policy(limits, |policy| pipe.framing(policy).map(drop))?;
     let framing = flags.framing(&policy).map_err(|error| anyhow!(error))?;
     input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !reporting.quiet).for_each(say);
-    let sorting = sorted(limits, sorting.as_ref(), &policy, flags.ahead())?;
+    let sorting = sorted(limits, sorting.as_ref(), &policy, pipe.ahead())?;
     ended(Plan::new(limits, policy, sorting).units(framing, Descriptor(input.fd)), &input.name)
 }
 

@@ -226,6 +226,32 @@ fn what_came_before_a_unit_whose_cost_cannot_be_read_leaves_first() {
     });
 }
 
+#[test]
+fn a_pipe_can_keep_the_order_of_its_input_across_the_keys_of_a_bucket() {
+    let input = b"a 1\na 2\nb 1\na 3\nb 2\nc 1\nlast";
+    on_each_store(&["10/s,burst=1,per=f1"], |bucket| {
+        for named in [&["-k"][..], &["-k", "-r", "10/s,burst=1,per=f1"]] {
+            let begun = Instant::now();
+            let output = feed(bucket.command(named), input);
+            assert_eq!(text(&output.stdout), text(input), "{}", text(&output.stderr));
+            assert!(begun.elapsed() >= Duration::from_millis(190), "{:?}", begun.elapsed());
+        }
+        let output = feed(bucket.command(&["-k", "--dry-run"]), input);
+        let lines = text(&output.stdout);
+        let units = lines.lines().filter_map(|line| line.split_once("  # ")).map(|(unit, _)| unit);
+        assert_eq!(units.collect::<Vec<_>>().join("\n"), text(input));
+    });
+    on_each_store(&["10/s"], |bucket| {
+        for way in [&["-k"][..], &["-k", "--dry-run"]] {
+            let said = "--keep-order needs a command, or limits for each key without --ahead, like -r 1/s,per=host -k";
+            assert_fails(&feed(bucket.command(way), input), 1, &[said, "; the bucket "]);
+        }
+        assert_fails(&feed(bucket.command(&["--ahead", "5"]), input), 1, &["--ahead belongs to limits for each key"]);
+        assert_fails(&feed(bucket.command(&["--ahead", "5", "true"]), input), 1, &["--ahead belongs to --attempts"]);
+        assert!(feed(bucket.command(&["--ahead", "5", "--attempts", "2", "true"]), b"a\n").status.success());
+    });
+}
+
 /// A server was asked four times a second what had ended, also about the commands of this process.
 /// They once waited for ever, as soon as another unit of their key had left.
 #[test]
