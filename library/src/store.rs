@@ -32,7 +32,7 @@
 use crate::clock::{Clock, Nanos};
 use crate::limits::{
     Ask, Counts, Disagreement, GiveBack, Grant, KeyView, Ledger, Operation, Policy, Refusal, Reply, Served, Start,
-    Take, Waiting,
+    Take, Thin, Waiting,
 };
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -393,6 +393,8 @@ fn seen<T>(store: &(impl Store + ?Sized), look: impl FnOnce(&Ledger) -> T) -> T 
 pub struct View {
     /// The limits as they were set.
     pub policy: Policy,
+    /// The state of the limits: see [`Each`](crate::limits::Each).
+    pub state: Thin,
     /// Whole units that each limit would let through; negative if units are owed.
     pub left: Vec<i128>,
     /// Whole units that all limits together would let through.
@@ -409,6 +411,8 @@ pub struct View {
     pub running: usize,
     /// The keys that are not as new as the bucket, by name.
     pub keys: Vec<KeyView>,
+    /// When the other keys were made; 0 if there are no limits for each key.
+    pub made: Nanos,
     /// What happened since the bucket was made.
     pub counts: Counts,
     /// The time of all this, on the bucket's clock.
@@ -420,6 +424,7 @@ impl View {
         let (limits, now) = (ledger.limits(), ledger.in_order(now));
         View {
             policy: ledger.policy().clone(),
+            state: Thin::of_limits(limits),
             left: (0..ledger.policy().len()).filter_map(|place| limits.left(now, place)).collect(),
             available: limits.available(now),
             wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
@@ -428,6 +433,7 @@ impl View {
             learned: ledger.learned(),
             running: ledger.running(),
             keys: ledger.keys_at(now),
+            made: ledger.keys_made(),
             counts: ledger.counts(),
             now,
         }

@@ -7,8 +7,10 @@ use super::selector::Selector;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{OfKey, Policy, Take};
+use throttle_limits::store::View;
 
 /// The longest key that is kept, in bytes. Linux passes a command no variable that is longer than 128 KiB.
 const LONGEST_KEY: usize = 64 * 1024;
@@ -183,17 +185,23 @@ pub struct Sorting {
     pub shared: Option<usize>,
     /// Whether that bucket counts the commands that run.
     pub counts_jobs: bool,
+    /// What a bucket with the same limits held when it was looked at: it is gone on with from then on.
+    pub found: Option<Arc<View>>,
 }
 
 impl Sorting {
-    /// Nothing waits; the buckets of all keys are made at `now`.
+    /// Nothing waits; the buckets of all keys are made at `now`, or are as they were found.
     #[must_use]
     pub fn begin<T>(&self, now: Nanos) -> Order<T> {
         let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let all: Vec<_> = self.all.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let is_shared = self.shared.is_some();
         let (named, jobs, max_wait) = (&self.named[..], self.jobs, self.max_wait);
-        Order::new(&Rules { each: &each, named, all: &all, jobs, max_wait, is_shared }, now)
+        let rules = Rules { each: &each, named, all: &all, jobs, max_wait, is_shared };
+        match &self.found {
+            Some(found) => Order::from(&rules, found),
+            None => Order::new(&rules, now),
+        }
     }
 
     /// What a unit of this key costs a bucket that others use, which keeps so many limits of all.

@@ -17,6 +17,7 @@ use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
 pub use throttle_limits::limits::NO_KEY;
 use throttle_limits::limits::{Each, Thin};
+use throttle_limits::store::View;
 pub use unit::{Charged, Crowd, NamedKey, Next, Rules, Unit};
 
 /// The memory that units may take which wait, in bytes.
@@ -52,6 +53,20 @@ impl<T> Order<T> {
     #[must_use]
     pub fn new(rules: &Rules<'_>, now: Nanos) -> Self {
         Order::with_most_keys(rules, now, MOST_KEYS)
+    }
+
+    /// Nothing waits, and the limits are as they were found in a bucket that keeps the same ones.
+    #[must_use]
+    pub fn from(rules: &Rules<'_>, found: &View) -> Self {
+        let mut order = Order::new(rules, found.made);
+        order.advance(found.now);
+        order.thin.clone_from(&found.state);
+        for key in &found.keys {
+            let id = order.keys.table.add(&key.name, found.now);
+            order.keys.table.state_mut(id).1.clone_from(&key.state);
+            order.not_before(found.now, id, key.paused_until.unwrap_or(0));
+        }
+        order
     }
 
     /// As [`new`](Self::new), but stores at most `most` keys.

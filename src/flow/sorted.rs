@@ -92,8 +92,8 @@ pub struct Sorted<'a, R, W> {
     /// Units of the input so far.
     lines: u64,
     outgoing: Outgoing,
-    /// Why no more units are outgoing, once that is decided.
-    decided: Result<(), FlowError>,
+    /// Why the next unit can never leave, if that is known. All that came before it leave first.
+    ends: Option<FlowError>,
     /// What is outgoing, if it counts from when it was handed over.
     handed: Vec<(KeyId, Charged, Box<[u64]>)>,
     costs: Vec<u64>,
@@ -139,7 +139,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             age: 0,
             lines: 0,
             outgoing: Outgoing::default(),
-            decided: Ok(()),
+            ends: None,
             handed: Vec::new(),
             costs: Vec::new(),
             run: Run::default(),
@@ -164,7 +164,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
 
     /// Whether so many units wait that no more are read. If units are dropped, the writer never waits.
     fn is_full(&self) -> bool {
-        self.order.borrow().is_full(self.ahead) && self.dropping.is_none()
+        let ahead = self.ahead.saturating_sub(self.asked.len());
+        self.order.borrow().is_full(ahead) && self.dropping.is_none()
     }
 
     /// Whether no unit waits.
@@ -180,7 +181,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             1 => self.buffer.run(1).ends_with(self.buffer.delimiter().as_slice()) || self.is_empty(),
             _ => true,
         };
-        !self.is_full() && ends()
+        self.ends.is_none() && !self.is_full() && ends()
     }
 
     /// When something is to be done with the units that wait: one may go, or is dropped.
@@ -190,19 +191,17 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     }
 
     /// Takes out the units that may go now: those that waited, then those that were just read.
-    fn sort(&mut self) -> Result<(), FlowError> {
+    fn sort(&mut self) {
         let now = self.clock.now();
         if self.outgoing.is_stalled {
             self.drop_overdue(now);
         } else {
             self.take_waiting(now);
         }
-        let mut sorted = Ok(());
-        while sorted.is_ok() && (self.outgoing.has_room() || self.outgoing.is_stalled) && self.has_new() {
-            sorted = self.sort_next(now);
+        while (self.outgoing.has_room() || self.outgoing.is_stalled) && self.has_new() {
+            self.ends = self.sort_next(now).err();
         }
         self.run.end(self.order.get_mut());
-        sorted?;
         if let Some(dropped) = self.dropping.as_mut().and_then(|dropping| dropping.news(now)) {
             (self.tell)(News::Dropped(dropped));
         }
@@ -210,7 +209,6 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         if self.is_full() && self.order.get_mut().len() > 1 && !std::mem::replace(&mut self.told_full, true) {
             (self.tell)(News::Full(self.order.borrow().crowd()));
         }
-        Ok(())
     }
 
     /// What the unit costs whose turn it is, if a shared bucket keeps the limits.
@@ -393,16 +391,16 @@ pub const BUFFER: usize = 256 * 1024;
 
 impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
     fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
-        if self.buffer.outgrown() {
-            return Err(self.outgrown());
+        if self.buffer.outgrown() && self.ends.is_none() {
+            self.ends = Some(self.outgrown());
         }
         let taken = if self.dropping.is_some() { 0 } else { self.order.get_mut().memory() };
-        let reads = self.buffer.wants_more(taken) && !self.is_full();
+        let reads = self.ends.is_none() && self.buffer.wants_more(taken) && !self.is_full();
         if reads && read_into(&mut self.buffer, &mut self.source, wait > 0 && self.is_dry)? == Filled::Some {
             return Ok(Filled::Some);
         }
-        if self.buffer.is_finished() && self.is_empty() && !self.outgoing.is_stalled {
-            return Ok(Filled::End);
+        if (self.ends.is_some() || self.buffer.is_finished()) && self.is_empty() && !self.outgoing.is_stalled {
+            return self.ends.take().map_or(Ok(Filled::End), Err);
         }
         if wait > 0 {
             self.wait(reads, wait)?;
@@ -443,10 +441,10 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
     }
 
     fn choose(&mut self) -> Price {
-        self.decided = self.sort();
+        self.sort();
         match self.shared {
             None => Price::Usual,
-            Some(of_all) if self.decided.is_ok() && !self.outgoing.is_stalled => self.choose_of_key(of_all),
+            Some(of_all) if !self.outgoing.is_stalled => self.choose_of_key(of_all),
             Some(_) => Price::Unknown,
         }
     }
@@ -460,12 +458,10 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
             }
         }
         self.outgoing.write(&mut self.sink, self.dropping.is_some(), passed)?;
-        let result = std::mem::replace(&mut self.decided, Ok(()));
-        if self.outgoing.is_stalled {
-            return result;
+        if !self.outgoing.is_stalled {
+            let (order, now) = (self.order.get_mut(), self.clock.now());
+            self.handed.drain(..).for_each(|(key, charged, costs)| order.handed_over(now, key, charged, &costs));
         }
-        let (order, now) = (self.order.get_mut(), self.clock.now());
-        self.handed.drain(..).for_each(|(key, charged, costs)| order.handed_over(now, key, charged, &costs));
-        result
+        Ok(())
     }
 }

@@ -13,6 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::iter;
+use std::sync::Arc;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::meter::Meter;
 use throttle::flow::order::NO_KEY;
@@ -37,7 +38,7 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
         records::ensure_is_no_input(path, opened.source.fd())?;
         Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(reporting.quiet))
     });
-    let policy = buckets::policy(limits, Commands::check)?;
+    let policy = buckets::policy(limits, |policy| launch.check(policy))?;
     let sorting = sorted(limits, sorting.as_ref(), &policy, commands.input.ahead())?;
     let plan = Plan::new(limits, policy, sorting);
     ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)
@@ -47,19 +48,20 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
 ///
 /// # Errors
 /// throttle itself failed.
-pub(super) fn of_units(Pipe { limits, sorting, input: flags, reporting, .. }: &Pipe) -> Result<Exit> {
+pub(super) fn of_units(pipe: &Pipe) -> Result<Exit> {
+    let Pipe { limits, sorting, input: flags, reporting, .. } = pipe;
     let input = input::open(flags.file())?;
-    let policy = buckets::policy(limits, |policy| flags.framing(policy).map(drop))?;
+    let policy = buckets::policy(limits, |policy| pipe.framing(policy).map(drop))?;
     let framing = flags.framing(&policy).map_err(|error| anyhow!(error))?;
     input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !reporting.quiet).for_each(say);
-    let sorting = sorted(limits, sorting.as_ref(), &policy, flags.ahead())?;
+    let sorting = sorted(limits, sorting.as_ref(), &policy, pipe.ahead())?;
     ended(Plan::new(limits, policy, sorting).units(framing, Descriptor(input.fd)), &input.name)
 }
 
-/// How units are sorted. The plan keeps the limits of a bucket's keys itself, and begins with keys that are all new.
+/// How units are sorted. The plan keeps the limits of a bucket's keys itself, and nothing runs.
 fn sorted(limits: &Limits, own: Option<&Sorting>, policy: &Policy, ahead: usize) -> Result<Option<Sorting>> {
     let sorting = buckets::sorting(limits, own, policy, ahead)?;
-    Ok(sorting.map(|sorting| Sorting { shared: None, ..sorting }))
+    Ok(sorting.map(|sorting| Sorting { shared: None, jobs: None, ..sorting }))
 }
 
 fn ended(result: Result<(), PumpError>, name: &str) -> Result<Exit> {
@@ -77,7 +79,7 @@ fn ended(result: Result<(), PumpError>, name: &str) -> Result<Exit> {
 struct Plan {
     policy: Policy,
     /// What the bucket holds now, if there is one.
-    found: Option<View>,
+    found: Option<Arc<View>>,
     look: Look,
     clock: FakeClock,
     /// The time on the clock at the beginning.
@@ -88,13 +90,18 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(limits: &Limits, policy: Policy, sorting: Option<Sorting>) -> Self {
+    fn new(limits: &Limits, policy: Policy, mut sorting: Option<Sorting>) -> Self {
         let look =
             sorting.as_ref().map_or_else(|| args::look(&policy).unwrap_or_default(), |sorting| sorting.look.clone());
         let meter = Meter::new(0, policy.len());
-        let (clock, keys) = (FakeClock::default(), RefCell::default());
-        let found = buckets::found(limits).filter(|view| view.policy == policy);
-        Plan { policy, found, look, clock, began: Cell::new(0), meter, sorting, keys }
+        let found = buckets::found(limits).filter(|view| view.policy == policy).map(Arc::new);
+        // The order of units goes on with what was found, at its time.
+        let began = sorting.as_ref().and(found.as_ref()).map_or(0, |found| found.now);
+        if let Some(sorting) = &mut sorting {
+            sorting.found.clone_from(&found);
+        }
+        let (clock, began, keys) = (FakeClock::at(began), Cell::new(began), RefCell::default());
+        Plan { policy, found, look, clock, began, meter, sorting, keys }
     }
 
     fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
@@ -162,8 +169,10 @@ impl Plan {
         // The order of units keeps their limits.
         let policy = if self.sorting.is_some() { Policy::default() } else { self.policy.clone() };
         let store = Memory::new(&policy, self.clock.clone());
-        if let Some(found) = self.found.as_ref().filter(|found| !found.left.is_empty()) {
-            self.began.set(begin_as(found, &store, &self.clock)?);
+        match &self.found {
+            Some(found) if self.sorting.is_some() => store.hold_until(found.paused_until.unwrap_or(0))?,
+            Some(found) => self.began.set(begin_as(found, &store, &self.clock)?),
+            None => {}
         }
         let supply = Supply::new(Box::new(store));
         pump::run(flow, &supply, &self.meter)

@@ -50,7 +50,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let source = source(commands, hints)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting)?;
-    let (supply, ()) = buckets::supply(&launch.limits, launch.sorting.is_some(), Commands::check)?;
+    let (supply, ()) = buckets::supply(&launch.limits, launch.sorting.is_some(), |policy| launch.check(policy))?;
     let policy = supply.store().policy();
     let sorting = buckets::sorting(&launch.limits, launch.sorting.as_ref(), &policy, commands.input.ahead())?;
     let launch = &Launch { sorting, ..launch.clone() };

@@ -90,8 +90,12 @@ fn wait(
     let came = Arc::new(AtomicUsize::new(0));
     wake_on_signals(&came, is_over).context("cannot handle signals")?;
     sharpen_this_thread();
-    let mut announce = !once.quiet;
+    let (mut announce, latest) = (!once.quiet, once.latest(asked));
     let mut sleep = |time, turn| {
+        // A pause of its key, or a bucket that was lost, has moved it.
+        if turn > latest {
+            return false;
+        }
         let say = |line: String| {
             if std::mem::take(&mut announce) {
                 long_wait::announced(store, line).into_iter().for_each(say);
@@ -107,7 +111,7 @@ fn wait(
             break true;
         }
         let now;
-        (found, now) = store.take_as(Take { latest: once.latest(asked), ..take.clone() })?;
+        (found, now) = store.take_as(Take { latest, ..take.clone() })?;
         if found.at <= now {
             break true;
         }
@@ -116,6 +120,11 @@ fn wait(
     if let Some(signal) = i32::try_from(came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0) {
         give_back(store, &found, take);
         signals::die_of(signal);
+    }
+    if !is_time && found.at > latest {
+        give_back(store, &found, take);
+        let wait = found.at.saturating_sub(store.clock().now());
+        return Err(StoreError::from(Refusal::TooLong { wait }).into());
     }
     Ok(found)
 }

@@ -40,10 +40,10 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let Pipe { limits, reporting, .. } = pipe;
     let input = input::open(pipe.input.file())?;
     let summary = report::open_summary(reporting)?;
-    let check = |policy: &Policy| refuse_jobs(policy).and_then(|()| pipe.input.framing(policy));
+    let check = |policy: &Policy| refuse_jobs(policy).and_then(|()| pipe.framing(policy));
     let (supply, framing) = buckets::supply(limits, pipe.sorting.is_some(), check)?;
     let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
-    let sorting = buckets::sorting(limits, pipe.sorting.as_ref(), &policy, pipe.input.ahead())?;
+    let sorting = buckets::sorting(limits, pipe.sorting.as_ref(), &policy, pipe.ahead())?;
     let sorts = sorting.is_some();
     if reporting.sums_up(io::stderr().is_terminal()) {
         limits.kinds(&policy).iter().for_each(hint_at_idle_limit);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(200);
 
 /// Each mistake that the words on the command line tell by themselves, and a piece of what is said about it.
-const MISTAKES: [(&[&str], &str); 77] = [
+const MISTAKES: [(&[&str], &str); 79] = [
     (&["--no-such-option"], "--no-such-option"),
     (&["-r"], "-r takes a limit"),
     (&["-r", "10M"], "lines or bytes?"),
@@ -34,7 +34,7 @@ const MISTAKES: [(&[&str], &str); 77] = [
     (&["-j", "five", "true"], "--jobs"),
     (&["-n", "2"], "--max-args needs a command"),
     (&["-I", "%"], "--replace needs a command"),
-    (&["-k"], "--keep-order needs a command"),
+    (&["-k", "-r", "5/s"], "--keep-order needs a command"),
     (&["--line-buffer"], "--line-buffer needs a command"),
     (&["-u"], "--ungroup needs a command"),
     (&["-t"], "--trace needs a command"),
@@ -43,7 +43,9 @@ const MISTAKES: [(&[&str], &str); 77] = [
     (&["--repeat", "5"], "--repeat needs a command"),
     (&["--timeout", "5s"], "--timeout needs a command"),
     (&["--timeout", "soon", "true"], "--timeout"),
-    (&["--dry-run", "-k"], "--keep-order needs a command"),
+    (&["--dry-run", "-k", "--ahead", "5"], "--keep-order needs a command"),
+    (&["-r", "5/s", "--ahead", "5"], "--ahead belongs to limits for each key"),
+    (&["-r", "5/s", "--ahead", "5", "true"], "--ahead belongs to --attempts"),
     (&["-I", "%", "true"], "-I '%': the command has no '%' for the unit"),
     (&["-k", "-u", "true"], "cannot be used with"),
     (&["-k", "--line-buffer", "true"], "cannot be used with"),

@@ -98,6 +98,80 @@ fn a_key_is_paused_and_cleared_by_itself() {
     });
 }
 
+/// On a server any wait was too long: its time was not known before it answered.
+#[test]
+fn once_waits_for_as_long_as_it_may() {
+    for (limit, key) in [("1/s,burst=1,per=f1", &["--key", "a"][..]), ("1/s,burst=1", &[])] {
+        on_each_store(&[limit], |bucket| {
+            let once = |max_wait| bucket.run(&[&["--once", "--max-wait", max_wait], key, &["true"]].concat());
+            assert!(once("0").status.success());
+            assert_eq!(once("10ms").status.code(), Some(75), "{limit}");
+            let output = once("60s");
+            assert!(output.status.success(), "{limit}: {}", text(&output.stderr));
+        });
+    }
+}
+
+/// The help says so. One with --max-wait waited beyond that.
+#[test]
+fn a_pause_of_a_key_also_holds_those_that_wait_for_it_until_it_ends_or_is_lifted() {
+    on_each_store(&["1/3s,burst=1,per=f1"], |bucket| {
+        bucket.once("a", true);
+        let once = |max_wait: &str| bucket.command(&["--once", "--key", "a", "--max-wait", max_wait, "true"]);
+        let [waits, ends] = ["3h", "60s"].map(|max_wait| Running::start(once(max_wait)));
+        wait_until("they wait", || bucket.shown()["keys"][0]["waiting"] == 2);
+        let begun = Instant::now();
+        assert!(bucket.run(&["--pause", "2h", "--key", "a"]).status.success());
+        assert_fails(&ends.finish(), 75, &["would have to wait 2h"]);
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        let longest = |shown: Value| shown["line"].as_array().unwrap().iter().map(|one| one["wait_ns"].as_u64()).max();
+        wait_until("it waits for the end", || longest(bucket.shown()).flatten() > Some(3_600_000_000_000));
+        assert!(bucket.run(&["--pause", "0", "--key", "a"]).status.success());
+        assert!(waits.finish().status.success());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    });
+}
+
+/// It began with keys that were all new, and with all of the limits of all.
+#[test]
+fn a_dry_run_begins_from_what_the_bucket_holds_of_each_key() {
+    // When each unit leaves, in hours.
+    let times = |bucket: &Bucket, way: &[&str]| -> Vec<(String, u64)> {
+        let output = feed(bucket.command(&[&["--dry-run"], way].concat()), b"a 1\na 2\nb 1\nb 2\nc 1\n");
+        let lines = text(&output.stdout);
+        let lines = lines.lines().filter(|line| !line.starts_with('#'));
+        let time = |line: &str| {
+            let (unit, time) = line.split_once("  # ").unwrap();
+            let hours = time.split_once('h').map_or(0, |(hours, _)| hours.parse().unwrap());
+            (unit.replace("echo ", "").replace('\'', ""), hours + u64::from(time.contains("59m")))
+        };
+        lines.map(time).collect()
+    };
+    on_each_store(&["1/h,burst=2,per=f1", "1/h,burst=5"], |bucket| {
+        bucket.once("a", true);
+        bucket.once("a", true);
+        bucket.once("b", true);
+        assert!(bucket.run(&["--pause", "3h", "--key", "c"]).status.success());
+        for way in [&[][..], &["echo"]] {
+            let expected = [("a 1", 1), ("b 1", 0), ("b 2", 1), ("a 2", 2), ("c 1", 4)];
+            let mut expected = expected.map(|(unit, hours)| (unit.to_owned(), hours));
+            expected.sort();
+            let mut found = times(bucket, way);
+            assert!(found.is_sorted_by_key(|(_, hours)| *hours), "{found:?}");
+            found.sort();
+            assert_eq!(found, expected);
+        }
+        assert_eq!(bucket.shown()["counts"]["granted"], 3, "nothing was taken");
+        assert!(bucket.run(&["--pause", "9h"]).status.success());
+        let found = times(bucket, &[]);
+        assert!(found.iter().all(|(_, hours)| *hours >= 10) && found.len() == 5, "{found:?}");
+    });
+    on_each_store(&["1/h,per=f1,jobs=1"], |bucket| {
+        let found = times(bucket, &["echo"]);
+        assert_eq!(found.iter().map(|(_, hours)| hours).max(), Some(&1), "nothing runs");
+    });
+}
+
 #[test]
 fn mistakes_about_keys_say_what_to_write() {
     on_each_store(&["1/s,per=host"], |bucket| {
@@ -160,6 +234,49 @@ fn a_unit_that_costs_more_than_the_burst_of_its_key_leaves() {
             assert_eq!(text(&output.stdout), "a 12 first\na 6 second\n", "{}", text(&output.stderr));
             assert!(begun.elapsed() >= Duration::from_millis(160), "{:?}", begun.elapsed());
         }
+    });
+}
+
+/// It ended at once, and the units before it were lost: in a private run, too.
+#[test]
+fn what_came_before_a_unit_whose_cost_cannot_be_read_leaves_first() {
+    on_each_store(&["10/s,burst=1,per=f1,cost=f2"], |bucket| {
+        for command in [bucket.command(&[]), throttle(&["-r", "10/s,burst=1,per=f1,cost=f2"])] {
+            let begun = Instant::now();
+            let output = feed(command, b"a 1\na 2\nb 1\na 3\na x\nc 1\n");
+            assert_eq!(text(&output.stdout), "a 1\nb 1\na 2\na 3\n");
+            assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
+            let said = "cannot pass on line 5 'a x', after 4 lines; 2 more had been read: limit 10/s,burst=1,cost=f2: \
+                the cost cannot be read";
+            assert_fails(&output, 1, &[said]);
+            assert!(bucket.run(&["--clear", "--set", "-r", "10/s,burst=1,per=f1,cost=f2"]).status.success());
+        }
+    });
+}
+
+#[test]
+fn a_pipe_can_keep_the_order_of_its_input_across_the_keys_of_a_bucket() {
+    let input = b"a 1\na 2\nb 1\na 3\nb 2\nc 1\nlast";
+    on_each_store(&["10/s,burst=1,per=f1"], |bucket| {
+        for named in [&["-k"][..], &["-k", "-r", "10/s,burst=1,per=f1"]] {
+            let begun = Instant::now();
+            let output = feed(bucket.command(named), input);
+            assert_eq!(text(&output.stdout), text(input), "{}", text(&output.stderr));
+            assert!(begun.elapsed() >= Duration::from_millis(190), "{:?}", begun.elapsed());
+        }
+        let output = feed(bucket.command(&["-k", "--dry-run"]), input);
+        let lines = text(&output.stdout);
+        let units = lines.lines().filter_map(|line| line.split_once("  # ")).map(|(unit, _)| unit);
+        assert_eq!(units.collect::<Vec<_>>().join("\n"), text(input));
+    });
+    on_each_store(&["10/s"], |bucket| {
+        for way in [&["-k"][..], &["-k", "--dry-run"]] {
+            let said = "--keep-order needs a command, or limits for each key without --ahead, like -r 1/s,per=host -k";
+            assert_fails(&feed(bucket.command(way), input), 1, &[said, "; the bucket "]);
+        }
+        assert_fails(&feed(bucket.command(&["--ahead", "5"]), input), 1, &["--ahead belongs to limits for each key"]);
+        assert_fails(&feed(bucket.command(&["--ahead", "5", "true"]), input), 1, &["--ahead belongs to --attempts"]);
+        assert!(feed(bucket.command(&["--ahead", "5", "--attempts", "2", "true"]), b"a\n").status.success());
     });
 }
 
@@ -441,6 +558,38 @@ fn a_bucket_with_thousands_of_long_keys_can_be_read() {
         assert!(output.status.success() && output.stdout.len() == input.len(), "{}", text(&output.stderr));
         assert_eq!(bucket.shown()["keys"].as_array().unwrap().len(), 9000);
     });
+}
+
+/// It said that the limit would never grant so much.
+#[test]
+fn a_stream_ends_if_its_bucket_gets_or_loses_limits_for_each_key_or_counts_commands() {
+    let (gets, loses) = ("each key has limits of its own now", "keys have no limits of their own any more");
+    let changes = [
+        ("20/s,burst=1", "20/s,burst=1,per=f1", gets),
+        ("20/s,burst=1,cost=f2", "20/s,burst=1,per=f1", gets),
+        ("20/s,burst=1,per=f1", "20/s,burst=1", loses),
+        ("20/s,burst=1,per=f1", "20/s,burst=1,per=f2", "its keys are other ones now"),
+        ("20/s,burst=1", "20/s,burst=1,jobs=2", "it counts commands now"),
+    ];
+    for (before, after, what) in changes {
+        on_each_store(&[before], |bucket| {
+            for way in [&[][..], &["true"]] {
+                assert!(bucket.run(&["--clear", "--set", "-r", before]).status.success());
+                let mut running = Running::start(bucket.command(way));
+                let writer = running.write("a 1\n".repeat(1000).as_bytes());
+                wait_until("it starts", || bucket.shown()["counts"]["granted"].as_u64() > Some(3));
+                assert!(bucket.run(&["--set", "-r", after]).status.success());
+                let output = running.finish();
+                let said = text(&output.stderr);
+                assert_eq!(output.status.code(), Some(1), "{said}");
+                assert!(
+                    said.contains("was changed from ") && said.contains(&format!(": {what}; start again")),
+                    "{said}"
+                );
+                drop(writer);
+            }
+        });
+    }
 }
 
 /// Otherwise it would tell nobody when a command ends.

@@ -317,8 +317,12 @@ mod a_file {
         }
 
         fn open(&self, clock: &FakeClock, boot: u128, wall: Nanos, limits: &[&str]) -> File {
+            self.open_with(clock, boot, wall, &policy(limits))
+        }
+
+        fn open_with(&self, clock: &FakeClock, boot: u128, wall: Nanos, policy: &Policy) -> File {
             let machine = Machine::fake(clock, boot, wall);
-            File::open_until(machine, place(&self.0.path().join("b")), Some(&policy(limits)), None).unwrap()
+            File::open_until(machine, place(&self.0.path().join("b")), Some(policy), None).unwrap()
         }
     }
 
@@ -364,6 +368,31 @@ mod a_file {
             assert_eq!(view.available, left, "{wall}");
             if let Some(expected) = expected {
                 assert_eq!(wait(&after), expected, "{wall}");
+            }
+        }
+    }
+
+    /// It credited keys nothing, and at most what the limits of all need until they are full.
+    #[test]
+    fn a_restart_credits_keys_the_time_that_the_wall_clock_says() {
+        let each = OfKeys { per: "f1".to_owned(), each: policy(&["1/h,burst=2"]), jobs: None, fails: None };
+        for others in [Policy::default(), policy(&["9/s,burst=9"])] {
+            let policy = others.with_keys(each.clone());
+            for (off, expected) in [(0, HOUR), (HOUR / 4, HOUR - HOUR / 4), (u64::MAX - HOUR, 0)] {
+                let (bucket, clock) = (Bucket::new(), FakeClock::at(50));
+                let before = bucket.open_with(&clock, 1, HOUR, &policy);
+                for key in ["a", "b"] {
+                    let take = || Take { key: Some(OfKey::of(key.as_bytes().into())), ..Take::of(&[1]) };
+                    for _ in 0..2 {
+                        assert_eq!(before.take_as(take()).unwrap().0.at, 50);
+                    }
+                }
+                before.hold_key(b"b", 50 + 2 * HOUR, Vec::new()).unwrap();
+                let after = bucket.open_with(&FakeClock::at(3), 2, HOUR + off, &policy);
+                let keys = after.view().unwrap().keys;
+                let wait = |name: &[u8]| keys.iter().find(|key| *key.name == *name).map_or(0, |key| key.wait.unwrap());
+                let paused = if expected == 0 { 0 } else { 2 * HOUR + expected };
+                assert_eq!((wait(b"a"), wait(b"b")), (expected, paused), "{policy}, {off}");
             }
         }
     }

@@ -150,6 +150,11 @@ impl Each {
         self.fixed.terms.iter().filter_map(Terms::fill_time).min()
     }
 
+    /// The longest time in which a limit is at rest again after a grant: a bucket full, a window empty.
+    pub(crate) fn rest_time(&self) -> Nanos {
+        self.fixed.terms.iter().map(Terms::rest_time).max().unwrap_or(0)
+    }
+
     /// The longest time that a limit needs for these costs at its rate, in nanoseconds. 0 without limits.
     #[must_use]
     pub fn time_for(&self, costs: &[u64]) -> Nanos {
@@ -346,6 +351,11 @@ impl Thin {
         if let Form::Open(open) = &mut self.0 {
             open.1.keep(most);
         }
+    }
+
+    /// The state of these limits, of which no grant is open.
+    pub(crate) fn of_limits(limits: &Limits) -> Self {
+        Thin::of(&limits.fixed.terms, limits.states.clone())
     }
 
     /// No grant is open.

@@ -54,7 +54,7 @@ impl FileClock {
         let now = self.machine.clock.now().saturating_add_signed(kept.ahead);
         // A boot clock goes back only together with the whole machine, for example when a snapshot of it is restored.
         if kept.boot != self.machine.boot || now.saturating_add(SECOND) < kept.at {
-            let full = kept.ledger.limits().rested_at().saturating_sub(kept.at);
+            let full = kept.ledger.rested_at().saturating_sub(kept.at);
             let off = self.machine.wall().saturating_sub(kept.wall).min(full);
             let resumed = kept.at.saturating_add(off);
             let ahead = i128::from(resumed) - i128::from(self.machine.clock.now());

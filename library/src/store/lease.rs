@@ -24,6 +24,7 @@ pub(super) struct Rules {
     pub(super) only_windows: Option<OnlyWindows>,
     pub(super) counts_bytes: bool,
     pub(super) has_costs: bool,
+    pub(super) counts_jobs: bool,
 }
 
 impl Rules {
@@ -36,8 +37,8 @@ impl Rules {
         let allowance = of(policy, limits.fill_time()).into_iter().chain(of_key).min().unwrap_or(LATE);
         // Turns are not needed if grants are apart anyway.
         let only_windows = policy.only_windows().filter(|_| !limits.are_spaced());
-        let counts_bytes = policy.counts_bytes();
-        Rules { allowance, only_windows, counts_bytes, has_costs: policy.has_costs() }
+        let (counts_bytes, counts_jobs) = (policy.counts_bytes(), policy.counts_jobs());
+        Rules { allowance, only_windows, counts_bytes, has_costs: policy.has_costs(), counts_jobs }
     }
 
     /// The same, of limits that have just begun.

@@ -359,7 +359,7 @@ impl Redis {
 
 /// How long a bucket is kept after the last operation, in milliseconds: 30 days, or until nothing of it counts any more.
 fn life(ledger: &Ledger) -> u64 {
-    let rests = ledger.limits().rested_at().saturating_sub(ledger.limits().latest());
+    let rests = ledger.rested_at().saturating_sub(ledger.in_order(0));
     (30 * 24 * 3600 * SECOND).max(rests) / MILLISECOND
 }
 

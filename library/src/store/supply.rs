@@ -233,7 +233,7 @@ impl Supply {
         }
         let is_open = self.store.is_shared() && self.settles.load(Ordering::Relaxed);
         let take = Take { is_open, served: std::mem::take(&mut leased.served), ..Take::of(costs) };
-        let (grant, asked) = self.store.take_as(take.clone())?;
+        let (grant, asked) = self.store.take_as(take.clone()).map_err(|error| self.explained(error))?;
         leased.asked = asked;
         if self.store.is_shared()
             && let Err(error) = self.check_policy(&self.store.policy())
@@ -281,7 +281,7 @@ impl Supply {
             return Ok(run);
         }
         let ask = self.ask(&mut leased, waiting);
-        let asked = self.store.lease(&ask, &mut leased.lease)?;
+        let asked = self.store.lease(&ask, &mut leased.lease).map_err(|error| self.explained(error))?;
         leased.look_for_others(asked);
         leased.asked = asked;
         self.check_kind(&leased)?;
@@ -395,7 +395,9 @@ impl Supply {
     /// New limits may take over only if they count the same: units, bytes, or the same costs.
     fn check_kind(&self, leased: &Leased) -> Result<(), StoreError> {
         let rules = leased.lease.rules();
-        let is_meant = rules.counts_bytes == self.meant.counts_bytes() && rules.has_costs == self.meant.has_costs();
+        let is_meant = rules.counts_bytes == self.meant.counts_bytes()
+            && rules.has_costs == self.meant.has_costs()
+            && rules.counts_jobs == self.meant.counts_jobs();
         if leased.lease.is_empty() || is_meant {
             return Ok(());
         }

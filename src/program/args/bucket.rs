@@ -91,8 +91,8 @@ pub(crate) struct SharedFlags {
     pub(crate) clear: bool,
 
     /// Grant nothing from the bucket for TIME (30s, 10min, 1h) from now on, and exit. The bucket is empty after that.
-    /// Processes that already wait keep their times. A second --pause never shortens the first; --pause 0 lifts it, and
-    /// so does --clear.
+    /// Processes that already wait keep their times; with --key, those that wait for that key wait until the pause is
+    /// over, too. A second --pause never shortens the first; --pause 0 lifts it, and so does --clear.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration_or_zero)]
     #[arg(help = "Grant nothing from the bucket for TIME; 0 lifts a pause", long_help)]
     pub(crate) pause: Option<Duration>,

@@ -187,6 +187,7 @@ impl Grouped {
             ahead,
             shared: None,
             counts_jobs: false,
+            found: None,
         })
     }
 

@@ -58,7 +58,8 @@ pub(crate) struct LaunchFlags {
     /// Output that waits is kept in an unnamed file in TMPDIR (/tmp), like output beyond 1 MiB of all commands
     /// together.
     ///
-    /// In a pipe with limits for each key: pass units on in input order. One key then holds up all.
+    /// In a pipe with limits for each key: pass units on in input order. One key then holds up all. A bucket on a server is
+    /// then asked for one unit after the other.
     #[arg(short, long, help = "Print output, or pass units on, in input order", long_help)]
     pub(crate) keep_order: bool,
 

@@ -264,6 +264,7 @@ pub(crate) fn sorting_of(policy: &Policy, ahead: usize) -> Result<Option<Sorting
         ahead,
         shared: Some(policy.len()),
         counts_jobs: policy.counts_jobs(),
+        found: None,
     }))
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct Pipe {
     pub(crate) sorting: Option<Sorting>,
     pub(crate) input: InputFlags,
     pub(crate) reporting: ReportFlags,
+    /// Units leave in input order, also if they have keys.
+    pub(crate) keep_order: bool,
     pub(crate) dry_run: bool,
 }
 
@@ -49,23 +51,44 @@ impl Pipe {
             return Err(mistake);
         }
         let mut sorting = sorting(&args, &limits, false);
-        if args.launch.keep_order {
-            let has_keys = |sorting: &&mut Sorting| sorting.look.per.is_some() && args.input.ahead.is_none();
-            let in_order = sorting.as_mut().filter(has_keys).ok_or(KEPT_ORDER)?;
-            in_order.ahead = 1;
+        let keep_order = args.launch.keep_order;
+        // What a bucket keeps is known when it is opened.
+        let has_keys = named.is_none_or(|named| named.per.is_some());
+        if keep_order && (!has_keys || args.input.ahead.is_some()) {
+            return Err(KEPT_ORDER.to_owned());
         }
-        if args.input.ahead.is_some() && sorting.is_none() && limits.bucket().is_none() {
-            return Err(
-                "--ahead belongs to limits for each key; write for example -r 1/s,per=host --ahead 10000".to_owned()
-            );
+        if args.input.ahead.is_some() && sorting.is_none() && (!has_keys || limits.bucket().is_none()) {
+            return Err(AHEAD_OF_KEYS.to_owned());
         }
+        sorting.iter_mut().filter(|_| keep_order).for_each(|sorting| sorting.ahead = 1);
         if args.limit.drop && limits.bucket().is_some() {
             return Err("--drop: a bucket's units are not dropped; write -r 5/s --drop".to_owned());
         }
         if args.limit.drop && framing == Framing::Bytes {
             return Err("--drop drops lines or records, not bytes; write for example -r 100/s --drop".to_owned());
         }
-        Ok(Pipe { limits, sorting, input: args.input, reporting: args.report, dry_run: args.launch.dry_run })
+        let (input, reporting, dry_run) = (args.input, args.report, args.launch.dry_run);
+        Ok(Pipe { limits, sorting, input, reporting, keep_order, dry_run })
+    }
+
+    /// What ends a unit under the limits of `policy`, which a run or a bucket keeps.
+    ///
+    /// # Errors
+    /// Units cannot be passed on under these, or not as was asked for.
+    pub(crate) fn framing(&self, policy: &Policy) -> Result<Framing, String> {
+        let has_no_keys = self.limits.bucket().is_some() && policy.of_keys().is_none();
+        if has_no_keys && self.keep_order {
+            return Err(KEPT_ORDER.to_owned());
+        }
+        if has_no_keys && self.input.ahead.is_some() {
+            return Err(AHEAD_OF_KEYS.to_owned());
+        }
+        self.input.framing(policy)
+    }
+
+    /// The most units that are read while others wait.
+    pub(crate) fn ahead(&self) -> usize {
+        if self.keep_order { 1 } else { self.input.ahead() }
     }
 }
 
@@ -81,11 +104,26 @@ impl Launch {
         let sorting = sorting(&args, &limits, !args.launch.dry_run);
         let (flags, reporting) = (args.launch.clone(), args.report.clone());
         flags.refuse_unrepeatable_output()?;
-        let has_order = sorting.is_some() || flags.again.attempts.is_some() || limits.bucket().is_some();
-        if args.input.ahead.is_some() && !has_order {
+        let launch = Launch { commands: Commands::new(args, &limits)?, limits, sorting, flags, reporting };
+        match &launch.limits {
+            // What a bucket keeps is known when it is opened.
+            Limits::Shared(_, None) => {}
+            Limits::Own(named) | Limits::Shared(_, Some(named)) => launch.check(&named.kept())?,
+        }
+        Ok(launch)
+    }
+
+    /// Whether commands can run under the limits of `policy`, which a run or a bucket keeps.
+    ///
+    /// # Errors
+    /// They cannot, or not as was asked for.
+    pub(crate) fn check(&self, policy: &Policy) -> Result<(), String> {
+        let is_sorted = self.sorting.is_some() || policy.of_keys().is_some() || policy.counts_jobs();
+        let has_order = is_sorted || self.flags.again.attempts.is_some();
+        if self.commands.input.ahead.is_some() && !has_order {
             return Err("--ahead belongs to --attempts; write for example --attempts 5 --ahead 10000".to_owned());
         }
-        Ok(Launch { commands: Commands::new(args, &limits)?, limits, sorting, flags, reporting })
+        Commands::check(policy)
     }
 }
 
@@ -131,6 +169,8 @@ impl Commands {
 
 const KEPT_ORDER: &str = "--keep-order needs a command, or limits for each key without --ahead, like -r 1/s,per=host -k; \
     a pipe without such limits keeps the order";
+
+const AHEAD_OF_KEYS: &str = "--ahead belongs to limits for each key; write for example -r 1/s,per=host --ahead 10000";
 
 const NO_BYTES: &str = "--rate: a command is a unit, not bytes; write -r 5/s \
     (for a command's own traffic use its option: rsync --bwlimit, curl --limit-rate)";

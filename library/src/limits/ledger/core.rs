@@ -457,6 +457,12 @@ impl Ledger {
         self.all.in_order(now)
     }
 
+    /// A time by which all limits are at rest if nothing more is granted, those of keys, too.
+    pub(crate) fn rested_at(&self) -> Nanos {
+        let latest = self.entries.back().map_or(0, |entry| entry.at).max(self.all.asked);
+        self.keys.as_ref().map_or(0, |keys| keys.rested_at(latest)).max(self.all.rested_at())
+    }
+
     /// The limits with everything that was granted.
     pub(crate) fn limits(&self) -> &Limits {
         &self.all
@@ -515,6 +521,11 @@ impl Ledger {
     /// How many commands of this key have failed since one succeeded.
     pub(crate) fn failed(&self, name: &[u8]) -> u32 {
         self.keys.as_ref().map_or(0, |keys| keys.failed(name))
+    }
+
+    /// When the keys that are as new were made; 0 if there are no limits for each key.
+    pub(crate) fn keys_made(&self) -> Nanos {
+        self.keys.as_ref().map_or(0, Keys::made)
     }
 
     /// When a unit of this key would conform to the limits of its key alone; `None`: never.

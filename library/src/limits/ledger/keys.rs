@@ -349,6 +349,17 @@ impl Keys {
         }
     }
 
+    /// When the keys that are not here were made.
+    pub(super) fn made(&self) -> Nanos {
+        self.kept.made
+    }
+
+    /// A time by which all keys are as new if nothing more is granted, and the latest grant was at this time.
+    pub(super) fn rested_at(&self, latest: Nanos) -> Nanos {
+        let held = self.kept.states.values().map(|key| key.hold).max();
+        latest.max(held.unwrap_or(0)).saturating_add(self.each.rest_time())
+    }
+
     /// Whether a grant was taken back when a server refused something.
     pub(super) fn is_outdated(&self, name: &[u8], number: u64, at: Nanos) -> bool {
         // What costs nothing has no number.
@@ -389,6 +400,7 @@ impl Keys {
             let (limits, [paused, learned]) = (self.each.limits(&thin, now), self.told(name));
             KeyView {
                 name: name.clone(),
+                state: Thin::of_limits(&limits),
                 // During a pause there is nothing.
                 left: (0..limits.len()).filter_map(|place| limits.left(now.max(hold), place)).collect(),
                 wait: limits.conforms_at(now.max(hold), 1).ok().map(|(at, _)| at.max(next) - now),
@@ -480,6 +492,8 @@ fn charge(each: &Each, thin: &mut Thin, entry: &Entry, of: &OfKey) {
 pub struct KeyView {
     /// Its name.
     pub name: Box<[u8]>,
+    /// The state of its limits: see [`Each`].
+    pub state: Thin,
     /// Whole units that each of its limits would let through; negative if units are owed.
     pub left: Vec<i128>,
     /// How long its next unit would wait for its limits, in nanoseconds; `None` if it is never granted.

@@ -116,13 +116,23 @@ impl Supply {
             (true, false) => "it counts units now, no longer bytes",
             _ if !self.meant.counts_jobs() && now.counts_jobs() => "it counts commands now",
             _ if self.meant.counts_jobs() && !now.counts_jobs() => "it counts commands no longer",
-            _ if self.meant.of_keys().map(|keys| &keys.per) != now.of_keys().map(|keys| &keys.per) => {
-                "its keys are other ones now"
-            }
-            _ => "a unit has other costs now",
+            _ => match (self.meant.of_keys(), now.of_keys()) {
+                (None, Some(_)) => "each key has limits of its own now",
+                (Some(_), None) => "keys have no limits of their own any more",
+                (Some(keys), Some(others)) if keys.per != others.per => "its keys are other ones now",
+                _ => "a unit has other costs now",
+            },
         };
         let (before, now) = (self.meant.to_string(), now.to_string());
         Err(StoreError::OtherKind(self.store.place(), before, now, what))
+    }
+
+    /// A bucket whose limits count another kind now refuses what was asked for under the old ones: that is what to tell.
+    pub(in crate::store) fn explained(&self, error: StoreError) -> StoreError {
+        match error {
+            StoreError::Refused(_) => self.check_policy(&self.store.policy()).err().unwrap_or(error),
+            error => error,
+        }
     }
 
     pub(in crate::store) fn leased(&self) -> MutexGuard<'_, Leased> {
