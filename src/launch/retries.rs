@@ -107,6 +107,7 @@ impl Retries {
         let policy = &self.policy;
         let pause = self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy));
         let serves = pause.serves_others(*history, ended.at, in_nanos(policy.backoff.longest));
+        let is_bad = history.told > 1 && !history.is_bad && pause.has_served(ENOUGH, history.told_at);
         history.told_at = ended.at;
         if serves == Serves::Unknown {
             let until = pause.later((ended, *history), asked, |incidents| policy.pause(incidents));
@@ -120,7 +121,8 @@ impl Retries {
             return Verdict::Later(until);
         }
         pause.alone += 1;
-        if history.alone == 0 && history.told > 1 {
+        if is_bad {
+            history.is_bad = true;
             let one = Served::default().but_one();
             pause.pace.succeeded(one, ended.at);
             if pause.is_learned_by_bucket {

@@ -42,6 +42,8 @@ pub(crate) struct History {
     /// After how many it asked only this unit to wait, and whether that was ever sure.
     pub(super) alone: u32,
     pub(super) is_sure: bool,
+    /// Whether it is known that what its first refusal slowed down was not too fast.
+    pub(super) is_bad: bool,
     /// Whether others go before the next one.
     pub(super) is_suspect: bool,
     /// The start of the latest one.
@@ -154,7 +156,7 @@ impl Pause {
     }
 
     /// Whether it has served so many, at most [`ENOUGH`], that started after this time.
-    fn has_served(&self, count: u32, since: Nanos) -> bool {
+    pub(super) fn has_served(&self, count: u32, since: Nanos) -> bool {
         self.recent[(ENOUGH - count) as usize] > since
     }
 
