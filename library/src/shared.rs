@@ -175,7 +175,7 @@ impl Shared {
     /// not wait at all.
     ///
     /// # Errors
-    /// The future's: [`Refusal::TooLong`](crate::limits::Refusal::TooLong) with the wait that would be needed, and others;
+    /// The future's: [`Refusal::TooLong`] with the wait that would be needed, and others;
     /// nothing is taken then.
     pub fn take_timeout(
         &self,
