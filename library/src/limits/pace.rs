@@ -133,6 +133,8 @@ struct Streak {
     /// How many are known to depend on the pace, and of how many more no unit was served yet.
     refusals: u32,
     doubted: u32,
+    /// Whether a unit was served after it was refused: then none of them is taken back.
+    is_confirmed: bool,
     /// The latest one that was refused, and the interval before that.
     latest: Start,
     refused: Nanos,
@@ -223,6 +225,7 @@ impl Pace {
     /// These have succeeded.
     pub fn succeeded(&mut self, served: Served, now: Nanos) {
         if self.streak.as_ref().is_some_and(|streak| served.again > Some(streak.latest.episode)) {
+            self.streak.iter_mut().for_each(|streak| streak.is_confirmed = true);
             self.believe();
         }
         (0..served.alone.min(DOUBTED)).for_each(|_| self.retract());
@@ -231,7 +234,7 @@ impl Pace {
 
     /// One of the refusals did not depend on the pace.
     fn retract(&mut self) {
-        let Some(streak) = &mut self.streak else { return };
+        let Some(streak) = self.streak.as_mut().filter(|streak| !streak.is_confirmed) else { return };
         let of_which = if streak.doubted > 0 { &mut streak.doubted } else { &mut streak.refusals };
         *of_which = of_which.saturating_sub(1);
         let (before, is_over) = (streak.interval, streak.doubted + streak.refusals == 0);
@@ -347,8 +350,16 @@ impl Pace {
         }
         let refused = if start.index < 5 { self.interval } else { self.interval.max(self.gap) };
         self.interval = slower(refused, 10, 9);
-        let new =
-            Streak { interval: refused, began: start.at, refusals: 0, doubted: 0, latest: start, refused, allowed: 0 };
+        let new = Streak {
+            interval: refused,
+            began: start.at,
+            refusals: 0,
+            doubted: 0,
+            is_confirmed: false,
+            latest: start,
+            refused,
+            allowed: 0,
+        };
         let close = self.streak.take().filter(|_| is_close);
         let doubted = close.as_ref().map_or(1, |streak| streak.doubted.saturating_add(1));
         self.streak = Some(Streak { doubted, latest: start, refused, ..close.unwrap_or(new) });
