@@ -211,7 +211,7 @@ def judge_order(case, run, left, start_cost, verdict):
         before.update((unit.age, run.begun) for unit in case.pieces[0][1])
         first = Model(case.limits, case.units, before, run.begun).grant(units[ages[0]])
         started = max(run.begun, left[ages[0]] - (first - run.begun))
-        after.update((unit.age, started) for unit in case.pieces[0][1])
+        after = {age: max(time, started) for age, time in after.items()}
     early = Model(case.limits, case.units, before, run.begun)
     late, worlds, times, is_right = Model(case.limits, case.units, after, started, True), [Fair()], [], True
     for place, age in enumerate(ages):

@@ -164,7 +164,8 @@ def follow(model, worlds, unit, seen, end):
     heads = model.heads()
     is_first = model.waiting[unit.key][0] is unit
     favoured = [(own - LATE if head is unit else own + LATE, head) for own, head in heads]
-    right = [fair for fair in worlds if model.choose(favoured, fair, unit) is unit] if is_first else []
+    is_right = lambda fair: any(model.choose(these, fair, unit) is unit for these in (heads, favoured))
+    right = [fair for fair in worlds if is_right(fair)] if is_first else []
     granted = model.grant(unit, seen, end)
     left = [own for own, _ in model.heads()]
     rests = [True] * all(own > granted - LATE for own in left) + [False] * any(own < granted + LATE for own in left)
