@@ -177,8 +177,11 @@ impl<F: Flow> Pump<'_, F> {
         {
             room -= usize::from(self.use_claim(&claim)?);
         }
-        let (wanted, more_at) = self.supply.wanted();
-        let most = wanted.min(room.saturating_sub(self.supply.reserved()));
+        let ((wanted, more_at), reserved) = (self.supply.wanted(), self.supply.reserved());
+        if room == 0 && reserved == 0 {
+            return Ok(()); // The sink says when it has room again.
+        }
+        let most = wanted.min(room.saturating_sub(reserved));
         // If all places in the sink are reserved, none is asked for before one is free.
         let mut at = if wanted > 0 { Nanos::MAX } else { more_at };
         if most > 0 {

@@ -1,7 +1,7 @@
 //! Limits of each key, and numbers of commands, in buckets that several processes share: through the real program, in files
 //! and on a server.
 
-use crate::common::{Running, assert_fails, feed, read_all, text, throttle, wait_until};
+use crate::common::{Running, assert_fails, feed, is_right_once, read_all, text, throttle, wait_until};
 use crate::support::redis::{Redis, bucket_at, slow_network};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -627,4 +627,24 @@ fn units_of_a_key_leave_in_order_also_if_the_stream_is_held_back() {
     writer.join().unwrap();
     assert_eq!(text(&out.join().unwrap()), lines);
     stream.end();
+}
+
+/// More start as soon as those before them have been started. They used to wait until 5 ms were over, after each four.
+#[test]
+fn commands_that_may_all_start_now_do_so_without_a_rest() {
+    let units = "k x\n".repeat(400);
+    let took = |command: Command| {
+        let begun = Instant::now();
+        let output = feed(command, units.as_bytes());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        begun.elapsed()
+    };
+    on_each_store(&["1M/s,burst=1M,per=f1"], |bucket| {
+        let args = ["-q", "-j", "0", "--", "true"];
+        let measure = || {
+            let alone = took(throttle(&[&["-r", "1M/s,burst=1M,per=f1"], &args[..]].concat()));
+            (took(bucket.command(&args)), alone)
+        };
+        is_right_once(measure, |(shared, alone)| *shared < *alone * 3 / 2 + Duration::from_millis(50));
+    });
 }
