@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
-use throttle_limits::clock::{FakeClock, MILLISECOND, SECOND};
+use throttle_limits::clock::{Clock, FakeClock, MILLISECOND, SECOND};
 use throttle_limits::limits::Policy;
 use throttle_limits::store::{File, Machine, Place, Supply};
 
@@ -204,4 +204,23 @@ fn a_pipe_alone_uses_a_shared_window() {
             *count >= 450
         });
     });
+}
+
+/// A stream cannot know that it is alone, but that nobody has used the bucket for as long as its windows count. It used to take a
+/// share at a time for the first tenth of a second.
+#[test]
+fn the_first_stream_of_an_unused_window_gets_all_of_it_at_once() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(SECOND));
+    let policies = ["9/300ms,window", "6/400ms,window"].map(|limit| limit.parse().unwrap());
+    let policy = Policy::new(&policies, None).unwrap();
+    let stream = || {
+        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
+        Supply::new(Box::new(File::open_until(Machine::fake(&clock, 1, 0), place, Some(&policy), None).unwrap()))
+    };
+    let at_once = |stream: &Supply| {
+        let runs = std::iter::repeat_with(|| stream.next_run(100).unwrap().0);
+        runs.take_while(|run| run.at == clock.now()).map(|run| run.units).sum::<u64>()
+    };
+    let [first, second] = [stream(), stream()];
+    assert_eq!((at_once(&first), at_once(&second)), (6, 0));
 }

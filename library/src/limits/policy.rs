@@ -70,6 +70,11 @@ impl OnlyWindows {
         (period.get() / count.get() / 10 * 9).min(LONGEST_TURN).max(least.min(period.get() / 10))
     }
 
+    /// Whether some of what the smallest of them grants is used, if so many units are available.
+    pub(crate) fn are_used(&self, available: u64) -> bool {
+        available < self.smallest.get()
+    }
+
     /// What a stream should take at once if it asks every `turn` nanoseconds and others take, too: twice what the
     /// limits let through in that time, so that a window that opens is used up in half of its period, and at least a
     /// hundredth of it.

@@ -19,7 +19,7 @@ mod state;
 pub use ahead::{Claim, Refused, When};
 pub(super) use state::RETURN_TIMEOUT;
 pub use state::Supply;
-use state::{Leased, lock};
+use state::{Leased, UNKNOWN, lock};
 
 /// As many units as may be reserved for one time ahead by a stream that is alone.
 const FEW: u64 = 8;
@@ -282,7 +282,7 @@ impl Supply {
         }
         let ask = self.ask(&mut leased, waiting);
         let asked = self.store.lease(&ask, &mut leased.lease).map_err(|error| self.explained(error))?;
-        leased.look_for_others(asked);
+        leased.look_for_others();
         leased.asked = asked;
         self.check_kind(&leased)?;
         leased.next(waiting).map(|run| (run, asked)).ok_or(Refusal::Never.into())
@@ -413,8 +413,15 @@ impl Supply {
     fn ask(&self, leased: &mut Leased, waiting: u64) -> Ask {
         let (span, served) = (self.store.span(), std::mem::take(&mut leased.served));
         let Some(windows) = leased.lease.rules().only_windows else { return Ask { waiting, span, from: 0, served } };
-        let turn = windows.turn(span / 2);
-        let is_shared = leased.number.is_none() || self.clock().now() < leased.shared_until;
+        let (turn, now) = (windows.turn(span / 2), self.clock().now());
+        if leased.number.is_none() {
+            // If the store does not answer, the request itself says so.
+            let _ = self.store.sync();
+            if seen(&*self.store, |ledger| windows.are_used(ledger.limits().available(now))) {
+                leased.shared_until = now.saturating_add(UNKNOWN);
+            }
+        }
+        let is_shared = now < leased.shared_until;
         // Other spans are of a store that is not shared, or whose clock is not the real one.
         if is_shared && (2..=SECOND).contains(&span) {
             let next = (leased.lease.latest() / turn + 1).saturating_mul(turn);

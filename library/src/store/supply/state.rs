@@ -14,8 +14,8 @@ use std::time::Duration;
 /// A process that ends waits this long for others when it gives back what it did not use.
 pub(in crate::store) const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A stream that has just begun does not know yet whether others take from its bucket.
-const UNKNOWN: Nanos = 100 * MILLISECOND;
+/// A stream that has just begun does not know whether those who used its bucket before still take from it.
+pub(super) const UNKNOWN: Nanos = 100 * MILLISECOND;
 
 /// Grants for one stream of units. Unused reservations are given back on drop.
 #[derive(Debug)]
@@ -73,15 +73,11 @@ impl Leased {
     }
 
     /// Learns from the latest lease whether others take from the bucket, too.
-    pub(in crate::store) fn look_for_others(&mut self, asked: Nanos) {
+    pub(in crate::store) fn look_for_others(&mut self) {
         let Some(last) = self.lease.number() else { return };
-        match self.number.replace(last) {
-            None => self.shared_until = asked.saturating_add(UNKNOWN),
-            Some(number) if number + 1 != last => {
-                let longest = self.lease.rules().only_windows.map_or(0, |windows| windows.longest);
-                self.shared_until = self.lease.latest().saturating_add(longest);
-            }
-            Some(_) => {}
+        if self.number.replace(last).is_some_and(|before| before + 1 != last) {
+            let longest = self.lease.rules().only_windows.map_or(0, |windows| windows.longest);
+            self.shared_until = self.lease.latest().saturating_add(longest);
         }
     }
 }
