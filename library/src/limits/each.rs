@@ -2,7 +2,6 @@
 //!
 //! What is needed to settle grants is kept with the state of a key, but only while it has grants that may be settled.
 
-use super::bucket::Gap;
 use super::fixed::Fixed;
 use super::grant::Refusal;
 use super::policy::Policy;
@@ -248,10 +247,7 @@ impl Each {
             thin.0 = Form::Open(Box::new((states, Settling::default())));
         }
         thin.with_mut(|states, settling| {
-            self.fixed.revise(states, settling, |place, terms, state| {
-                if self.fixed.cost(place, costs) == 0 { terms.settle(state, grant.at) } else { Gap::NONE }
-            });
-            self.fixed.open(states, settling, grant.number, grant.counted, costs);
+            self.fixed.open(states, settling, (grant.number, [grant.at, grant.counted]), costs);
         });
     }
 

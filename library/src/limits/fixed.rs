@@ -102,16 +102,16 @@ impl Fixed {
         }
     }
 
-    /// The latest charge, of these costs, which windows count from `counted`, may be [settled](Self::settle) later.
+    /// The latest charge, of these costs, may be [settled](Self::settle) later. The times are when it was granted, and from when
+    /// windows count it.
     pub(super) fn open(
         &self,
         states: &[State],
         settling: &mut Settling,
-        number: u64,
-        counted: Nanos,
+        (number, times): (u64, [Nanos; 2]),
         costs: impl CostList,
     ) {
-        settling.open(number, counted, (&self.terms, states), |place| self.cost(place, costs));
+        settling.open(number, times, (&self.terms, states), |place| self.cost(place, costs));
     }
 
     /// Settles a grant that was charged the first costs at its real costs, the second: the limits are as if it had cost that

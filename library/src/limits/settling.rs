@@ -16,7 +16,7 @@
 //! - A window above 1024 units counts some units longer than needed, and goes on to do so.
 
 use super::bucket::{self, Gap};
-use super::state::State;
+use super::state::{Level, State};
 use super::terms::Terms;
 use crate::clock::{Nanos, shrink};
 #[cfg(feature = "shared")]
@@ -55,9 +55,10 @@ struct Part {
     charged: u64,
     /// A window counts it from this time.
     counted: Nanos,
-    /// The level just before it was charged.
+    /// The level just before it was charged. A limit of a key that it passed free is not brought up to its time, since one who
+    /// waits may gather more than a full bucket: then the level may be higher than that here.
     gathered: i128,
-    /// The level of a full bucket then.
+    /// The level of a full bucket then; the highest number if it was charged nothing, and the limit is not behind.
     full: i128,
     /// From then to the next open grant, or until now.
     since: Gap,
@@ -81,22 +82,25 @@ impl Settling {
         self.open.is_empty()
     }
 
-    /// Opens the latest grant, which was just charged, at a time when its limits conformed. Numbers must increase.
+    /// Opens the latest grant, which was just charged at `at`, a time when its limits conformed. Numbers must increase.
     /// Windows count it from `counted`; `cost` is what each limit was charged, in units.
     pub(crate) fn open(
         &mut self,
         number: u64,
-        counted: Nanos,
+        [at, counted]: [Nanos; 2],
         limits: (&[Terms], &[State]),
         cost: impl Fn(usize) -> u64,
     ) {
         let part = |(place, (terms, state)): (usize, (&Terms, &State))| {
             let charged = cost(place);
-            let [gathered, full] = match terms {
-                Terms::Bucket(bucket) => [state.level.amount.saturating_add(bucket.price(charged)), bucket.full()],
-                Terms::Window(_) => [0; 2],
+            let Terms::Bucket(bucket) = terms else {
+                return Part { charged, counted, gathered: 0, full: 0, since: Gap::NONE };
             };
-            Part { charged, counted, gathered, full, since: Gap::NONE }
+            let Level { amount, at: time } = state.level;
+            let is_behind = charged == 0 && time < at;
+            let gathered = if is_behind { bucket.gained(time, at) } else { bucket.price(charged) };
+            let full = if charged == 0 && !is_behind { i128::MAX } else { bucket.full() };
+            Part { charged, counted, gathered: amount.saturating_add(gathered), full, since: Gap::NONE }
         };
         let parts = limits.0.iter().zip(limits.1).enumerate().map(part).collect();
         if self.open.len() == MOST {
@@ -182,14 +186,15 @@ impl Settling {
     }
 
     /// By how much the level would have been higher just after the grant. Less than the difference in cost if it had
-    /// gathered more than a full bucket, which a lower cost would not have done.
+    /// gathered more than a full bucket, which a lower cost would not have done, nor one of a unit that was taken to be free.
     fn own_difference(&mut self, index: usize, place: usize, bucket: &bucket::Terms, real: u64) -> i128 {
         let part = &self.open[index].parts[place];
         let difference = bucket.price(part.charged).saturating_sub(bucket.price(real));
-        if difference < 0 {
+        if difference < 0 && part.charged > 0 {
             return difference;
         }
-        let room = part.full.max(bucket.price(real)).saturating_sub(part.gathered);
+        let most = if part.charged > 0 { part.full.max(bucket.price(real)) } else { part.full };
+        let room = most.saturating_sub(part.gathered);
         if let Some(before) = index.checked_sub(1) {
             let since = &mut self.open[before].parts[place].since;
             *since = since.then(Gap { room, lost: room.saturating_neg() });

@@ -184,7 +184,7 @@ impl Limits {
     /// forgotten.
     pub(crate) fn open(&mut self, grant: &Grant, costs: impl CostList) {
         if costs.largest() > 0 {
-            self.fixed.open(&self.states, &mut self.settling, grant.number, grant.counted, costs);
+            self.fixed.open(&self.states, &mut self.settling, (grant.number, [grant.at, grant.counted]), costs);
         }
     }
 
