@@ -98,11 +98,6 @@ impl Terms {
         Gap::NONE
     }
 
-    /// Brings a bucket up to `now`.
-    pub(super) fn settle(&self, state: &mut State, now: Nanos) -> Gap {
-        if let Bucket(bucket) = self { bucket.settle(&mut state.level, now) } else { Gap::NONE }
-    }
-
     /// Empties a bucket at `time`.
     pub(super) fn empty(&self, state: &mut State, time: Nanos) -> Gap {
         if let Bucket(bucket) = self { bucket.empty(&mut state.level, time) } else { Gap::NONE }
