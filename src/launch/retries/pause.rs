@@ -46,14 +46,21 @@ pub(crate) struct History {
     pub(super) is_bad: bool,
     /// Whether others go before the next one.
     pub(super) is_suspect: bool,
+    /// Whether an earlier run has left it over. That counts as if the server had told it to wait once.
+    is_left_over: bool,
     /// The start of the latest one.
     pub(super) start: Start,
 }
 
 impl History {
+    /// Of a unit that is left over from now on.
+    pub(super) fn left_over(now: Nanos) -> Self {
+        History { told: 1, told_at: now, first_told: now, is_suspect: true, is_left_over: true, ..History::default() }
+    }
+
     /// Whether it was told to wait.
     pub(crate) fn was_told(self) -> bool {
-        self.told > 0
+        self.told + self.alone > u32::from(self.is_left_over)
     }
 
     /// The success of the latest attempt.
@@ -149,7 +156,7 @@ impl Pause {
         let enough = if self.new_at <= history.told_at { 1 } else { ENOUGH };
         match history.told {
             0 => Serves::Unknown,
-            _ if is_sure => Serves::Enough,
+            _ if is_sure && history.was_told() => Serves::Enough,
             _ if self.has_served(enough, history.told_at) => Serves::Some,
             _ => Serves::Unknown,
         }
