@@ -29,6 +29,7 @@ pub type Key = Option<Arc<[u8]>>;
 
 /// One command's worth of units.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is another thing that is known of its units")]
 pub struct Job {
     /// Counted from 1.
     pub seq: u64,
@@ -52,7 +53,7 @@ pub struct Job {
     pub(super) too_long: bool,
     /// The bytes of input that it took, those of blank units before it included.
     pub(super) length: u64,
-    /// Whether an earlier run has done a later unit, but not all of these: it has tried them, but for those that it was stopped at.
+    /// Whether an earlier run has done a later unit, but not all of these: it has tried them, unless it was stopped then.
     pub(super) is_left_over: bool,
     /// When the last of its units was read.
     pub(super) read: Option<Instant>,

@@ -78,7 +78,9 @@ impl<R: Source> Launching<R> {
                 None => filled = self.fill(0),
             }
         }
-        left_over.into_iter().for_each(|job| self.queue().add(Attempt::first(job)));
+        for job in left_over {
+            self.queue().add(Attempt::first(job));
+        }
         filled.map(drop)
     }
 
@@ -119,7 +121,9 @@ impl<R: Source> Launching<R> {
                 shared.queue.add(Attempt::first(job));
             }
         }
-        left_over.into_iter().for_each(|job| shared.queue.add(Attempt::first(job)));
+        for job in left_over {
+            shared.queue.add(Attempt::first(job));
+        }
     }
 
     /// Reads what there is. With `wait`, and if there is nothing: waits until there is some, an attempt may be made, or one

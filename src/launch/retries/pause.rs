@@ -37,6 +37,8 @@ pub(crate) struct History {
     /// After how many attempts the server had all wait, and when it refused the latest one.
     pub(super) told: u32,
     pub(super) told_at: Nanos,
+    /// Of these attempts, how many are only assumed, since an earlier run has left it over.
+    assumed: u32,
     /// When it refused the first one.
     pub(super) first_told: Nanos,
     /// After how many it asked only this unit to wait, and whether that was ever sure.
@@ -46,8 +48,6 @@ pub(crate) struct History {
     pub(super) is_bad: bool,
     /// Whether others go before the next one.
     pub(super) is_suspect: bool,
-    /// Whether an earlier run has left it over. That counts as if the server had told it to wait once.
-    is_left_over: bool,
     /// The start of the latest one.
     pub(super) start: Start,
 }
@@ -55,12 +55,12 @@ pub(crate) struct History {
 impl History {
     /// Of a unit that is left over from now on.
     pub(super) fn left_over(now: Nanos) -> Self {
-        History { told: 1, told_at: now, first_told: now, is_suspect: true, is_left_over: true, ..History::default() }
+        History { told: 1, told_at: now, first_told: now, is_suspect: true, assumed: 1, ..History::default() }
     }
 
     /// Whether it was told to wait.
     pub(crate) fn was_told(self) -> bool {
-        self.told + self.alone > u32::from(self.is_left_over)
+        self.told + self.alone > self.assumed
     }
 
     /// The success of the latest attempt.

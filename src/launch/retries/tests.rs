@@ -604,7 +604,7 @@ fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
     let (mut pauses, mut is_slowed, mut answers) = (false, false, 0);
     for number in 1.. {
         let now = number * 100 * MILLISECOND;
-        let is_one = number > served && (number - served) % 10 == 1;
+        let is_one = number > served && (number - served) % 12 == 1;
         let (mut other, life) = (History::default(), if is_one { failed(75) } else { ok() });
         let history = if is_one { &mut unit } else { &mut other };
         retries.started(&None, now, history, None);

@@ -484,7 +484,7 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 3_011_810_608_021_205_485;
+const RECORDED: u64 = 9_776_832_494_321_051_541;
 
 /// Grants for 0 to 400 ms are given; the third start is refused.
 #[test]

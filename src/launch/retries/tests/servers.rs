@@ -52,6 +52,7 @@ enum Change {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is another circumstance")]
 struct Row {
     kind: Kind,
     /// Calls that the server allows in 1000 s.
@@ -399,7 +400,7 @@ impl Run {
                 event @ (Happens::Ends(unit, ..) | Happens::Fails(unit, _)) => {
                     let is_done = match event {
                         Happens::Ends(_, _, is_ok, says) => self.ends(unit, is_ok, says),
-                        _ => self.comes_to(unit, Outcome::Exited(52), Reply::default()),
+                        _ => self.comes_to(unit, &Outcome::Exited(52), &Reply::default()),
                     };
                     left -= usize::from(is_done);
                     self.is_done[unit] |= is_done;
@@ -465,10 +466,10 @@ impl Run {
         let reply =
             Reply { status, retry_after: says.map(|says| Some(Duration::from_nanos(says))), ..Reply::default() };
         let outcome = if is_ok && !is_missing { Outcome::Ok } else { Outcome::Exited(22) };
-        self.comes_to(unit, outcome, reply)
+        self.comes_to(unit, &outcome, &reply)
     }
 
-    fn comes_to(&mut self, unit: usize, outcome: Outcome, reply: Reply) -> bool {
+    fn comes_to(&mut self, unit: usize, outcome: &Outcome, reply: &Reply) -> bool {
         let is_missing = reply.status == Some(404);
         let judged = Judged { started: self.started[unit], at: self.now };
         let Process { retries, supply, order, key, grant, running, .. } =
@@ -478,7 +479,7 @@ impl Run {
         let chance = |most| self.chance.u64(0..=most);
         let mut others = key.iter().flat_map(|key| order.waiting_of(*key)).map(|unit| self.histories[*unit]);
         let no_others_wait = move || others.all(History::was_told);
-        let verdict = retries.judge(&None, (judged, &mut history), (&outcome, &reply), no_others_wait, chance);
+        let verdict = retries.judge(&None, (judged, &mut history), (outcome, reply), no_others_wait, chance);
         self.histories[unit] = history;
         let Told { hold, refused, served, .. } = retries.take_told(self.now).remove(&None).unwrap_or_default();
         supply.served(None, served);
