@@ -170,7 +170,7 @@ mod files {
                 ("a: 9/h,burst=1", ""),
                 ("damaged: the bucket ", "is damaged; to start again"),
                 ("newer: the bucket ", "newer throttle"),
-                ("short: the bucket ", "cut short (18 bytes)"),
+                ("short: the bucket ", "cut short (19 bytes)"),
             ] {
                 assert!(lines.iter().any(|line| line.starts_with(start) && line.contains(words)), "{start}: {said}");
             }
