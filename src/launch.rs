@@ -41,7 +41,7 @@ pub use attempt::{Charge, Ended, Ledger, Settler};
 pub use commands::{Launcher, command};
 pub use event::{Event, Events, Sent, Success, Told};
 pub use identity::Identity;
-pub use job::{Batches, Job, Key, Known, Numbers, Outcome, Shape};
+pub use job::{Batches, Before, Job, Key, Known, Numbers, Outcome, Shape};
 pub use launching::Launching;
 pub use names::Names;
 pub use options::{Options, Output};

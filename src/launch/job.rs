@@ -29,6 +29,7 @@ pub type Key = Option<Arc<[u8]>>;
 
 /// One command's worth of units.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is another thing that is known of its units")]
 pub struct Job {
     /// Counted from 1.
     pub seq: u64,
@@ -52,6 +53,8 @@ pub struct Job {
     pub(super) too_long: bool,
     /// The bytes of input that it took, those of blank units before it included.
     pub(super) length: u64,
+    /// Whether an earlier run has done a later unit, but not all of these: it has tried them, unless it was stopped then.
+    pub(super) is_left_over: bool,
     /// When the last of its units was read.
     pub(super) read: Option<Instant>,
     /// What all of its units belong to, if limits are kept for each key; `None`: they have no key.
@@ -182,8 +185,17 @@ pub struct Shape {
     pub keep: bool,
 }
 
-/// Says which units are left out, as they were done before.
-pub type Known = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+/// Why a unit is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// An earlier run has done it.
+    Done,
+    /// This run has an equal one.
+    Taken,
+}
+
+/// Says which units are left out.
+pub type Known = Arc<dyn Fn(&[u8]) -> Option<Before> + Send + Sync>;
 
 /// Cuts what a source gives into jobs.
 pub struct Batches<R> {
@@ -212,6 +224,8 @@ pub struct Batches<R> {
     /// Units that are left out, and how many were so far.
     known: Option<Known>,
     done_before: u64,
+    /// The latest job before a unit that an earlier run has done.
+    left_over: u64,
 }
 
 impl<R: Source> Batches<R> {
@@ -235,6 +249,7 @@ impl<R: Source> Batches<R> {
             skipped: 0,
             known,
             done_before: 0,
+            left_over: 0,
         }
     }
 
@@ -243,7 +258,13 @@ impl<R: Source> Batches<R> {
     }
 
     pub(super) fn next(&mut self) -> Option<Job> {
-        self.ready.pop_front()
+        let is_left_over = self.has_left_over();
+        self.ready.pop_front().map(|job| Job { is_left_over, ..job })
+    }
+
+    /// Whether the next job is one that an earlier run has left over.
+    pub(super) fn has_left_over(&self) -> bool {
+        self.ready.front().is_some_and(|job| job.seq <= self.left_over)
     }
 
     /// What the next job costs.
@@ -344,10 +365,13 @@ impl<R: Source> Batches<R> {
         let (unit, delimiter) = (self.buffer.run(1), self.buffer.delimiter());
         let (text, length) = (trimmed(unit, delimiter), unit.len());
         let (size, is_blank) = (size_of_word(text.len()), text.is_empty() && self.shape.skip_blank);
-        let is_known = !is_blank && self.known.as_ref().is_some_and(|known| known(text));
-        if is_blank || is_known {
+        let known = self.known.as_ref().filter(|_| !is_blank).and_then(|known| known(text));
+        if is_blank || known.is_some() {
             self.skipped += u64::from(is_blank);
-            self.done_before += u64::from(is_known);
+            self.done_before += u64::from(known.is_some());
+            if known == Some(Before::Done) {
+                self.left_over = self.seq;
+            }
             self.left_out += length as u64;
             self.units += 1;
         } else {

@@ -63,19 +63,30 @@ impl<R: Source> Launching<R> {
         }
     }
 
-    /// Reads so many new units that a unit which the server has refused often can wait behind them.
+    /// Reads so many new units that a unit which the server has refused often can wait behind them, or one that an earlier
+    /// run has left over.
     fn read_ahead(&mut self) -> Result<(), FlowError> {
-        if self.queue().wants_new() {
+        if self.wants_new(0) {
             self.sort();
         }
-        while self.queue().wants_new() && !self.is_full() {
+        let mut left_over = Vec::new();
+        let mut filled = Ok(Filled::Some);
+        while matches!(filled, Ok(Filled::Some)) && self.wants_new(left_over.len()) && !self.is_full() {
             match self.batches.next() {
+                Some(job) if job.is_left_over => left_over.push(job),
                 Some(job) => self.queue().add(Attempt::first(job)),
-                None if self.fill(0)? == Filled::Some => {}
-                None => break,
+                None => filled = self.fill(0),
             }
         }
-        Ok(())
+        for job in left_over {
+            self.queue().add(Attempt::first(job));
+        }
+        filled.map(drop)
+    }
+
+    /// Whether more new units should wait in the queue, if so many that are left over will.
+    fn wants_new(&self, left_over: usize) -> bool {
+        self.queue().wants_new(left_over, self.batches.has_left_over())
     }
 
     /// Whether so much waits that nothing new is read, and no new unit starts. Those in the queue may start: output in input
@@ -99,10 +110,18 @@ impl<R: Source> Launching<R> {
     fn sort(&mut self) {
         let shared = Arc::clone(&self.launcher.shared);
         let Some(sorting) = &shared.options.by_key else { return };
+        let mut left_over = Vec::new();
         while let Some(job) = self.batches.next() {
             if let Some(per) = sorting.look.per.as_ref().filter(|_| self.keyless.note(job.key.is_some())) {
                 shared.events.send(Event::NoKeys(per.clone()));
             }
+            if job.is_left_over {
+                left_over.push(job);
+            } else {
+                shared.queue.add(Attempt::first(job));
+            }
+        }
+        for job in left_over {
             shared.queue.add(Attempt::first(job));
         }
     }

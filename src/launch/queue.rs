@@ -387,10 +387,11 @@ impl Queue {
         state.order.is_empty() && state.refused.is_empty() && state.chosen.is_none() && state.asked.is_empty()
     }
 
-    /// Whether more new units should wait, for others to wait behind them.
-    pub(super) fn wants_new(&self) -> bool {
+    /// Whether more new units should wait, for others to wait behind them: those in the queue, and so many more.
+    /// `has_left_over`: the next one is another of these.
+    pub(super) fn wants_new(&self, more: usize, has_left_over: bool) -> bool {
         let state = self.lock();
-        state.retries.as_ref().is_some_and(|retries| state.new.units < retries.wanted())
+        state.retries.as_ref().is_some_and(|retries| retries.wants_new(state.new.units, more, has_left_over))
     }
 
     /// The units that wait for their first attempt, and their bytes in the input.
@@ -430,10 +431,15 @@ impl Queue {
 }
 
 impl State {
-    /// Adds an attempt, behind others if the server has refused its unit more than once.
-    fn add_again(&mut self, attempt: Attempt, arrived: Nanos) {
-        let retries = self.retries.as_ref();
-        let others = retries.map_or(0, |retries| retries.behind(&attempt.job.key, attempt.history));
+    /// Adds an attempt, behind others if the server has refused its unit more than once, or an earlier run has left it over.
+    fn add_again(&mut self, mut attempt: Attempt, arrived: Nanos) {
+        let (key, is_first) = (&attempt.job.key, attempt.number == 1);
+        let others = self.retries.as_mut().map_or(0, |retries| {
+            if is_first && attempt.job.is_left_over {
+                attempt.history = retries.left_over(key, SystemClock.now());
+            }
+            retries.behind(key, attempt.history)
+        });
         self.add(attempt, arrived, others);
     }
 

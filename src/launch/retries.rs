@@ -32,6 +32,9 @@ pub(super) struct Retries {
 /// Pauses that are over are forgotten when there are so many.
 const MANY_PAUSES: usize = 10_000;
 
+/// If so many wait that an earlier run has left over, no more are sought.
+const MANY_LEFT_OVER: usize = 64;
+
 /// They are looked through at most once in this time.
 const SWEEP: Nanos = SECOND;
 
@@ -54,14 +57,14 @@ impl Retries {
     ) -> Verdict {
         let meaning = self.policy.meaning(outcome, reply, history.used + 1);
         if let Some(pause) = self.pauses.get_mut(key) {
-            pause.others = pause.others.saturating_sub(u32::from(history.told == 0));
+            pause.others = pause.others.saturating_sub(u32::from(!history.was_told()));
             pause.is_at_end = matches!(meaning, Meaning::Later(_)) && pause.others == 0 && no_others_wait();
         }
         let verdict = self.follows(key, (ended, &mut *history), (meaning, reply), &mut chance);
         let Some(pause) = self.pauses.get_mut(key) else { return verdict };
         let before = pause.suspects;
         let verdict = pause.suspect(history, verdict);
-        if history.was_told() {
+        if history.told > 0 {
             self.suspects = Some((self.suspects.unwrap_or(0) + pause.suspects).saturating_sub(before));
         }
         verdict
@@ -160,24 +163,38 @@ impl Retries {
         learned: Option<(Pace, Start)>,
     ) -> Nanos {
         self.forget(now);
-        let has_room = self.pauses.len() < MANY_PAUSES;
-        let policy = &self.policy;
-        let pause = match self.pauses.get_mut(key) {
-            Some(pause) => pause,
-            None if has_room => self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy)),
-            None => return 0,
-        };
+        let Some(pause) = self.pause(key) else { return 0 };
         pause.is_learned_by_bucket = learned.is_some();
-        pause.others += u32::from(history.told == 0);
+        pause.others += u32::from(!history.was_told());
         let Some((pace, start)) = learned else {
             history.start = pause.started(now);
-            return if policy.learns { pause.next } else { 0 };
+            let next = pause.next;
+            return if self.policy.learns { next } else { 0 };
         };
-        if self.told.get(key).is_none_or(|told| told.refused.is_empty()) {
+        history.start = start;
+        if self.told.get(key).is_none_or(|told| told.refused.is_empty())
+            && let Some(pause) = self.pauses.get_mut(key)
+        {
             pause.pace = pace;
         }
-        history.start = start;
         0
+    }
+
+    /// What is known of this key; `None` if there are too many of them.
+    fn pause(&mut self, key: &Key) -> Option<&mut Pause> {
+        if self.pauses.len() < MANY_PAUSES && !self.pauses.contains_key(key) {
+            self.pauses.insert(key.clone(), Pause::new(&self.policy));
+        }
+        self.pauses.get_mut(key)
+    }
+
+    /// An earlier run has left this unit over: perhaps its server always refuses it. So it is taken for one that it has
+    /// refused once, before any other starts.
+    pub(super) fn left_over(&mut self, key: &Key, now: Nanos) -> History {
+        let Some(pause) = self.pause(key) else { return History::default() };
+        pause.suspects += 1;
+        *self.suspects.get_or_insert_default() += 1;
+        History::left_over(now)
     }
 
     /// The time between two units of `key`, if the server allows less than was asked for.
@@ -218,9 +235,12 @@ impl Retries {
         if history.is_suspect { (ENOUGH * pause.suspects) as usize } else { 0 }
     }
 
-    /// How many new units should be known, for others to wait behind them.
-    pub(super) fn wanted(&self) -> u64 {
-        self.suspects.map_or(0, |suspects| u64::from(ENOUGH * (suspects + 1)))
+    /// Whether more new units should be known than so many, for others to wait behind them: for those that do, and `more`.
+    /// `has_left_over`: the next one is another of these.
+    pub(super) fn wants_new(&self, new: u64, more: usize, has_left_over: bool) -> bool {
+        let suspects = self.suspects.unwrap_or(0) as usize + more;
+        let wanted = if suspects > 0 || self.suspects.is_some() { ENOUGH as usize * (suspects + 1) } else { 0 };
+        new < wanted as u64 || has_left_over && suspects < MANY_LEFT_OVER
     }
 
     /// Whether the pump does not know of a pause of all units.

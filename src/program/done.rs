@@ -20,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use throttle::flow::unpoisoned;
-use throttle::launch::{Identity, Known};
+use throttle::launch::{Before, Identity, Known};
 
 /// Bytes read at once.
 const READ: usize = 128 * 1024;
@@ -185,10 +185,13 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Takes the unit. Returns whether it was done or taken before.
-    pub(super) fn take(&self, unit: &[u8]) -> bool {
+    /// Takes the unit, unless it was done or taken before.
+    pub(super) fn take(&self, unit: &[u8]) -> Option<Before> {
         let identity = Identity::of(unit);
-        self.before.binary_search(&identity).is_ok() || !lock(&self.now).insert(identity)
+        if self.before.binary_search(&identity).is_ok() {
+            return Some(Before::Done);
+        }
+        (!lock(&self.now).insert(identity)).then_some(Before::Taken)
     }
 
     /// How many an earlier run has done.
@@ -216,15 +219,15 @@ impl Taken {
     pub(super) fn known(self: Arc<Self>, quiet: bool) -> Known {
         let told = AtomicBool::new(quiet);
         Arc::new(move |unit| {
-            let is_known = self.take(unit);
-            if !is_known
+            let known = self.take(unit);
+            if known.is_none()
                 && !told.load(Ordering::Relaxed)
                 && let Some(place) = self.misplaced_cr(unit)
             {
                 told.store(true, Ordering::Relaxed);
                 say(format_args!("hint: --done: '{}' is not found for a CR at its end {place}", shown(unit)));
             }
-            is_known
+            known
         })
     }
 }

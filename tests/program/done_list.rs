@@ -476,3 +476,28 @@ fn output_that_is_held_when_the_run_ends_is_written_and_its_units_are_done() {
         assert_eq!(place.seen(b'\n').len(), 9);
     }
 }
+
+/// They may fail again.
+#[test]
+fn units_that_an_earlier_run_has_left_over_start_behind_others() {
+    for (options, expected) in
+        [(&["--attempts", "2"][..], "4 5 6 7 8 9 10 11 1 12 13"), (&[], "1 2 4 5 6 7 8 9 10 11 12")]
+    {
+        let place = Place::new();
+        fs::write(place.path("seen"), "3\n").unwrap();
+        let ended = place.run(&[options, &["-j", "1", "echo"]].concat(), numbers(30));
+        let found: Vec<&str> = ended.text().lines().collect();
+        assert_eq!((found.len(), found[..11].join(" ")), (29, expected.to_owned()), "{}", ended.err);
+    }
+}
+
+/// Output in input order waits for them.
+#[test]
+fn units_that_are_left_over_keep_the_order_of_the_output() {
+    let place = Place::new();
+    fs::write(place.path("seen"), "3\n40\n").unwrap();
+    let script = "[ $1 -ge 40 ] || head -c 100000 /dev/zero | tr '\\0' ' '; echo \"$1\"";
+    let ended = place.run(&["--attempts", "2", "-k", "-j", "4", "-c", script], numbers(400));
+    let found: Vec<u32> = ended.text().lines().map(|line| line.trim().parse().unwrap()).collect();
+    assert_eq!(found, (1..=400).filter(|unit| ![3, 40].contains(unit)).collect::<Vec<_>>(), "{}", ended.err);
+}

@@ -5,9 +5,12 @@
 //! some successes, is held there, and then grows a little with each success. A server may always refuse some units, whatever
 //! the pace. So a pace is held only once a unit that was refused is served; before that, it returns to the one held before.
 //!
-//! If refusals follow each other closely, the pace may still be far too high, or it may not be their reason. So after some of them a few commands start more slowly
-//! than the server has served of late. If none of these is refused, that is the pace to go on from. If two are, the server
-//! refuses at any pace: the old one is restored, and for a while refusals slow down nothing.
+//! If refusals follow each other closely, the pace may still be far too high, or it may not be their reason. So after some of
+//! them a few commands start at half of the pace, and then more slowly than the server has served of late, pauses included.
+//! If none of these is refused, that is the pace to go on from. If two are at each, the server refuses at any pace: the old
+//! one is restored, and for a while refusals slow down nothing.
+//!
+//! If the pauses take much of the time, the pace returns only to a little less than the one that was refused.
 //!
 //! A unit that is refused twice, and then again while others are served, is refused at any pace: what its first refusal slowed
 //! down is taken back.
@@ -27,6 +30,9 @@ const HOLD: u32 = 40;
 
 /// It is also held for so many times as long as the pauses took.
 const HOLD_TIMES: Nanos = 10;
+
+/// If the pauses take more than one of so many parts of the time, the pace returns to less than the one that was refused.
+const COSTLY: Nanos = 8;
 
 /// Refusals follow each other closely if fewer succeeded in between.
 const CLOSE: u32 = RETURN + HOLD;
@@ -135,6 +141,8 @@ struct Streak {
     doubted: u32,
     /// Whether a unit was served after it was refused: then none of them is taken back.
     is_confirmed: bool,
+    /// Whether the pauses took much of the time before the latest one.
+    is_costly: bool,
     /// The latest one that was refused, and the interval before that.
     latest: Start,
     refused: Nanos,
@@ -149,7 +157,8 @@ struct Trial {
     left: u32,
     /// Whether one of it was refused, and it began anew.
     is_second: bool,
-    /// What the server has served of late.
+    /// What is tried, and what the server has served of late.
+    tried: Nanos,
     served: Nanos,
 }
 
@@ -205,7 +214,8 @@ impl Pace {
         self.gap = match self.gap {
             _ if self.started == 0 => self.interval,
             0 => passed,
-            gap => (gap - gap / 16).saturating_add(passed / 16),
+            // If nothing starts for long since answers do not come, that says little.
+            gap => (gap - gap / 16).saturating_add(passed.min(gap.saturating_mul(4)) / 16),
         };
         self.last = at;
         self.started = self.started.saturating_add(count);
@@ -262,7 +272,7 @@ impl Pace {
         if let Some(trial) = &mut self.trial {
             trial.left = trial.left.saturating_sub(1);
             if trial.left == 0 {
-                self.interval = slower(trial.served, 10, 9);
+                self.interval = slower(trial.tried, 10, 9);
                 (self.trial, self.streak, self.served, self.step) = (None, None, 0, 0);
             }
             return;
@@ -325,7 +335,8 @@ impl Pace {
 
     /// The first refusal after some were allowed.
     fn slow_down(&mut self, start: Start) {
-        self.paused = 0;
+        let passed = start.at.saturating_sub(self.resumes);
+        let is_costly = std::mem::take(&mut self.paused).saturating_mul(COSTLY) > passed;
         let is_close = self.served < CLOSE;
         self.served = 0;
         self.streak.iter_mut().for_each(|streak| streak.allowed = streak.allowed.saturating_add(start.index));
@@ -339,7 +350,10 @@ impl Pace {
             (trial.left, trial.is_second) = (TRIAL, true);
             return;
         }
-        if self.trial.take().is_some() {
+        if let Some(trial) = self.trial.take() {
+            if trial.tried < trial.served {
+                return self.try_out(trial.served, trial.served);
+            }
             let streak = self.streak.take();
             let quicker =
                 streak.iter().flat_map(|streak| 0..streak.refusals.min(64)).fold(self.refused, |n, _| slower(n, 9, 10));
@@ -356,13 +370,14 @@ impl Pace {
             refusals: 0,
             doubted: 0,
             is_confirmed: false,
+            is_costly,
             latest: start,
             refused,
             allowed: 0,
         };
         let close = self.streak.take().filter(|_| is_close);
         let doubted = close.as_ref().map_or(1, |streak| streak.doubted.saturating_add(1));
-        self.streak = Some(Streak { doubted, latest: start, refused, ..close.unwrap_or(new) });
+        self.streak = Some(Streak { doubted, is_costly, latest: start, refused, ..close.unwrap_or(new) });
         if doubted >= DOUBTED {
             self.believe();
         }
@@ -371,7 +386,7 @@ impl Pace {
     /// The latest refusals depend on the pace. After some in a row it finds out whether they really do.
     fn believe(&mut self) {
         let Some(streak) = self.streak.as_mut().filter(|streak| streak.doubted > 0) else { return };
-        self.refused = streak.refused;
+        self.refused = if streak.is_costly { slower(streak.refused, 20, 19) } else { streak.refused };
         streak.refusals = streak.refusals.saturating_add(std::mem::take(&mut streak.doubted));
         if streak.allowed < 10 {
             return;
@@ -380,9 +395,14 @@ impl Pace {
         let enough = if served > self.interval.saturating_mul(2) { 2 } else { 3 };
         if streak.refusals >= enough {
             let served = served.max(self.interval);
-            self.trial = Some(Trial { left: TRIAL, is_second: false, served });
-            self.interval = slower(served, 5, 4);
+            self.try_out(served.min(self.interval.saturating_mul(2)), served);
         }
+    }
+
+    /// Some start more slowly than this.
+    fn try_out(&mut self, tried: Nanos, served: Nanos) {
+        self.trial = Some(Trial { left: TRIAL, is_second: false, tried, served });
+        self.interval = slower(tried, 5, 4);
     }
 
     fn quicken(&mut self, times: Nanos, of: Nanos) {

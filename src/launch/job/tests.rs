@@ -114,7 +114,7 @@ fn numbers_need_no_input() {
 #[test]
 fn known_units_are_left_out_and_counted_and_the_others_keep_their_numbers() {
     for to_stdin in [false, true] {
-        let known: Known = Arc::new(|unit| unit.starts_with(b"k") || unit.is_empty());
+        let known: Known = Arc::new(|unit| (unit.starts_with(b"k") || unit.is_empty()).then_some(Before::Done));
         let shape = Shape { to_stdin, ..KEPT };
         let (found, done_before) = jobs_but(Some(known), b"k1\na\n\nk\nb\nc\nk", 100, shape);
         let numbers: Vec<Vec<u64>> = found.iter().map(|job| job.names.iter().map(|(n, _)| n).collect()).collect();
@@ -124,8 +124,24 @@ fn known_units_are_left_out_and_counted_and_the_others_keep_their_numbers() {
 }
 
 #[test]
+fn units_before_one_that_an_earlier_run_has_done_are_left_over() {
+    let known: Known = Arc::new(|unit| match unit {
+        b"done" => Some(Before::Done),
+        b"a" => None,
+        _ => (unit == b"again").then_some(Before::Taken),
+    });
+    let shape = Shape { max_args: 1, to_stdin: false, ..KEPT };
+    let left_over = |input: &[u8]| -> Vec<bool> {
+        let (jobs, _) = jobs_but(Some(Arc::clone(&known)), input, 2000, shape);
+        jobs.iter().map(|job| job.is_left_over).collect()
+    };
+    let found = ["a\nb\ndone\nc\n", "done\na\nb\n", "a\nagain\nb\n"].map(|input| left_over(input.as_bytes()));
+    assert_eq!(found, [vec![true, true, false], vec![false; 2], vec![false; 2]]);
+}
+
+#[test]
 fn a_unit_in_pieces_is_not_known_and_not_kept() {
-    let known: Known = Arc::new(|unit| !unit.starts_with(b"b"));
+    let known: Known = Arc::new(|unit| (!unit.starts_with(b"b")).then_some(Before::Done));
     let input = [&b"b1\n"[..], &b"x".repeat(50), b"\nb2\nb3\n"].concat();
     let (found, done_before) = jobs_but(Some(known), &input, 10, KEPT);
     assert_eq!((done_before, at_hand(&found[0]), at_hand(&found[1])), (0, vec![&b"b1"[..]], vec![&b"b2"[..], b"b3"]));

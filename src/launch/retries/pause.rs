@@ -37,6 +37,8 @@ pub(crate) struct History {
     /// After how many attempts the server had all wait, and when it refused the latest one.
     pub(super) told: u32,
     pub(super) told_at: Nanos,
+    /// Of these attempts, how many are only assumed, since an earlier run has left it over.
+    assumed: u32,
     /// When it refused the first one.
     pub(super) first_told: Nanos,
     /// After how many it asked only this unit to wait, and whether that was ever sure.
@@ -51,9 +53,14 @@ pub(crate) struct History {
 }
 
 impl History {
+    /// Of a unit that is left over from now on.
+    pub(super) fn left_over(now: Nanos) -> Self {
+        History { told: 1, told_at: now, first_told: now, is_suspect: true, assumed: 1, ..History::default() }
+    }
+
     /// Whether it was told to wait.
     pub(crate) fn was_told(self) -> bool {
-        self.told > 0
+        self.told + self.alone > self.assumed
     }
 
     /// The success of the latest attempt.
@@ -149,7 +156,7 @@ impl Pause {
         let enough = if self.new_at <= history.told_at { 1 } else { ENOUGH };
         match history.told {
             0 => Serves::Unknown,
-            _ if is_sure => Serves::Enough,
+            _ if is_sure && history.was_told() => Serves::Enough,
             _ if self.has_served(enough, history.told_at) => Serves::Some,
             _ => Serves::Unknown,
         }

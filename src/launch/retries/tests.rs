@@ -118,7 +118,7 @@ impl<L: Fn(Try) -> Life> Script<L> {
 
     fn read_ahead(&mut self) {
         let state = self.state.get_mut();
-        while state.new < state.retries.wanted()
+        while state.retries.wants_new(state.new, 0, false)
             && !state.order.is_full(state.ahead)
             && let Some(unit) = self.fresh.pop_front()
         {
@@ -589,6 +589,44 @@ fn a_unit_that_is_refused_while_others_are_served_pauses_nobody() {
 fn if_others_are_refused_for_the_first_time_many_have_to_be_served_to_show_that_it_is_the_unit() {
     assert!(pauses_all_again(1, true) && pauses_all_again(7, true));
     assert!(!pauses_all_again(8, true));
+}
+
+/// After so many others were served, a unit is refused that an earlier run has left over. Whether that pauses all, or slows
+/// them down, and after how many answers the unit fails.
+fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
+    let mut retries =
+        Retries::new(RetryPolicy { learns: true, interval: Duration::from_millis(100), ..policy(attempts) });
+    let mut unit = retries.left_over(&None, 0);
+    assert_eq!(
+        (retries.behind(&None, unit), retries.wants_new(15, 0, false), retries.wants_new(16, 0, false)),
+        (8, true, false)
+    );
+    let (mut pauses, mut is_slowed, mut answers) = (false, false, 0);
+    for number in 1.. {
+        let now = number * 100 * MILLISECOND;
+        let is_one = number > served && (number - served) % 12 == 1;
+        let (mut other, life) = (History::default(), if is_one { failed(75) } else { ok() });
+        let history = if is_one { &mut unit } else { &mut other };
+        retries.started(&None, now, history, None);
+        let ended = Judged { started: now, at: now + MILLISECOND };
+        let verdict = retries.judge(&None, (ended, history), (&life.1, &life.2), || false, |_| 0);
+        answers += usize::from(is_one);
+        if answers == 1 && is_one {
+            (pauses, is_slowed) = (retries.take_hold(&None, ended.at).is_some(), retries.learned(&None).is_some());
+        }
+        if verdict == Verdict::Failed {
+            break;
+        }
+    }
+    assert!(!retries.wants_new(8, 0, false), "it waits no more");
+    (pauses, is_slowed, answers)
+}
+
+#[test]
+fn a_unit_that_is_left_over_holds_up_nobody_if_others_are_served_before_it() {
+    assert_eq!([1, 3].map(|attempts| left_over_after(8, attempts)), [(false, false, 3), (false, false, 4)]);
+    // If nothing is served, the server may be down.
+    assert_eq!([1, 3].map(|attempts| left_over_after(0, attempts)), [(true, false, 3), (true, false, 4)]);
 }
 
 #[test]

@@ -43,7 +43,8 @@ fn units_of_any_bytes_are_known_in_the_next_run_and_once_they_are_taken() {
     let is_known = |done: &Done| {
         let others: [&[u8]; 4] = [b"A", b"a ", b"\xff", &long[1..]];
         let taken = done.taken();
-        added.iter().all(|unit| taken.take(unit)) && !others.iter().any(|unit| taken.take(unit) || !taken.take(unit))
+        let is_new = |unit: &&[u8]| taken.take(unit).is_none() && taken.take(unit) == Some(Before::Taken);
+        added.iter().all(|unit| taken.take(unit) == Some(Before::Done)) && others.iter().all(is_new)
     };
     done.finish().unwrap();
     drop(done);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::clock::MILLISECOND;
+use crate::clock::{MILLISECOND, SECOND};
 
 /// Calls that start every 100 ms, and are answered at once.
 struct Run {
@@ -123,4 +123,51 @@ fn refusals_of_units_that_are_never_served_do_not_slow_a_run_down_without_end() 
     assert!(slowed < Some(200 * MILLISECOND));
     run.refused();
     assert!(run.pace.learned() < slowed, "successes count, refusals do not: {:?}", run.pace);
+}
+
+/// Pauses of 5 s make it look as if the server served one call in 2 s.
+#[test]
+fn a_trial_begins_at_half_of_the_pace_and_goes_on_at_what_was_served() {
+    let mut run = Run::new();
+    (0..DOUBTED).for_each(|_| {
+        run.now += 5 * SECOND;
+        run.refused();
+    });
+    let half = run.pace.learned().unwrap();
+    assert_eq!(half, slower(2 * slower(run.pace.refused, 10, 9), 5, 4), "{:?}", run.pace);
+    run.refused();
+    assert_eq!(run.pace.learned(), Some(half), "one may have come too late");
+    run.refused();
+    assert!(run.pace.learned() > Some(2 * half), "{:?}", run.pace);
+    run.refused();
+    run.refused();
+    assert!(run.pace.trial.is_none() && run.pace.learned() < Some(half), "{:?}", run.pace);
+}
+
+#[test]
+fn a_pace_whose_refusals_cost_much_time_is_not_returned_to() {
+    for (pause, is_costly) in [(20 * MILLISECOND, false), (SECOND, true)] {
+        let mut run = Run::new();
+        let mut refused = 0;
+        for _ in 0..2 {
+            run.served(3, false);
+            let start = run.start();
+            refused = run.pace.learned().unwrap_or(100 * MILLISECOND);
+            run.pace.refused(start, run.now, run.now + pause);
+            run.now += pause;
+        }
+        run.served(1, true);
+        run.served(RETURN, false);
+        let returned = if is_costly { slower(refused, 20, 19) } else { refused };
+        assert_eq!(run.pace.learned(), Some(returned), "{:?}", run.pace);
+    }
+}
+
+#[test]
+fn a_long_time_in_which_nothing_starts_is_not_taken_for_the_pace() {
+    let mut run = Run::new();
+    run.now += 10 * SECOND;
+    run.refused();
+    let slowed = run.pace.learned().unwrap();
+    assert!(slowed < 140 * MILLISECOND, "{:?}", run.pace);
 }

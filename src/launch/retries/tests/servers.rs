@@ -52,6 +52,7 @@ enum Change {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is another circumstance")]
 struct Row {
     kind: Kind,
     /// Calls that the server allows in 1000 s.
@@ -75,9 +76,16 @@ struct Row {
     has_few_slots: bool,
     /// So often the process is ended and started again, with the units that were not served. Then some units do not exist.
     restarts: usize,
+    /// The second third is served half as fast, there are four outages of 3 s, and what the server says of the time differs.
+    is_night: bool,
 }
 
 impl Row {
+    /// Whether the server says that there is no such unit.
+    fn is_missing(&self, unit: usize) -> bool {
+        self.restarts > 0 && matches!(unit % 300, 120 | 220)
+    }
+
     /// Which units are bad.
     fn bad(&self, chance: &mut fastrand::Rng) -> Vec<bool> {
         let mut bad: Vec<bool> = (0..self.units).map(|unit| unit < self.bad).collect();
@@ -100,9 +108,24 @@ struct Server {
     counts: [u64; 2],
     log: VecDeque<Nanos>,
     chance: fastrand::Rng,
+    /// Units that it has served, refused calls, outages, and the end of the latest one.
+    served: usize,
+    refused: usize,
+    outages: usize,
+    silent_until: Nanos,
 }
 
 impl Server {
+    /// Whether it has an outage of 3 s now, one of four. Its limit is half in the second third of the units.
+    fn has_outage(&mut self, now: Nanos) -> bool {
+        let third = self.served * 3 / self.row.units;
+        self.interval = 1000 * SECOND / self.row.rate * if third == 1 { 2 } else { 1 };
+        if self.outages < 4 && self.served >= self.row.units * (self.outages + 1) / 5 {
+            (self.outages, self.silent_until) = (self.outages + 1, now + 3 * SECOND);
+        }
+        now < self.silent_until
+    }
+
     /// How long until the next one, if this is refused.
     fn ask(&mut self, now: Nanos) -> Result<(), Nanos> {
         let per = |period: Nanos, interval: Nanos| (period / interval).max(1);
@@ -160,6 +183,7 @@ enum Happens {
     Wake(usize),
     Arrives(usize, usize),
     Ends(usize, usize, bool, Option<Nanos>),
+    Fails(usize, usize),
     Change,
     Other,
 }
@@ -256,8 +280,21 @@ impl Run {
         let mut chance = fastrand::Rng::with_seed(seed);
         let bad = row.bad(&mut chance);
         let (log, counts) = (VecDeque::new(), [0; 2]);
-        let server =
-            Server { row, bad, interval, full_at: 0, running: 0, window: 0, counts, log, chance: chance.clone() };
+        let server = Server {
+            row,
+            bad,
+            interval,
+            full_at: 0,
+            running: 0,
+            window: 0,
+            counts,
+            log,
+            chance: chance.clone(),
+            served: 0,
+            refused: 0,
+            outages: 0,
+            silent_until: 0,
+        };
         let clock = FakeClock::default();
         let limits = Policy::new(&[format!("{}/10000s", row.rate * row.tenths).parse().unwrap()], None).unwrap();
         let (store, is_shared) = (Arc::new(Memory::new(&limits, clock.clone())), row.processes > 1 || row.restarts > 0);
@@ -302,11 +339,19 @@ impl Run {
         let process = &mut self.processes[0];
         process.retries = Retries::new(self.policy.clone());
         process.order = Order::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
-        for unit in (0..self.row.units).filter(|unit| !self.is_done[*unit]) {
-            let _ = process.order.add(self.now, None, waiting(unit, self.now));
+        self.histories.fill(History::default());
+        let last = self.is_done.iter().rposition(|is_done| *is_done).unwrap_or(0);
+        let mut left: Vec<usize> = (0..self.row.units).filter(|unit| !self.is_done[*unit]).collect();
+        left.sort_by_key(|unit| *unit < last);
+        for unit in left {
+            let history = &mut self.histories[unit];
+            if unit < last {
+                *history = process.retries.left_over(&None, self.now);
+            }
+            let others = process.retries.behind(&None, *history);
+            let _ = process.order.add_behind(self.now, None, waiting(unit, self.now), others);
         }
         (process.key, process.grant, process.running) = (None, None, 0);
-        self.histories.fill(History::default());
     }
 
     fn at(&mut self, time: Nanos, happens: Happens) {
@@ -351,9 +396,12 @@ impl Run {
                     self.at(now + gap, Happens::Other);
                 }
                 Happens::Arrives(unit, life) => self.arrives(unit, life),
-                Happens::Ends(_, life, ..) if life < self.life => {}
-                Happens::Ends(unit, _, is_ok, says) => {
-                    let is_done = self.ends(unit, is_ok, says);
+                Happens::Ends(_, life, ..) | Happens::Fails(_, life) if life < self.life => {}
+                event @ (Happens::Ends(unit, ..) | Happens::Fails(unit, _)) => {
+                    let is_done = match event {
+                        Happens::Ends(_, _, is_ok, says) => self.ends(unit, is_ok, says),
+                        _ => self.comes_to(unit, &Outcome::Exited(52), &Reply::default()),
+                    };
                     left -= usize::from(is_done);
                     self.is_done[unit] |= is_done;
                     let done = self.row.units - self.row.bad - missing - left;
@@ -371,7 +419,15 @@ impl Run {
     fn arrives(&mut self, unit: usize, life: usize) {
         let row = self.row;
         let late = self.between([row.takes * 7 / 10, row.takes * 13 / 10]);
+        if row.is_night && self.server.has_outage(self.now) {
+            // A hang and a restart in turn.
+            let hangs = self.server.outages % 2 == 1;
+            let at = if hangs { self.server.silent_until } else { self.now + 5 * MILLISECOND };
+            return self.at(at, Happens::Fails(unit, life));
+        }
         let answer = self.server.ask(self.now);
+        self.server.served += usize::from(answer.is_ok() && !self.server.bad[unit] && !row.is_missing(unit));
+        self.server.refused += usize::from(answer.is_err());
         match answer {
             Ok(()) if self.server.bad[unit] => {
                 self.at(self.now + 5 * MILLISECOND, Happens::Ends(unit, life, false, None));
@@ -379,6 +435,12 @@ impl Run {
             Ok(()) => self.at(self.now + late + 2 * MILLISECOND, Happens::Ends(unit, life, true, None)),
             Err(wait) => {
                 let says = match row.says {
+                    _ if row.is_night => match self.server.refused % 6 {
+                        0 | 2 | 4 => Some(SECOND),
+                        1 => Some(wait),
+                        3 => Some(SECOND - self.now % SECOND),
+                        _ => None,
+                    },
                     Says::Nothing => None,
                     Says::Right => Some(wait),
                     Says::TooShort => Some(wait / 2),
@@ -393,7 +455,7 @@ impl Run {
     fn ends(&mut self, unit: usize, is_ok: bool, says: Option<Nanos>) -> bool {
         self.server.running -= u64::from(is_ok && matches!(self.row.kind, Kind::Jobs(_)));
         self.refused += usize::from(!is_ok);
-        let is_missing = is_ok && self.row.restarts > 0 && (unit % 300 == 120 || unit % 300 == 220);
+        let is_missing = is_ok && self.row.is_missing(unit);
         let status = Some(if is_missing {
             404
         } else if is_ok {
@@ -404,6 +466,11 @@ impl Run {
         let reply =
             Reply { status, retry_after: says.map(|says| Some(Duration::from_nanos(says))), ..Reply::default() };
         let outcome = if is_ok && !is_missing { Outcome::Ok } else { Outcome::Exited(22) };
+        self.comes_to(unit, &outcome, &reply)
+    }
+
+    fn comes_to(&mut self, unit: usize, outcome: &Outcome, reply: &Reply) -> bool {
+        let is_missing = reply.status == Some(404);
         let judged = Judged { started: self.started[unit], at: self.now };
         let Process { retries, supply, order, key, grant, running, .. } =
             &mut self.processes[unit % self.row.processes];
@@ -412,7 +479,7 @@ impl Run {
         let chance = |most| self.chance.u64(0..=most);
         let mut others = key.iter().flat_map(|key| order.waiting_of(*key)).map(|unit| self.histories[*unit]);
         let no_others_wait = move || others.all(History::was_told);
-        let verdict = retries.judge(&None, (judged, &mut history), (&outcome, &reply), no_others_wait, chance);
+        let verdict = retries.judge(&None, (judged, &mut history), (outcome, reply), no_others_wait, chance);
         self.histories[unit] = history;
         let Told { hold, refused, served, .. } = retries.take_told(self.now).remove(&None).unwrap_or_default();
         supply.served(None, served);
@@ -486,6 +553,7 @@ fn ideal(row: &Row) -> f64 {
         Change::Double => units / 2.0 * interval * 1.5,
         Change::Other => at_rate(units, 2.0 * interval),
     };
+    let served = if row.is_night { units * interval * 4.0 / 3.0 + 12e9 } else { served };
     let asked = units * interval * 10.0 / row.tenths as f64;
     (served.max(asked) + takes).max(units / SLOTS as f64 * takes)
 }
@@ -524,6 +592,7 @@ fn rows_of(kind: Kind, rate: u64, takes: Nanos, units: usize) -> Vec<Row> {
         spread: Some(1),
         has_few_slots: false,
         restarts: 0,
+        is_night: false,
     };
     match kind {
         Kind::Random(_) if takes > 2 * SECOND => return Vec::new(),
@@ -632,6 +701,7 @@ const USUAL: Row = Row {
     spread: Some(1),
     has_few_slots: false,
     restarts: 0,
+    is_night: false,
 };
 
 /// Eleven runs, by their time. The usual one is in the middle: one run of 25 that takes far longer makes the middle of
