@@ -94,8 +94,8 @@
 //!
 //! # What stays
 //!
-//! Semantic versions cover what these pages show; see the [guide]. The modules `limits` and `store` are not shown: they are
-//! public only because the program `throttle` is a crate of its own, and any release may change them.
+//! Semantic versions cover what these pages show; see the [guide]. The modules `limits` and `store`, and some items of others,
+//! are hidden: they are public only because the program `throttle` is a crate of its own, and any release may change them.
 //!
 //! # Where futures can wait
 //!

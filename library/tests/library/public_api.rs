@@ -142,6 +142,7 @@ fn walk(modules: &Modules, module: &[String], name: &str, lines: &mut BTreeSet<S
     for item in &modules[module] {
         if let Item::Use(item) = item
             && is_public(&item.vis)
+            && !is_hidden(&item.attrs)
         {
             let found = imports(&item.tree, &[]).into_iter();
             reached.extend(found.filter_map(|(name, target)| Some((name, declared(modules, module, &target)?))));

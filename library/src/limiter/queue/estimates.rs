@@ -100,7 +100,8 @@ impl Queue {
         }
         let asked = entry.asked.max(floor);
         let (at, _) = limits.conforms_at(asked, &entry.cost).ok()?;
-        let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(tail.late) } else { at };
+        let at =
+            if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(tail.late) } else { at };
         tail.slack = tail.slack.min(limits.slack(at, &entry.cost));
         let _ = limits.charge(asked, [at, at.max(self.now)], &entry.cost);
         Some(true)
