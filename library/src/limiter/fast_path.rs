@@ -133,13 +133,12 @@ impl Meaning {
         Some(WaitTime::from_nanos(at.saturating_sub(passed)))
     }
 
-    /// At the time `now`: the number after a grant; or else the number that the clock must reach for it. `None` if the queue
-    /// must answer.
+    /// The answer at the time `now`, and the number after it; `None` if the queue must answer.
     #[inline]
-    fn answer(&self, number: u64, now: Nanos, cost: u64) -> Option<Result<u64, u64>> {
+    fn answer(&self, number: u64, now: Nanos, cost: u64) -> Option<(Take, u64)> {
         // A cost of 0 is always granted, even if the clock reading is older than the latest grant.
         if cost == 0 {
-            return Some(Ok(number));
+            return Some((Take::Granted, number));
         }
         let (clock, price) = (self.clock(now)?, cost.checked_mul(self.price)?);
         let next = number.max(clock).checked_add(price)?;
@@ -147,9 +146,10 @@ impl Meaning {
             return None;
         }
         if next - clock <= self.full {
-            return Some(Ok(next));
+            return Some((Take::Granted, next));
         }
-        (self.held_aside == 0).then_some(Err(next - self.full))
+        let wait = self.wait(now, next - self.full)?;
+        (self.held_aside == 0).then_some((Take::TooLong(wait), number))
     }
 }
 
@@ -176,35 +176,40 @@ impl FastPath {
     pub(crate) fn take(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
         let latest = self.latest.load(Ordering::Relaxed);
         let now = now().max(latest);
+        let answer = self.update(|meaning, number| meaning.answer(number, now, cost));
         if now > latest {
             self.latest.store(now, Ordering::Relaxed);
         }
-        self.take_at(now, cost)
+        answer.unwrap_or(Take::Closed)
     }
 
-    /// Begins again if another thread has changed the word.
+    /// Applies `answer`, which returns the answer and the number after it. Repeats this if another thread changed the word.
     #[inline]
-    fn take_at(&self, now: Nanos, cost: u64) -> Take {
+    fn update(&self, answer: impl Fn(&Meaning, u64) -> Option<(Take, u64)>) -> Option<Take> {
         let mut word = self.word.load(Ordering::Acquire);
         while word != CLOSED {
             // The meaning was stored while the fast path was closed. It belongs to the word if that does not change.
             let meaning = Meaning::load(&self.meaning, Ordering::Acquire);
-            word = match meaning.answer(word & NUMBER, now, cost) {
-                Some(Ok(number)) => {
-                    let next = (word & !NUMBER) | number;
-                    match self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
-                        Ok(_) => return Take::Granted,
-                        Err(changed) => changed,
-                    }
-                }
-                Some(Err(number)) => match self.word.load(Ordering::Acquire) {
-                    same if same == word => return meaning.wait(now, number).map_or(Take::Closed, Take::TooLong),
-                    changed => changed,
-                },
-                None => return Take::Closed,
-            };
+            let (take, number) = answer(&meaning, word & NUMBER)?;
+            match self.replace(word, take, number) {
+                Ok(()) => return Some(take),
+                Err(changed) => word = changed,
+            }
         }
-        Take::Closed
+        Some(Take::Closed)
+    }
+
+    /// Replaces `word` by `number`. If the word has changed, the error is the new word, for which the answer may differ.
+    #[inline]
+    fn replace(&self, word: u64, take: Take, number: u64) -> Result<(), u64> {
+        if matches!(take, Take::Granted) {
+            let next = (word & !NUMBER) | number;
+            let replaced = self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire);
+            return replaced.map(drop);
+        }
+        // A refusal changes nothing. But the meaning that was read belongs to the word only if the word has not changed.
+        let found = self.word.load(Ordering::Acquire);
+        if found == word { Ok(()) } else { Err(found) }
     }
 
     /// Closes the fast path and copies its state into the queue's bucket. The caller holds the queue's lock.
