@@ -11,15 +11,20 @@ pub(crate) mod sync;
 mod time;
 pub(crate) mod timer_thread;
 
+#[doc(hidden)]
 pub use boot::BootClock;
 pub use contract::Clock;
 pub(crate) use contract::Unpark;
 use contract::park_until;
+#[doc(hidden)]
 pub use shown::{shown, shown_wait};
+#[doc(hidden)]
 pub use slack::{sharpen_this_thread, with_usual_slack};
 use sync::unpoisoned;
+#[doc(hidden)]
+pub use time::in_nanos;
 use time::nanos;
-pub use time::{MILLISECOND, Nanos, SECOND, in_nanos};
+pub use time::{MILLISECOND, Nanos, SECOND};
 
 use std::collections::VecDeque;
 use std::fmt;

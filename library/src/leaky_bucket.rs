@@ -132,7 +132,7 @@ impl RateLimiter {
     /// Takes `permits` units now, or nothing. Takes nothing while others wait.
     #[must_use]
     pub fn try_acquire(&self, permits: usize) -> bool {
-        self.shared.try_take(&Cost::One(units(permits))).is_ok()
+        self.shared.try_now(&Cost::One(units(permits)))
     }
 }
 

@@ -19,7 +19,7 @@
 //! | a service of tower, a `Stream` or a `Sink` | [`adapters`] |
 //! | a rate of starts *and* a number of jobs at the same time | [`Semaphore`] |
 //! | the behaviour of the crate leaky-bucket, with the same names | [`leaky_bucket`] |
-//! | to do the waiting yourself | [`Limiter::reserve`](limiter::Limiter::reserve), or [`limits`] and [`bucket`], which are pure arithmetic |
+//! | to do the waiting yourself | [`Limiter::reserve`](limiter::Limiter::reserve), or [`bucket`], which is pure arithmetic |
 //!
 //! # What always holds
 //!
@@ -85,12 +85,17 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `shared` | buckets that processes share, in a [file or on a Redis server](store) |
+//! | `shared` | buckets that processes share, in a file or on a Redis server: `shared` |
 //! | `tls` | encrypted connections to Redis |
 //! | `tower` | a `Layer` for services, in [`adapters`] |
 //! | `stream` | `Stream`s and `Sink`s that keep to a limit, in [`adapters`] |
 //! | `serde` | a [`Limit`] and a [`Rate`] in configuration files, as text |
 //! | `tracing` | an event for each wait that begins or ends, and for each refusal |
+//!
+//! # What stays
+//!
+//! Semantic versions cover what these pages show; see the [guide]. The modules `limits` and `store`, and some items of others,
+//! are hidden: they are public only because the program `throttle` is a crate of its own, and any release may change them.
 //!
 //! # Where futures can wait
 //!
@@ -117,11 +122,13 @@ pub mod adapters;
 pub mod clock;
 pub mod leaky_bucket;
 pub mod limiter;
+#[doc(hidden)]
 pub mod limits;
 pub mod rate;
 pub mod semaphore;
 #[cfg(feature = "shared")]
 pub mod shared;
+#[doc(hidden)]
 pub mod store;
 
 pub use limiter::Limiter;

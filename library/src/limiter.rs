@@ -32,6 +32,7 @@ pub(crate) mod shared;
 pub(crate) mod time;
 mod timer;
 mod units;
+mod wait_time;
 mod warm_up;
 
 #[cfg(all(test, throttle_loom))]
@@ -51,8 +52,12 @@ pub use settle::{AcquireToSettle, Granted};
 pub use time::Timer;
 pub(crate) use units::PARTS;
 pub use units::{Units, UnitsError};
+pub use wait_time::WaitTime;
+
+pub use crate::limits::{AsKey, PolicyError};
 pub use warm_up::WarmUp;
 
+use fast_path::Take;
 use queue::{Effects, Queue};
 use shared::Wait;
 use time::nanos;
@@ -198,7 +203,11 @@ impl Limiter {
     #[inline]
     pub fn try_acquire(&self, costs: impl IntoCosts) -> Result<(), AcquireError> {
         let cost = costs.into_costs().parts()?;
-        self.shared.try_take(&cost).or_else(|denied| AcquireError::refuse(denied, &cost))
+        match self.shared.try_take(&cost) {
+            Take::Granted => Ok(()),
+            Take::TooLong(wait) => Err(AcquireError::too_long(&cost, wait)),
+            Take::Closed => self.shared.try_in_queue(&cost).or_else(|denied| AcquireError::refuse(denied, &cost)),
+        }
     }
 
     /// Like [`acquire`](Self::acquire), but blocks the thread. If a test has paused tokio's clock, see the guide of the

@@ -1,4 +1,6 @@
 //! Limits: what was asked for, the state of each limit, and when they grant.
+//!
+//! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
 mod agree;
 pub mod bucket;
@@ -8,6 +10,7 @@ mod costs;
 mod each;
 mod fixed;
 mod grant;
+mod hash;
 mod keys;
 mod ledger;
 mod pace;
@@ -28,6 +31,7 @@ pub(crate) use costs::sums;
 pub use each::{Charged, Each, Thin};
 pub(crate) use grant::LOOK;
 pub use grant::{Grant, Refusal};
+pub(crate) use hash::Hashes;
 pub use keys::{AsKey, KeyId, Keys};
 pub(crate) use ledger::SEVERAL;
 pub use ledger::{

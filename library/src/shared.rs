@@ -32,7 +32,7 @@
 //! A file takes some microseconds for each request, a server one round trip. Requests of one `Shared` reach the bucket one
 //! after another, on a thread of its own, `throttle-shared`, so no executor is blocked. The thread ends with the last clone.
 //!
-//! A grant that is used too late is not used: see [`Store::is_too_late`]. Then the request takes another.
+//! A grant for which the process woke too late is not used: then the request takes another.
 //! If the server is away, a request fails after three seconds with an error that [may pass](StoreError::may_pass), and with it
 //! all that were sent until then.
 //!
@@ -40,9 +40,9 @@
 //! ask again 200 times a second, on a server four times: so here they are not granted in the order in which they came.
 
 use crate::clock::{Clock, MILLISECOND, Nanos, Unpark};
-use crate::limits::{CostList, Grant, OfKey, Policy, PolicyError, Refusal, Take};
+use crate::limits::{CostList, Grant, OfKey, Policy, Take};
 use crate::rate::{Limit, nanos};
-use crate::store::{File, Named, Patience, Redis, RedisError, Store, StoreError, folder_of_buckets};
+use crate::store::{File, Named, Patience, Redis, Store, folder_of_buckets};
 use std::ffi::OsStr;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -52,6 +52,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+
+pub use crate::limits::{Disagreement, PolicyError, Refusal};
+pub use crate::store::{FileError, RedisError, StoreError};
 
 type AnyStore = dyn Store + Send + Sync;
 
@@ -237,7 +240,8 @@ impl Shared {
         self.job(|store| store.view().map(|view| view.available))
     }
 
-    /// The bucket itself, for all else that it can do. Its calls block until the bucket has answered.
+    /// The bucket itself. Its calls block until the bucket has answered. Not covered by semantic versions.
+    #[doc(hidden)]
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store

@@ -1,5 +1,7 @@
 //! Stores: where the state of the limits is kept, and on which clock.
 //!
+//! Not covered by [semantic versions](crate#what-stays): it is the engine of the program. `shared` is for others.
+//!
 //! [`Memory`] is of one process. With the feature `shared`, `File` and `Redis` are buckets that many processes and machines
 //! share, also with scripts that use the program `throttle`. The caller asks for a time and sleeps until then:
 //!
@@ -456,8 +458,9 @@ impl StoreError {
 
 /// Why a store grants nothing.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum StoreError {
-    /// The process is about to end; see [`Supply::retire`].
+    /// The process is about to end.
     Stopped,
     /// The limits refuse.
     Refused(Refusal),

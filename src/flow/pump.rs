@@ -246,10 +246,10 @@ impl<F: Flow> Pump<'_, F> {
     fn refuse(&mut self, refused: Refused) -> Result<(), PumpError> {
         for (ticket, refusal) in refused {
             let what = match refusal {
-                Refusal::Never => Answer::Never,
                 Refusal::TooLong { wait } => Answer::NotYet(wait),
                 Refusal::Busy => Answer::NotYet(BUSY),
                 Refusal::GivenUp(failed) => Answer::GivenUp(failed),
+                _ => Answer::Never,
             };
             self.pass(Turn::OfKey(ticket, what))?;
         }

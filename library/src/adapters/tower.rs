@@ -25,7 +25,7 @@ use crate::limiter::{AcquireError, IntoCosts, Keyed, Limiter};
 use crate::limits::AsKey;
 use std::error::Error;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -45,8 +45,11 @@ type Begin<Request> = dyn Fn(&Request, Option<Duration>) -> Waits + Send + Sync;
 /// Limits the requests to a service. Each waits for its grant, first in, first out, and is then passed on. To refuse
 /// instead of waiting: [`shed`](Self::shed).
 ///
-/// The grant is taken in `call`, not in `poll_ready`: a request that is not sent takes nothing. So a service that is always
-/// ready lets any number of requests wait; bound them with [`max_waiters`](crate::limiter::Builder::max_waiters).
+/// It is always ready: the grant is taken in `call`, because the request may name a key or a cost, and a request that is not
+/// sent takes nothing. So any number of requests may wait; bound them with
+/// [`max_waiters`](crate::limiter::Builder::max_waiters). Only after its grant does a request wait until the service behind it
+/// is ready. So one that waits for its key takes no place of a `ConcurrencyLimit` behind it from others. What such a layer
+/// holds up after the grant leaves later; to keep to the rate exactly, put it before this one.
 pub struct LimitLayer<Request> {
     begin: Arc<Begin<Request>>,
     most_wait: Option<Duration>,
@@ -126,17 +129,16 @@ where
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context).map_err(Into::into)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
         let waits = (self.layer.begin)(&request, self.layer.most_wait);
-        // The one that is ready is called; its clone has to become ready first.
-        let clone = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let mut inner = self.inner.clone();
         Box::pin(async move {
             waits.await?;
+            poll_fn(|context| inner.poll_ready(context)).await.map_err(Into::into)?;
             inner.call(request).await.map_err(Into::into)
         })
     }

@@ -3,6 +3,7 @@
 use super::events;
 use super::queue::Denied;
 use super::units::{Units, UnitsError};
+use super::wait_time::WaitTime;
 use crate::limits::Cost;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ pub enum AcquireError {
         /// The cost of the request.
         cost: Units,
         /// How long the wait would be, if no waiter leaves.
-        wait: Duration,
+        wait: WaitTime,
     },
     /// The deadline has passed.
     TimedOut {
@@ -96,6 +97,13 @@ impl AcquireError {
         Err(AcquireError::new(denied, costs))
     }
 
+    #[inline]
+    pub(crate) fn too_long(costs: &Cost, wait: WaitTime) -> Self {
+        let error = AcquireError::TooLong { cost: Units::from_millionths(costs.of(0)), wait };
+        events::refused(&error);
+        error
+    }
+
     /// Of several costs it names the one that is too large, or else the first.
     pub(crate) fn new(denied: Denied, costs: &Cost) -> Self {
         let of = |kind| Units::from_millionths(costs.of(kind));
@@ -105,7 +113,7 @@ impl AcquireError {
                 AcquireError::AboveBurst { cost: of(kind), burst: Units::from_millionths(burst) }
             }
             Denied::Never(kind) => AcquireError::Never { cost: of(kind) },
-            Denied::TooLong { wait } => AcquireError::TooLong { cost, wait: Duration::from_nanos(wait) },
+            Denied::TooLong { wait } => AcquireError::TooLong { cost, wait: WaitTime::from_nanos(wait) },
             Denied::TimedOut { after } => AcquireError::TimedOut { cost, after: Duration::from_nanos(after) },
             Denied::OthersWait => AcquireError::OthersWait,
             Denied::Full => AcquireError::Full,

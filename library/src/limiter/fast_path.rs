@@ -12,6 +12,7 @@
 //! A bucket may hold, or may miss, more credits than the number can express. Then some credits are set aside until the
 //! next opening, and the queue serves the requests that need them.
 
+use super::wait_time::WaitTime;
 use crate::clock::Nanos;
 use crate::clock::sync::{AtomicU64, Ordering};
 use crate::limits::{Gaining, Limits};
@@ -63,7 +64,7 @@ struct Meaning {
 pub(crate) enum Take {
     Granted,
     /// Nothing was taken: the request would have to wait this long.
-    TooLong(Nanos),
+    TooLong(WaitTime),
     /// The queue must answer.
     Closed,
 }
@@ -123,9 +124,13 @@ impl Meaning {
 
     /// The time from `now` until the clock reaches `number`, which is in the future.
     #[inline]
-    fn wait(&self, now: Nanos, number: u64) -> Option<Nanos> {
+    fn wait(&self, now: Nanos, number: u64) -> Option<WaitTime> {
+        let passed = now.saturating_sub(self.base);
+        if self.interval == 1 {
+            return Some(WaitTime::until(number, self.gain, passed));
+        }
         let at = number.div_ceil(self.gain.max(1)).checked_mul(self.interval)?;
-        Some(at.saturating_sub(now.saturating_sub(self.base)))
+        Some(WaitTime::from_nanos(at.saturating_sub(passed)))
     }
 
     /// The answer at the time `now`, and the number after it; `None` if the queue must answer.
@@ -197,7 +202,7 @@ impl FastPath {
     /// Replaces `word` by `number`. If the word has changed, the error is the new word, for which the answer may differ.
     #[inline]
     fn replace(&self, word: u64, take: Take, number: u64) -> Result<(), u64> {
-        if take == Take::Granted {
+        if matches!(take, Take::Granted) {
             let next = (word & !NUMBER) | number;
             let replaced = self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire);
             return replaced.map(drop);
@@ -295,7 +300,7 @@ mod tests {
                 }
                 let taken = match path.take(|| time, cost) {
                     Take::Granted => Ok(()),
-                    Take::TooLong(wait) => Err(Refusal::TooLong { wait }),
+                    Take::TooLong(wait) => Err(Refusal::TooLong { wait: wait.nanos() }),
                     Take::Closed => {
                         path.close(&mut limits, time);
                         let taken = limits.take_within(time, cost, 0);
@@ -316,7 +321,7 @@ mod tests {
             assert_eq!(path.take(|| 5, 1), Take::Granted);
         }
         let path = opened(&grid(1, 100, 2, 0));
-        assert_eq!(path.take(|| 102, 1), Take::TooLong(1));
+        assert_eq!(path.take(|| 102, 1), Take::TooLong(WaitTime::from_nanos(1)));
         assert_eq!([103, 203].map(|now| path.take(|| now, 1)), [Take::Granted; 2]);
     }
 }

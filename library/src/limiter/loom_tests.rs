@@ -101,7 +101,7 @@ fn loom_the_next_waiter_is_woken_if_the_head_leaves_while_the_timer_fires() {
     loom::model(|| {
         let timer = Arc::new(Still::default());
         let shared = shared(&timer);
-        assert!(shared.try_take(&Cost::One(1)).is_ok());
+        assert!(shared.try_now(&Cost::One(1)));
         let count = Arc::new(Count::default());
         let (mut head, mut next) = (Wait::new(Cost::One(1)), Wait::new(Cost::One(1)));
         assert!(head.poll(&shared, &mut Context::from_waker(Waker::noop())).is_pending());
@@ -127,7 +127,7 @@ fn loom_joining_and_trying_never_share_a_unit() {
         let shared = shared(&timer);
         let tries = loom::thread::spawn({
             let shared = shared.clone();
-            move || shared.try_take(&Cost::One(1)).is_ok()
+            move || shared.try_now(&Cost::One(1))
         });
         let mut wait = Wait::new(Cost::One(1));
         let joined = wait.poll(&shared, &mut Context::from_waker(Waker::noop())).is_ready();

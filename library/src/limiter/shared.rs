@@ -111,16 +111,24 @@ impl Shared {
         self.with(|queue, now, effects| queue.pause_until(now, until, effects));
     }
 
-    /// Takes `cost` now, or nothing.
+    /// Takes `cost` now, or nothing. If the queue must answer, that is [`try_in_queue`](Self::try_in_queue).
     #[inline]
-    pub(crate) fn try_take(&self, cost: &Cost) -> Result<(), Denied> {
-        let taken =
-            if let Cost::One(cost) = cost { self.fast_path.take(|| self.time.now(), *cost) } else { Take::Closed };
-        match taken {
-            Take::Granted => Ok(()),
-            Take::TooLong(wait) => Err(Denied::TooLong { wait }),
-            Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
+    pub(crate) fn try_take(&self, cost: &Cost) -> Take {
+        if let Cost::One(cost) = cost { self.fast_path.take(|| self.time.now(), *cost) } else { Take::Closed }
+    }
+
+    /// Takes `cost` now, or nothing, and returns which.
+    pub(crate) fn try_now(&self, cost: &Cost) -> bool {
+        match self.try_take(cost) {
+            Take::Granted => true,
+            Take::TooLong(_) => false,
+            Take::Closed => self.try_in_queue(cost).is_ok(),
         }
+    }
+
+    #[inline(never)]
+    pub(crate) fn try_in_queue(&self, cost: &Cost) -> Result<(), Denied> {
+        self.with(|queue, now, effects| queue.try_take(now, cost, effects))
     }
 }
 
@@ -281,7 +289,7 @@ impl Wait {
     fn takes_fast(&self, shared: &Shared) -> bool {
         match self.cost {
             Cost::One(cost) if self.opened.is_none() => {
-                shared.fast_path.take(|| shared.time.now(), cost) == Take::Granted
+                matches!(shared.fast_path.take(|| shared.time.now(), cost), Take::Granted)
             }
             _ => false,
         }

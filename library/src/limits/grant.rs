@@ -19,13 +19,14 @@ pub struct Grant {
     pub bound_by: Option<usize>,
     pub(super) number: u64,
     /// Windows count the grant from this time: `at`, or later if it was handed over later.
-    pub(super) counted: Nanos,
+    pub(crate) counted: Nanos,
     /// Whether it waits in a line, in which it can move up.
     pub(super) is_entry: bool,
 }
 
 /// Why a request is refused. A refusal charges nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Refusal {
     /// The wait would be longer than allowed.
     TooLong {

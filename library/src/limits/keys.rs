@@ -1,11 +1,12 @@
 //! The states of many keys.
 
 use super::each::{Each, Thin};
+use super::hash::Hashes;
 use crate::clock::Nanos;
 use hashbrown::HashTable;
 use std::borrow::Borrow;
 use std::fmt;
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, Hash};
 
 /// Entries in the first allocation. Each further one is as large as all before it together. So entries never move, and
 /// growing needs no second copy of them. The system gives memory to an allocation only as it is used.
@@ -36,8 +37,7 @@ const LOOKED_AT: usize = 2;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Keys<K> {
-    /// With random keys, so nobody can choose keys that collide.
-    hasher: RandomState,
+    hasher: Hashes,
     /// The numbers of the entries that have a key, by its hash.
     table: HashTable<u32>,
     chunks: Vec<Vec<Entry<K>>>,
@@ -95,11 +95,11 @@ impl<K: Hash> Keys<K> {
     /// An empty table. It does not look for keys to forget while it has at most `few`.
     #[must_use]
     pub fn new(few: usize) -> Self {
-        Keys::with_hasher(few, RandomState::new())
+        Keys::with_hasher(few, Hashes::new())
     }
 
     /// The same with these hashes: several tables may share them.
-    pub(crate) fn with_hasher(few: usize, hasher: RandomState) -> Self {
+    pub(crate) fn with_hasher(few: usize, hasher: Hashes) -> Self {
         Keys { hasher, table: HashTable::new(), chunks: Vec::new(), end: 0, first_free: u32::MAX, hand: 0, few }
     }
 
@@ -150,7 +150,7 @@ impl<K: Hash> Keys<K> {
         } else if let Usage::Free(next) = std::mem::replace(self.entry_mut(id), entry).usage {
             self.first_free = next;
         }
-        let (hasher, chunks) = (&self.hasher, &self.chunks);
+        let (hasher, chunks) = (self.hasher, &self.chunks);
         self.table.insert_unique(hash, id, |id| hash_of(hasher, chunks, *id));
         KeyId(id)
     }
@@ -223,7 +223,7 @@ impl<K: Hash> Keys<K> {
 
     /// Forgets a key, whose state equals that of a new one.
     pub fn forget(&mut self, id: KeyId) {
-        let hash = hash_of(&self.hasher, &self.chunks, id.0);
+        let hash = hash_of(self.hasher, &self.chunks, id.0);
         if let Ok(found) = self.table.find_entry(hash, |own| *own == id.0) {
             found.remove();
             let usage = Usage::Free(self.first_free);
@@ -236,7 +236,7 @@ impl<K: Hash> Keys<K> {
     /// is in use.
     pub fn shrink(&mut self) {
         if self.len() < self.end as usize / 4 && self.chunks.iter().flatten().all(|entry| entry.usage != Usage::InUse) {
-            let old = std::mem::replace(self, Keys::with_hasher(self.few, self.hasher.clone()));
+            let old = std::mem::replace(self, Keys::with_hasher(self.few, self.hasher));
             for entry in old.chunks.into_iter().flatten() {
                 if let Some(key) = &entry.key {
                     self.store(self.hasher.hash_one(key), entry);
@@ -266,7 +266,7 @@ fn entry<K>(chunks: &[Vec<Entry<K>>], id: u32) -> &Entry<K> {
     &chunks[chunk][place]
 }
 
-fn hash_of<K: Hash>(hasher: &RandomState, chunks: &[Vec<Entry<K>>], id: u32) -> u64 {
+fn hash_of<K: Hash>(hasher: Hashes, chunks: &[Vec<Entry<K>>], id: u32) -> u64 {
     entry(chunks, id).key.as_ref().map_or(0, |key| hasher.hash_one(key))
 }
 

@@ -8,6 +8,7 @@ use super::policy::{Policy, Resolved};
 use super::state::{Gaining, State};
 use super::terms::Terms;
 use super::together::Limits;
+use super::window;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::ParseError;
 use std::num::NonZeroU64;
@@ -152,6 +153,29 @@ impl Limits {
         let parts = self.windows().map(|(place, terms, state)| (self.fixed.cost(place, costs), terms, state));
         let mut asked = parts.filter(|(cost, ..)| *cost > 0);
         asked.try_fold(now.max(self.at), |at, (cost, terms, state)| Some(at.max(terms.room_at(state, now, cost)?)))
+    }
+
+    /// How much later windows could have counted what came before, and these costs would have been granted at `at` all the
+    /// same.
+    pub(crate) fn slack(&self, at: Nanos, costs: impl CostList) -> Nanos {
+        let of = |(place, window, state): (usize, &window::Terms, &State)| match self.fixed.cost(place, costs) {
+            0 => Nanos::MAX,
+            // Without the time of a request: what has left the window by then might not have left it.
+            cost => match window.room_at(state, 0, cost) {
+                Some(0) | None => Nanos::MAX,
+                Some(room) => at.saturating_sub(room),
+            },
+        };
+        self.windows().map(of).min().unwrap_or(Nanos::MAX)
+    }
+
+    /// Windows count these costs from the second time on; before, they counted from the first. Returns `false` if the logs
+    /// do not say which units these are.
+    pub(crate) fn count_later(&mut self, times: [Nanos; 2], costs: impl CostList) -> bool {
+        self.fixed.terms.iter().zip(&mut self.states).enumerate().all(|(place, (terms, state))| {
+            let (window, units) = (terms.as_window(), self.fixed.cost(place, costs));
+            window.is_none_or(|window| units == 0 || window.count_later(state, times, units))
+        })
     }
 
     pub(crate) fn has_windows(&self) -> bool {

@@ -121,6 +121,30 @@ impl Terms {
         true
     }
 
+    /// Like [`hand_over`](Self::hand_over), of units that counted from `from`, in a log that goes on into the future. Returns
+    /// `false` if the log does not say which units they are.
+    pub(crate) fn count_later(&self, state: &mut State, [from, to]: [Nanos; 2], units: u64) -> bool {
+        if to - from >= self.period {
+            return false;
+        }
+        let first = state.log().partition_point(|entry| entry.at < from);
+        let next = state.log().get(first + 1).map_or(Nanos::MAX, |next| next.at);
+        match state.log_mut().get_mut(first) {
+            // Its group counts from a later time. If that is the first one, its own may have been dropped.
+            Some(entry) if self.group > 1 && entry.at > from => first > 0 && entry.at >= to,
+            Some(entry) if entry.at == from && next > from && next >= to && entry.units <= units.max(self.group) => {
+                entry.at = to;
+                true
+            }
+            Some(entry) if self.group == 1 && entry.at == from && entry.units >= units => {
+                Terms::remove(state, [from; 2], units);
+                self.add(state, to, units, self.group);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Removes up to `units` that were logged at these times, the earliest first.
     fn remove(state: &mut State, [since, until]: [Nanos; 2], units: u64) {
         let mut rest = units;

@@ -10,6 +10,7 @@ mod tower_services {
     use super::*;
     use std::convert::Infallible;
     use throttle_limits::adapters::tower::{BoxError, LimitLayer};
+    use tower::limit::ConcurrencyLimitLayer;
     use tower::util::BoxCloneService;
     use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
@@ -59,6 +60,29 @@ mod tower_services {
         assert_eq!(service.call(12).await.unwrap(), 24);
         let mut patient = behind(LimitLayer::per_key(&keyed, |request: &u64| request % 10));
         assert_eq!(patient.call(21).await.unwrap(), 42);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_waits_for_its_key_takes_no_place_behind_the_limit() {
+        let keyed: Keyed<u64> = Keyed::new(1, 1).unwrap();
+        let inner = service_fn(|request: u64| async move {
+            tokio::time::sleep(ms(10)).await;
+            Ok::<_, Infallible>(request)
+        });
+        let service = ServiceBuilder::new()
+            .layer(LimitLayer::per_key(&keyed, |request: &u64| request % 10))
+            .layer(ConcurrencyLimitLayer::new(2))
+            .service(inner);
+        let begun = Instant::now();
+        let slow: Vec<_> = (0..5).map(|turn| tokio::spawn(service.clone().oneshot(10 * turn))).collect();
+        for other in 1..10 {
+            assert_eq!(service.clone().oneshot(other).await.unwrap(), other);
+        }
+        assert!(begun.elapsed() <= ms(100), "{:?}", begun.elapsed());
+        for call in slow {
+            call.await.unwrap().unwrap();
+        }
+        assert_eq!(begun.elapsed(), ms(4010));
     }
 }
 

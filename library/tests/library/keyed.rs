@@ -206,14 +206,14 @@ proptest! {
             let (key, limits) = &mut limiters[key.index(KEYS.len())];
             let waits = match keyed.try_acquire(*key, cost) {
                 Ok(()) => Some(0),
-                Err(AcquireError::TooLong { wait, .. }) => Some(u64::try_from(wait.as_nanos()).unwrap()),
+                Err(AcquireError::TooLong { wait, .. }) => Some(u64::try_from(wait.duration().as_nanos()).unwrap()),
                 Err(AcquireError::Never { .. } | AcquireError::AboveBurst { .. }) => None,
                 Err(error) => panic!("{error}"),
             };
             let expected = match limits.take_within(latest, cost, 0) {
                 Ok(_) => Some(0),
                 Err(Refusal::TooLong { wait }) => Some(wait),
-                Err(Refusal::Never | Refusal::Busy | Refusal::GivenUp(_)) => None,
+                Err(_) => None,
             };
             prop_assert!(waits.is_none() || waits == expected, "{}: {:?} {:?}", key, waits, expected);
             prop_assert!(waits.is_some() || expected != Some(0));
@@ -332,7 +332,7 @@ fn what_is_refused_or_costs_nothing_leaves_no_key_behind() {
     let keyed: Keyed<u64> = builder.keyed().unwrap();
     assert_eq!(keyed.try_acquire(&1, 0), Ok(()));
     let second = Duration::from_secs(1);
-    assert_eq!(keyed.try_acquire(&1, 1), Err(AcquireError::TooLong { cost: 1.into(), wait: second }));
+    assert_eq!(keyed.try_acquire(&1, 1), Err(AcquireError::TooLong { cost: 1.into(), wait: second.into() }));
     assert_eq!(keyed.try_acquire(&1, 6), Err(AcquireError::AboveBurst { cost: 6.into(), burst: 5.into() }));
     assert!(matches!(keyed.try_acquire(&1, -1), Err(AcquireError::Units(_))));
     assert!(keyed.blocking_acquire_timeout(&1, 2, second).is_err());

@@ -128,7 +128,7 @@ fn a_debt_is_exact_and_units_given_back_pay_it_first() {
     limiter.reconcile(5, 0).unwrap();
     assert_eq!(
         limiter.try_acquire(1),
-        Err(AcquireError::TooLong { cost: 1.into(), wait: Duration::from_nanos(333_333_334) })
+        Err(AcquireError::TooLong { cost: 1.into(), wait: Duration::from_nanos(333_333_334).into() })
     );
 }
 

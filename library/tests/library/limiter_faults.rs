@@ -107,7 +107,7 @@ fn a_deadline_that_had_passed_before_the_first_poll_is_refused() {
     limiter.try_acquire(1).unwrap();
     let mut late = Box::pin(limiter.acquire_timeout(1, ms(1)));
     timer.to(500_000_000);
-    let expected = AcquireError::TooLong { cost: Units::from(1), wait: ms(500) };
+    let expected = AcquireError::TooLong { cost: Units::from(1), wait: ms(500).into() };
     assert_eq!(poll_once(&mut late), std::task::Poll::Ready(Err(expected)));
 }
 

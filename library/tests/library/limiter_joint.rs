@@ -49,7 +49,7 @@ fn a_refusal_charges_none() {
     let timer = Arc::new(FakeTimer::default());
     let model = model(Some(timer.clone()));
     assert_eq!(model.try_acquire([1, 400]), Ok(()));
-    let wait = |cost: u32, millis| Err(AcquireError::TooLong { cost: cost.into(), wait: ms(millis) });
+    let wait = |cost: u32, millis| Err(AcquireError::TooLong { cost: cost.into(), wait: ms(millis).into() });
     assert_eq!(model.try_acquire([1, 700]), wait(1, 100));
     assert_eq!(model.try_acquire([3, 100]), wait(3, 500));
     assert_eq!(left(&model), [2, 600]);

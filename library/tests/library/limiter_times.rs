@@ -51,7 +51,7 @@ fn granted_at(acquire: &mut Pin<Box<Acquire<'_>>>, timer: &FakeTimer) -> Result<
 
 fn wait_refused(result: Result<u64, AcquireError>) -> Duration {
     match result {
-        Err(AcquireError::TooLong { wait, .. }) => wait,
+        Err(AcquireError::TooLong { wait, .. }) => wait.duration(),
         other => panic!("expected a refusal with a wait, got {other:?}"),
     }
 }

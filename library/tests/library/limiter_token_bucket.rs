@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 fn wait_of(error: AcquireError) -> Duration {
     match error {
-        AcquireError::TooLong { wait, .. } => wait,
+        AcquireError::TooLong { wait, .. } => wait.duration(),
         error => panic!("expected a refusal with a wait, got {error}"),
     }
 }
@@ -215,7 +215,7 @@ async fn a14_a_refusal_polled_again_stays_a_refusal() {
     let limiter = Limiter::new(1, 1).unwrap();
     limiter.acquire(1).await.unwrap();
     let mut too_long = Box::pin(limiter.acquire_timeout(1, ms(1)));
-    let expected = Err(AcquireError::TooLong { cost: Units::from(1), wait: ms(1000) });
+    let expected = Err(AcquireError::TooLong { cost: Units::from(1), wait: ms(1000).into() });
     for _ in 0..2 {
         assert_eq!(too_long.as_mut().await, expected);
         tokio::time::sleep(ms(2000)).await;

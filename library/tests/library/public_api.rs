@@ -16,6 +16,11 @@ fn is_public(visibility: &Visibility) -> bool {
     matches!(visibility, Visibility::Public(_))
 }
 
+/// Whether the documentation, and what semantic versions cover, are without it.
+fn is_hidden(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| text(&attribute.meta) == "doc(hidden)")
+}
+
 /// Reads a file without its comments, and the files of its modules.
 fn read(file: &Path, path: &[String], modules: &mut Modules) {
     let text = fs::read_to_string(file).unwrap();
@@ -74,7 +79,7 @@ fn name_of(item: &Item) -> Option<(String, &Visibility)> {
         Item::Const(item) => (&item.ident, &item.vis),
         Item::Enum(item) => (&item.ident, &item.vis),
         Item::Fn(item) => (&item.sig.ident, &item.vis),
-        Item::Mod(item) => (&item.ident, &item.vis),
+        Item::Mod(item) if !is_hidden(&item.attrs) => (&item.ident, &item.vis),
         Item::Struct(item) => (&item.ident, &item.vis),
         Item::Trait(item) => (&item.ident, &item.vis),
         Item::Type(item) => (&item.ident, &item.vis),
@@ -121,7 +126,7 @@ fn implemented(item: &ItemImpl) -> Vec<String> {
         return vec![format!("impl{} {} for {}", text(&item.generics), text(of), text(&item.self_ty))];
     }
     let method = |inner: &ImplItem| match inner {
-        ImplItem::Fn(method) if is_public(&method.vis) => Some(text(&method.sig)),
+        ImplItem::Fn(method) if is_public(&method.vis) && !is_hidden(&method.attrs) => Some(text(&method.sig)),
         ImplItem::Const(item) if is_public(&item.vis) => Some(format!("const {}: {}", item.ident, text(&item.ty))),
         _ => None,
     };
@@ -137,6 +142,7 @@ fn walk(modules: &Modules, module: &[String], name: &str, lines: &mut BTreeSet<S
     for item in &modules[module] {
         if let Item::Use(item) = item
             && is_public(&item.vis)
+            && !is_hidden(&item.attrs)
         {
             let found = imports(&item.tree, &[]).into_iter();
             reached.extend(found.filter_map(|(name, target)| Some((name, declared(modules, module, &target)?))));

@@ -34,7 +34,11 @@ async fn the_burst_of_starts_is_apart_from_the_capacity() {
     tokio::time::sleep(ms(60_000)).await;
     assert!(semaphore.try_acquire().is_ok_and(|permit| permit.places() == 1));
     let none = semaphore.try_acquire().unwrap_err();
-    assert_eq!(none, AcquireError::TooLong { cost: 1.into(), wait: ms(500) }, "a larger capacity is no larger burst");
+    assert_eq!(
+        none,
+        AcquireError::TooLong { cost: 1.into(), wait: ms(500).into() },
+        "a larger capacity is no larger burst"
+    );
 
     let wide = Semaphore::builder(2, 1, ms(1000)).burst(3).build().unwrap();
     let times: Vec<_> = (0..5).map(|_| wide.try_acquire().is_ok()).collect();

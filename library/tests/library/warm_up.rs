@@ -80,7 +80,7 @@ fn idle_time_is_not_saved_up_for_a_burst() {
     limiter.blocking_acquire().unwrap();
     clock.advance(100 * SECOND);
     limiter.try_acquire().unwrap();
-    let refused = AcquireError::TooLong { cost: Units::whole(1), wait: ms(100) };
+    let refused = AcquireError::TooLong { cost: Units::whole(1), wait: ms(100).into() };
     assert_eq!(limiter.try_acquire(), Err(refused));
 }
 

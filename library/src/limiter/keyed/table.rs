@@ -12,10 +12,10 @@ use crate::limiter::queue::{Denied, Effects, Queue};
 use crate::limiter::rules::{Oversize, Rules};
 use crate::limiter::shared::{After, Shared};
 use crate::limiter::time::Time;
-use crate::limits::{AsKey, Each, KeyId, Keys, Limits, Refusal, Thin};
+use crate::limits::{AsKey, Each, Hashes, KeyId, Keys, Limits, Refusal, Thin};
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 use std::sync::atomic::fence;
 
@@ -35,8 +35,8 @@ const MOST_SHARDS: usize = 1024;
 pub(super) struct Table<K> {
     /// As many as a power of two.
     shards: Box<[Shard<K>]>,
-    /// Random: nobody can choose keys that collide.
-    hasher: RandomState,
+    /// That of the shards.
+    hasher: Hashes,
     pub(super) time: Time,
     rules: Rules,
     /// What each request takes from, too.
@@ -129,10 +129,10 @@ impl<K: Hash> Table<K> {
     pub(super) fn new(limits: Limits, time: Time, rules: Rules, all: Option<Limiter>, most_keys: u64) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let shards = (SHARDS * threads).next_power_of_two().min(MOST_SHARDS);
-        let hasher = RandomState::new();
+        let hasher = Hashes::new();
         let limits = KeyLimits::new(limits, rules.place);
         let shard = |_| {
-            let (keys, limits) = (Keys::with_hasher(FEW, hasher.clone()), limits.clone());
+            let (keys, limits) = (Keys::with_hasher(FEW, hasher), limits.clone());
             let limiters = HashMap::new();
             Shard(Mutex::new(Part { keys, limiters, search_at: FEW, latest: 0, limits, is_closed: false }))
         };

@@ -59,7 +59,7 @@ impl Queue {
         // Late ones come first. Their times change with the time now.
         let is_late = self.head().is_some_and(|(_, head)| matches!(head.turn, Turn::Late(_)));
         if is_late || self.tail.as_ref().is_none_or(|tail| tail.late != late) {
-            self.tail = Some(Tail { limits: self.served(late)?, late });
+            self.tail = Some(self.served(late)?);
         }
         self.tail.as_ref().map(|tail| &tail.limits)
     }
@@ -67,25 +67,26 @@ impl Queue {
     /// An entry is about to join the end of the queue.
     pub(super) fn extend_tail(&mut self, entry: &Entry) {
         let tail = self.tail.take().and_then(|mut tail| {
-            self.serve_in(&mut tail.limits, entry, self.floor, tail.late)?;
-            Some(tail)
+            self.serve_in(&mut tail, entry, self.floor)?;
+            Some(Tail { found: self.now, ..tail })
         });
         self.tail = tail;
     }
 
-    fn served(&self, late: Nanos) -> Option<Limits> {
-        let mut limits = self.limits.without_open();
+    fn served(&self, late: Nanos) -> Option<Tail> {
+        let mut tail = Tail { limits: self.limits.without_open(), late, slack: Nanos::MAX, found: self.now };
         let mut floor = self.floor;
         for entry in self.list.values() {
-            if self.serve_in(&mut limits, entry, floor, late)? {
+            if self.serve_in(&mut tail, entry, floor)? {
                 floor = 0;
             }
         }
-        Some(limits)
+        Some(tail)
     }
 
-    /// Serves an entry in limits after all before it. Returns whether it was charged there.
-    fn serve_in(&self, limits: &mut Limits, entry: &Entry, floor: Nanos, late: Nanos) -> Option<bool> {
+    /// Serves an entry in the limits after all before it. Returns whether it was charged there.
+    fn serve_in(&self, tail: &mut Tail, entry: &Entry, floor: Nanos) -> Option<bool> {
+        let limits = &mut tail.limits;
         if let Turn::Late(grant) = entry.turn {
             let at = limits.room_at(self.now, &entry.cost)?;
             limits.hand_over(&grant, &entry.cost, at);
@@ -99,7 +100,9 @@ impl Queue {
         }
         let asked = entry.asked.max(floor);
         let (at, _) = limits.conforms_at(asked, &entry.cost).ok()?;
-        let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(late) } else { at };
+        let at =
+            if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(tail.late) } else { at };
+        tail.slack = tail.slack.min(limits.slack(at, &entry.cost));
         let _ = limits.charge(asked, [at, at.max(self.now)], &entry.cost);
         Some(true)
     }
@@ -129,8 +132,9 @@ mod tests {
                 vec!["7/s,burst=3", "20/4s,burst=20"],
                 vec!["7/s,burst=3", "20/4s,window"],
                 vec!["5/s,window", "20/4s,window,slack=100ms"],
+                vec!["7/s,burst=3", "2000/4s,window"],
             ]),
-            steps in prop::collection::vec((0_u8..12, 1_u64..4, any::<prop::sample::Index>()), 1..120),
+            steps in prop::collection::vec((0_u8..14, 1_u64..4, any::<prop::sample::Index>()), 1..120),
         ) {
             let (mut queue, mut now, mut keys, effects) = (queue(&limits), 0, Vec::new(), &mut Effects::default());
             for (step, cost, index) in steps {
@@ -146,13 +150,14 @@ mod tests {
                     6 => queue.pause_until(now, now + 300_000_000, effects),
                     7 => _ = queue.set_rate(now, "11/s".parse().unwrap(), effects),
                     8 => keys.retain(|key| matches!(queue.poll(now, *key, Waker::noop(), effects), Stand::Waits)),
-                    9 => now += index.index(2_000_000_000) as u64,
+                    9 => now += index.index(1_000_000) as u64,
+                    10 => now += index.index(2_000_000_000) as u64,
                     _ => now = queue.due.unwrap_or(now).max(now),
                 }
                 queue.advance(now, effects);
-                let costs = [1, 2, 3].map(Cost::One);
+                let costs = [1, 2, 3, 1990].map(Cost::One);
                 if let Some(late) = queue.tail.as_ref().map(|tail| tail.late) {
-                    let (anew, kept) = (queue.served(late).unwrap(), queue.after_queue(late).unwrap().clone());
+                    let (anew, kept) = (queue.served(late).unwrap().limits, queue.after_queue(late).unwrap().clone());
                     for cost in &costs {
                         let asked = queue.asks_at();
                         prop_assert_eq!(kept.conforms_at(asked, cost), anew.conforms_at(asked, cost), "step {}", step);

@@ -1,9 +1,21 @@
 //! What happens as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
-use super::state::{Effects, Entry, Key, Queue, Turn};
+use super::state::{Effects, Entry, Key, Queue, Tail, Turn};
 use crate::clock::Nanos;
 use crate::limits::{Cost, Grant, Limits};
 use std::borrow::Cow;
+
+impl Tail {
+    /// Windows count a grant from the second time, not from the first, which was found for it. `None` if another time that
+    /// was found may change by that.
+    fn count_later(mut self, times: [Nanos; 2], cost: &Cost) -> Option<Self> {
+        if times[0] < times[1] && self.limits.has_windows() {
+            self.slack = self.slack.checked_sub(times[1] - times[0])?;
+            self.limits.count_later(times, cost).then_some(())?;
+        }
+        Some(self)
+    }
+}
 
 impl Queue {
     /// Grants from the head on whatever is due, then times out waiters whose deadline has passed.
@@ -56,9 +68,10 @@ impl Queue {
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };
         self.hold_places(cost.largest());
-        // Those behind it keep the times that were found for them. A window counts a grant from when it is used.
-        let is_as_found = grant.at == at && !self.limits.has_windows();
-        let tail = self.tail.take().filter(|_| is_as_found);
+        // Those behind it keep the times that were found for them.
+        let is_as_found = |tail: &Tail| grant.at == at && (at > tail.found || !self.limits.has_windows());
+        let tail = self.tail.take().filter(is_as_found);
+        let tail = tail.and_then(|tail| tail.count_later([at, grant.counted], &cost));
         self.grant(key, grant, effects);
         self.tail = tail;
         true
@@ -77,10 +90,10 @@ impl Queue {
     pub(super) fn fetch(&mut self, key: Key) {
         let Some(entry) = self.gone.get(&key) else { return };
         let Turn::Granted(grant) = entry.turn else { return };
-        if self.limits.has_windows() {
-            self.tail = None;
-        }
+        // While a reservation lies in the future, windows go on to count grants from their own times.
+        let tail = self.tail.take().filter(|_| !self.limits.has_windows() || self.limits.latest() <= self.now);
         if self.limits.hand_over(&grant, &entry.cost, self.now) {
+            self.tail = tail.and_then(|tail| tail.count_later([grant.counted, self.now], &entry.cost));
             return;
         }
         let Some(mut entry) = self.gone.remove(&key) else { return };

@@ -77,6 +77,10 @@ pub(super) struct Tail {
     pub(super) limits: Limits,
     /// Reservations are granted so many nanoseconds after their times.
     pub(super) late: Nanos,
+    /// Windows may count grants later by so many nanoseconds in all, and each time that was found stays the same.
+    pub(super) slack: Nanos,
+    /// The latest time at which something was found. What would have been granted before counts from then.
+    pub(super) found: Nanos,
 }
 
 /// The places of a semaphore. A grant holds as many places as it costs.

@@ -211,6 +211,7 @@ pub struct GiveBack {
 
 /// What an operation led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reply {
     /// One grant, or the runs of a lease.
     Granted(Vec<Grant>),
