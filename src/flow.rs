@@ -2,7 +2,6 @@
 //!
 //! The pump drives a [`Flow`]: units that are read from a source, wait, and are handed over to a sink.
 
-mod at_once;
 mod contract;
 mod copy;
 pub mod cost;
@@ -19,7 +18,6 @@ pub mod selector;
 mod sorted;
 mod splice;
 
-pub use at_once::write_at_once;
 pub use contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Told, Turn, Unpaid};
 pub(crate) use copy::read_into;
 pub use copy::{Copying, Descriptor, Sink, Source};

@@ -28,8 +28,6 @@ pub trait Screen: Send + Sync {
     /// Calls `print`, which writes to our standard output or error, with the progress bar out of the way. `print` says
     /// whether it has left a line open on a terminal. May block.
     fn beside(&self, print: &mut dyn FnMut() -> bool);
-    /// Whether something else may be shown, so that nothing may be written without [`beside`](Self::beside).
-    fn shows_something(&self) -> bool;
     /// A command is about to start, but has no slot yet, so that nothing waits for it. May block.
     fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>);
 }

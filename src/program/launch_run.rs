@@ -20,7 +20,6 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
-use throttle::flow::News;
 use throttle::flow::order::NO_KEY;
 use throttle::flow::unpoisoned;
 use throttle::launch::{Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Settler, Told, quoted};
@@ -96,7 +95,7 @@ impl LaunchRun {
         let run = Arc::clone(self);
         let end = move || {
             let Ok(reason) = reasons.recv() else { return };
-            // Other processes go on while we wait for the commands that run.
+            // Other processes get their turns while we wait for the commands that run.
             run.report.supply.retire();
             run.launcher.slots().drain();
             run.launcher.flush();
@@ -211,10 +210,6 @@ impl LaunchRun {
 impl Screen for Report {
     fn beside(&self, print: &mut dyn FnMut() -> bool) {
         self.beside_bar(print);
-    }
-
-    fn shows_something(&self) -> bool {
-        self.has_bar
     }
 
     fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>) {
@@ -349,8 +344,7 @@ impl LaunchRun {
             Event::QueueFull => {
                 (true, "too many units wait for another attempt; new ones wait (more may with --ahead)".to_owned())
             }
-            Event::NoKeys(per) => (true, told(&News::NoKeys(per))),
-            Event::AheadFull(crowd) => (true, told(&News::Full(crowd))),
+            Event::News(news) => (true, told(&news)),
             Event::HeldUp => {
                 (true, "launching waits: too much output waits for an earlier command to end (-k)".to_owned())
             }

@@ -13,10 +13,6 @@ impl Screen for NoScreen {
         print();
     }
 
-    fn shows_something(&self) -> bool {
-        false
-    }
-
     fn trace(&self, _: &mut dyn Iterator<Item = Cow<'_, OsStr>>) {}
 }
 
