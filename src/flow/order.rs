@@ -1,5 +1,5 @@
 //! The order in which units of many keys leave: strict within a key, and start-time fair queueing between keys. Of the keys
-//! whose next unit conforms to their own limits, one goes next, and no other unit leaves before it.
+//! whose next unit conforms to their own limits, one is served next, and no other unit leaves before its unit.
 //!
 //! This is pure: time is a parameter, and the caller waits, reads and writes. Clock readings that arrive out of order are
 //! clamped.
@@ -166,7 +166,7 @@ impl<T> Order<T> {
         self.all.charge(&mut self.thin, times, &costs);
     }
 
-    /// The unit that goes next, already charged, if it conforms to the limits of all keys together; or when to ask again.
+    /// The unit that leaves next, already charged, if it conforms to the limits of all keys together; or when to ask again.
     ///
     /// If the caller asks late, the grants are those that it would have had in time, but not earlier than the lag
     /// allowance: the time in which the quickest bucket fills.
@@ -357,7 +357,7 @@ impl<T> Order<T> {
         self.len() >= ahead || self.memory() >= MEMORY
     }
 
-    /// The next unit that has waited for as long as it may, also if it may leave now: for a caller who has no room for it.
+    /// The next unit that has waited for as long as it may, also if it may leave now: for a caller that has no room for it.
     pub fn take_overdue(&mut self, now: Nanos) -> Option<(KeyId, Unit<T>)> {
         let now = self.advance(now);
         let (_, age, key) = self.keys.deadline().filter(|(deadline, ..)| *deadline <= now)?;
@@ -495,7 +495,7 @@ impl<T> Order<T> {
         self.keys.has_room(now).then(|| self.keys.table.add(name, now))
     }
 
-    /// Takes a unit out of its queue, and applies `act` to it before the next unit of its key is looked at.
+    /// Takes a unit out of its queue, and applies `act` to it before the next unit of its key is considered.
     fn take_out(&mut self, key: KeyId, age: u64, act: impl FnOnce(&mut Self, &Unit<T>)) -> Option<Unit<T>> {
         self.change(key, |order| {
             let unit = order.keys.take(key, age)?;
