@@ -37,7 +37,7 @@ mod temporary;
 mod units;
 mod wakes;
 
-pub use attempt::{Charge, Ended, Ledger, Settler};
+pub use attempt::{Ended, Ledger};
 pub use commands::{Launcher, command};
 pub use event::{Event, Events, Sent, Success, Told};
 pub use identity::Identity;

@@ -138,8 +138,6 @@ pub struct State {
     pub ahead: Passed,
     /// How many of the [`waiting`](Flow::waiting) units the sink will accept without a wait, as far as is known.
     pub foreseen: u64,
-    /// Units that were dropped.
-    pub dropped: u64,
     /// How many keys have units that wait, and how many keys there are.
     pub keys: [u64; 2],
     /// When the next of the units that were read conforms, if limits of the flow's own are what is waited for.

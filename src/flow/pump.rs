@@ -317,7 +317,7 @@ impl<F: Flow> Pump<'_, F> {
 
     fn note_read_ahead(&self) -> State {
         let state = self.flow.state();
-        self.meter.read_ahead(state.ahead.units, state.ahead.bytes, state.keys, state.dropped);
+        self.meter.read_ahead(state.ahead.units, state.ahead.bytes, state.keys);
         state
     }
 

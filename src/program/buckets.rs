@@ -197,18 +197,13 @@ pub(super) fn open_stream<T>(
         Some(opened) => check_kept(limits.bucket(), &**opened, check)?,
         None => check(&policy).map_err(|error| anyhow!(error))?,
     };
-    let sorting = sorting(limits, &policy, stream)?;
+    let sorting = limits.sorting(&policy, stream).map_err(|error| anyhow!(error))?;
     let look = look_of(&policy, sorting.as_ref());
     let store = bucket.unwrap_or_else(|| {
         let of_supply = if sorting.is_some() { &Policy::default() } else { &policy };
         Box::new(Memory::new(of_supply, SystemClock))
     });
     Ok(Opened { supply: Supply::new(store), policy, sorting, look, checked })
-}
-
-/// How the units of a stream are sorted under `policy`, which is in force.
-pub(super) fn sorting(limits: &Limits, policy: &Policy, stream: Stream) -> Result<Option<Sorting>> {
-    limits.sorting(policy, stream).map_err(|error| anyhow!(error))
 }
 
 /// What limits want to know of each unit: nothing, if units are not sorted and each costs 1.

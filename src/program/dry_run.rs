@@ -60,7 +60,7 @@ pub(super) fn of_units(pipe: &Pipe) -> Result<Exit> {
 
 /// How units are sorted. The plan keeps the limits of a bucket's keys itself, and nothing runs.
 fn sorted(limits: &Limits, policy: &Policy, stream: Stream) -> Result<Option<Sorting>> {
-    let sorting = buckets::sorting(limits, policy, stream)?;
+    let sorting = limits.sorting(policy, stream).map_err(|error| anyhow!(error))?;
     Ok(sorting.map(|sorting| Sorting { shared: None, jobs: None, ..sorting }))
 }
 
@@ -142,7 +142,7 @@ impl Plan {
         let sink = UnitLines { framing, beginning: &mut beginning, plan: self };
         if let Some(sorting) = &self.sorting {
             let clock = (&self.clock as &dyn Clock, true);
-            let mut flow = Sorted::new(source, sink, framing, sorting, clock, |_| ());
+            let mut flow = Sorted::new(source, sink, framing, sorting, clock, &self.meter, |_| ());
             self.pump(&mut flow)?;
         } else {
             let most = if self.look.looks_inside() { LARGEST } else { BUFFER };

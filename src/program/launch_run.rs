@@ -22,9 +22,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use throttle::flow::order::NO_KEY;
 use throttle::flow::unpoisoned;
-use throttle::launch::{Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Settler, Told, quoted};
+use throttle::launch::{Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Told, quoted};
 use throttle_limits::clock::{Nanos, in_nanos};
-use throttle_limits::limits::{Pace, Start};
 
 /// Why nothing is launched any more.
 #[derive(Debug)]
@@ -82,8 +81,8 @@ impl LaunchRun {
         let report = Arc::new(report);
         let (in_our_group, second, signal) = (options.in_our_group, options.second, AtomicI32::new(0));
         let recorder = ledger.clone().map(|ledger| -> Arc<dyn Ledger> { ledger });
-        let (events, screen, settler) = (Events::default(), Arc::clone(&report), Arc::clone(&report));
-        let launcher = Launcher::new(options, screen, recorder, settler, events.clone())?;
+        let (events, screen, supply) = (Events::default(), Arc::clone(&report), Arc::clone(&report.supply));
+        let launcher = Launcher::new(options, screen, recorder, supply, events.clone())?;
         let run = Arc::new(LaunchRun { report, outcomes, launcher, signal, in_our_group, ledger, second, end });
         run.await_end(reasons)?;
         run.receive(events)?;
@@ -216,24 +215,6 @@ impl Screen for Report {
         if self.outcomes().is_some_and(|outcomes| outcomes.trace) {
             self.aside_bytes(&quoted(words, io::stderr().is_terminal()));
         }
-    }
-}
-
-impl Settler for Report {
-    fn settle(&self, charge: &Charge, real: Option<&[u64]>) {
-        // Best effort: if it fails, the units behind wait longer.
-        if let Some(real) = real {
-            let _ = self.supply.settle_of(&charge.grant, &charge.take, real);
-        }
-        let _ = self.supply.store().ended(&charge.grant);
-    }
-
-    fn may_block(&self) -> bool {
-        self.supply.store().is_shared()
-    }
-
-    fn pace(&self, key: Option<&[u8]>) -> (Pace, Start) {
-        self.supply.pace(key)
     }
 }
 

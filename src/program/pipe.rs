@@ -138,8 +138,8 @@ impl Run<'_> {
             }
         };
         let clock = self.report.supply.clock();
-        let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), self.framing, sorting, (clock, false), tell);
-        self.report.set_dropped(flow.dropped());
+        let (source, sink) = (Descriptor(input), Descriptor(stdout));
+        let mut flow = Sorted::new(source, sink, self.framing, sorting, (clock, false), &self.report.meter, tell);
         let result = self.drive(&mut flow);
         if let Some(dropped) = flow.untold().filter(|_| !quiet) {
             self.report.aside(names::told(&News::Dropped(dropped.clone())));

@@ -268,7 +268,7 @@ pub(crate) fn interval(policy: &Policy) -> Duration {
     paces.filter_map(|policy| policy.of_units().fastest()).map(interval).max().unwrap_or_default()
 }
 
-/// What is wrong with --bytes beside limits that look into units.
+/// What is wrong with --bytes beside limits that need whole units.
 pub(crate) fn refuse_bytes(flags: &LimitFlags) -> Result<(), String> {
     match flags.rate.iter().find(|rule| rule.per.is_some() || rule.cost.is_some()) {
         Some(rule) => Err(format!("--bytes: '{rule}' needs whole units, not single bytes; leave --bytes out")),
