@@ -2,7 +2,7 @@
 //!
 //! 1. `job` cuts the input into jobs, one command's worth of units each.
 //! 2. `commands`, on the pump's thread, waits for a free slot (`slots`), takes a grant, fills the template
-//!    (`template`) and hands the command over. A start is never later than its grant for want of a slot.
+//!    (`template`) and hands the command over. No granted start waits for a slot.
 //! 3. `child`, in a task on another thread, starts the command, reads its output, and watches its time and its end. Then
 //!    `shared` decides what follows.
 //! 4. `output` prints that, in the order asked for.
@@ -37,7 +37,7 @@ mod temporary;
 mod units;
 mod wakes;
 
-pub use attempt::{Charge, Ended, Ledger, Settler};
+pub use attempt::{Ended, Ledger};
 pub use commands::{Launcher, command};
 pub use event::{Event, Events, Sent, Success, Told};
 pub use identity::Identity;

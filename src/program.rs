@@ -7,7 +7,7 @@ mod answer;
 mod append;
 mod args;
 mod before_main;
-mod bucket_keys;
+mod bucket_view;
 mod buckets;
 mod done;
 mod dry_run;

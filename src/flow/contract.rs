@@ -31,7 +31,7 @@ pub trait Flow {
     fn ready(&mut self) -> Result<u64, FlowError>;
 
     /// Chooses what is handed over next, and returns what it costs. If that is not usual, it is granted alone. One with a
-    /// key of a shared bucket is out of the flow until [`Turn::OfKey`] says what becomes of it; meanwhile others are chosen.
+    /// key of a shared bucket is out of the flow until [`Turn::OfKey`] gives the answer; meanwhile others are chosen.
     /// Waits for nothing.
     fn choose(&mut self) -> Price {
         Price::Usual
@@ -83,7 +83,7 @@ impl Told {
         self.succeeded |= succeeded;
     }
 
-    /// Whether it cannot wait: others would go on.
+    /// Whether it cannot wait: otherwise other processes would keep sending.
     pub(crate) fn is_urgent(&self) -> bool {
         self.hold.is_some() || self.failed > 0
     }
@@ -138,8 +138,6 @@ pub struct State {
     pub ahead: Passed,
     /// How many of the [`waiting`](Flow::waiting) units the sink will accept without a wait, as far as is known.
     pub foreseen: u64,
-    /// Units that were dropped.
-    pub dropped: u64,
     /// How many keys have units that wait, and how many keys there are.
     pub keys: [u64; 2],
     /// When the next of the units that were read conforms, if limits of the flow's own are what is waited for.

@@ -15,7 +15,7 @@ use throttle_limits::clock::Nanos;
 const NAMED: usize = 400;
 
 /// A pipe accepts a write of at most this many bytes as a whole or not at all (`PIPE_BUF`, pipe(7)).
-pub(super) const WHOLE: usize = 4096;
+const WHOLE: usize = 4096;
 
 /// A source of bytes.
 pub trait Source {

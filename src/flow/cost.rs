@@ -42,7 +42,7 @@ impl Cost {
         self.sum(unit.len() as u64, |part| part.of(unit).and_then(|text| whole_number(&text)))
     }
 
-    /// The cost of a unit of so many bytes that no buffer holds: what can be said without a look into it, or what `else=`
+    /// The cost of a unit of so many bytes that no buffer holds: what can be said without its bytes, or what `else=`
     /// says. `None` if that is not known: see [`too_large`](Self::too_large).
     #[must_use]
     pub fn of_length(&self, bytes: u64) -> Option<u64> {
@@ -59,7 +59,7 @@ impl Cost {
         sum.or(self.otherwise)
     }
 
-    /// Whether a unit has to be looked into: it is not enough to know how long it is.
+    /// Whether the bytes of a unit have to be read: it is not enough to know how long it is.
     #[must_use]
     pub fn looks_inside(&self) -> bool {
         self.terms.iter().any(|term| matches!(term, Term::Part(_)))

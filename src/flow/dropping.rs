@@ -1,9 +1,7 @@
 //! Units that are dropped since they would wait for too long: which they are, and how many of each key.
 
-use super::lock::unpoisoned;
 use super::order::{KeyId, NO_KEY};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
 use throttle_limits::clock::{Nanos, SECOND};
 use throttle_limits::limits::{Each, Thin};
 
@@ -23,7 +21,7 @@ pub struct Dropped {
 }
 
 impl Dropped {
-    fn count(&mut self, key: Option<&[u8]>) {
+    pub(super) fn count(&mut self, key: Option<&[u8]>) {
         self.units += 1;
         let Some(key) = key else { return };
         if let Some(units) = self.keys.get_mut(key) {
@@ -44,7 +42,6 @@ pub(super) struct Dropping {
     /// Units that were dropped since this was last told, and when that was.
     untold: Dropped,
     told: Option<Nanos>,
-    all: Arc<Mutex<Dropped>>,
 }
 
 /// The limits as they will be when so many units that wait have left, each as early as it may.
@@ -56,24 +53,18 @@ struct Tail {
 
 impl Dropping {
     pub(super) fn new(max_wait: Nanos, is_keyed: bool) -> Self {
-        let (tails, all) = (HashMap::new(), Arc::default());
-        Dropping { max_wait, is_keyed, tails, untold: Dropped::default(), told: None, all }
-    }
-
-    /// All units that were dropped so far.
-    pub(super) fn all(&self) -> &Arc<Mutex<Dropped>> {
-        &self.all
+        Dropping { max_wait, is_keyed, tails: HashMap::new(), untold: Dropped::default(), told: None }
     }
 
     pub(super) fn untold(&self) -> &Dropped {
         &self.untold
     }
 
-    /// A unit of this key is dropped.
-    pub(super) fn count(&mut self, key: Option<&[u8]>) {
+    /// A unit of this key is dropped. Returns the key that it counts for, if there are keys.
+    pub(super) fn count<'k>(&mut self, key: Option<&'k [u8]>) -> Option<&'k [u8]> {
         let key = self.is_keyed.then_some(key.unwrap_or(NO_KEY));
         self.untold.count(key);
-        unpoisoned(self.all.lock()).count(key);
+        key
     }
 
     /// What is to be told now.

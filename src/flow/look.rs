@@ -67,7 +67,7 @@ impl Look {
         self.limits.get(kind).map(|(name, _)| format!("limit {name}")).unwrap_or_default()
     }
 
-    /// Whether units have to be looked into: it is not enough to know how long they are.
+    /// Whether the bytes of units have to be read: it is not enough to know how long they are.
     #[must_use]
     pub fn looks_inside(&self) -> bool {
         self.per.is_some() || self.costs.iter().flatten().any(Cost::looks_inside)
@@ -110,7 +110,7 @@ impl Look {
         }
     }
 
-    /// Why a unit that no buffer holds cannot be looked into; `None` if nothing has to.
+    /// Why a unit that no buffer holds has no key or cost; `None` if its bytes need not be read.
     #[must_use]
     pub fn too_large(&self) -> Option<String> {
         let is_unknown = |cost: &&Cost| cost.of_length(0).is_none();
@@ -124,7 +124,7 @@ pub(crate) fn bounded(key: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     if key.len() <= LONGEST_KEY { key } else { hash_of(&key).into() }
 }
 
-/// One number stands for a cost of every limit.
+/// One number, if every limit has the same cost.
 fn once_if_equal(costs: &[u64]) -> &[u64] {
     match costs {
         [] => &[1],
@@ -185,7 +185,7 @@ pub struct Sorting {
     pub shared: Option<usize>,
     /// Whether that bucket counts the commands that run.
     pub counts_jobs: bool,
-    /// What a bucket with the same limits held when it was looked at: it is gone on with from then on.
+    /// The state of a bucket with the same limits: the order begins with that state, at its time.
     pub found: Option<Arc<View>>,
 }
 

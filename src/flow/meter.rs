@@ -3,8 +3,10 @@
 //! The pump reports what it is about to wait for; time counts for that until its next report. A reading by another
 //! thread includes the current wait, so a status in the middle of it is right.
 
+use super::dropping::Dropped;
 use super::lock::unpoisoned;
 use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use throttle_limits::clock::Nanos;
 
@@ -36,6 +38,7 @@ struct Record {
     /// Until then the limits are not what is waited for.
     paused_until: Nanos,
     lateness: Histogram<u64>,
+    dropped: Dropped,
     /// All but its time and lateness.
     reading: Reading,
 }
@@ -97,7 +100,8 @@ impl Meter {
     pub fn new(now: Nanos, limits: usize) -> Self {
         let lateness = Histogram::new_with_bounds(1, LONGEST_LATENESS, 2).expect("constant bounds");
         let reading = Reading { limits: vec![0; limits], ..Reading::default() };
-        let record = Record { started: now, phase: Phase::Working, since: now, paused_until: now, lateness, reading };
+        let (phase, dropped) = (Phase::Working, Dropped::default());
+        let record = Record { started: now, phase, since: now, paused_until: now, lateness, dropped, reading };
         Meter { record: Mutex::new(record) }
     }
 
@@ -118,10 +122,10 @@ impl Meter {
     }
 
     /// `units` units with `bytes` bytes in all are read and not yet released, units of the first number of `keys` wait,
-    /// and the second is that of all keys; `dropped` units were dropped.
-    pub fn read_ahead(&self, units: u64, bytes: u64, keys: [u64; 2], dropped: u64) {
+    /// and the second is that of all keys.
+    pub fn read_ahead(&self, units: u64, bytes: u64, keys: [u64; 2]) {
         let reading = &mut self.lock().reading;
-        (reading.units_ahead, reading.bytes_ahead, reading.dropped) = (units, bytes, dropped);
+        (reading.units_ahead, reading.bytes_ahead) = (units, bytes);
         (reading.keys_waiting, reading.keys) = (keys[0], reading.keys.max(keys[1]));
     }
 
@@ -137,6 +141,19 @@ impl Meter {
     /// Bytes of a unit that is passed in pieces.
     pub fn passed_piece(&self, bytes: u64) {
         self.lock().reading.bytes += bytes;
+    }
+
+    /// A unit of this key was dropped.
+    pub fn dropped(&self, key: Option<&[u8]>) {
+        let mut record = self.lock();
+        record.dropped.count(key);
+        record.reading.dropped = record.dropped.units;
+    }
+
+    /// How many units of each key were dropped.
+    #[must_use]
+    pub fn dropped_by_key(&self) -> BTreeMap<Box<[u8]>, u64> {
+        self.lock().dropped.keys.clone()
     }
 
     /// `units` that waited for a limit are about to leave, `lateness` nanoseconds after their time.

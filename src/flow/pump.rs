@@ -71,7 +71,7 @@ impl<F: Flow> Pump<'_, F> {
             }
             if self.flow.fill(event)? == Filled::End && self.flow.waiting() == 0 {
                 self.enter(Phase::Working);
-                // Others who share the limits have to know what the last ones were told.
+                // Other processes that share the limits have to know what the last units were told.
                 let _ = self.pass_on();
                 return Ok(false);
             }
@@ -320,7 +320,7 @@ impl<F: Flow> Pump<'_, F> {
 
     fn note_read_ahead(&self) -> State {
         let state = self.flow.state();
-        self.meter.read_ahead(state.ahead.units, state.ahead.bytes, state.keys, state.dropped);
+        self.meter.read_ahead(state.ahead.units, state.ahead.bytes, state.keys);
         state
     }
 

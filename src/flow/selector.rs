@@ -85,7 +85,7 @@ impl Selector {
         matches!(self.0, Kind::Match(_))
     }
 
-    /// The error for a unit that no buffer holds, so that it cannot be looked into.
+    /// The error for a unit that no buffer holds, so that its key cannot be found.
     #[must_use]
     pub fn too_large(&self) -> TooLarge {
         TooLarge { by: format!("per={self}"), advice: "make the units shorter, or leave per= out".to_owned() }

@@ -7,8 +7,8 @@ use super::contract::{Answer, Filled, Flow, FlowError, Passed, Price, State, Tur
 use super::copy::{Sink, Source, read_into, refused};
 use super::dropping::{Dropped, Dropping};
 use super::framing::{Buffer, Framing, LARGEST, trimmed};
-use super::lock::unpoisoned;
 use super::look::{Keyless, Look, Sorting, TOO_MUCH, bounded};
+use super::meter::Meter;
 use super::order::{Charged, Crowd, KeyId, NO_KEY, Next, Order, Unit};
 use super::outgoing::Outgoing;
 use super::poll::poll;
@@ -18,7 +18,6 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use throttle_limits::clock::{Clock, Nanos};
 use throttle_limits::limits::Refusal;
@@ -87,6 +86,7 @@ pub struct Sorted<'a, R, W> {
     ahead: usize,
     is_dry: bool,
     clock: &'a dyn Clock,
+    meter: &'a Meter,
     tell: Box<dyn FnMut(News) + 'a>,
     age: u64,
     /// Units of the input so far.
@@ -117,13 +117,14 @@ impl<R, W> std::fmt::Debug for Sorted<'_, R, W> {
 
 impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     /// Units from `source` to `sink`, which end as `framing` says. If the clock is `is_dry`, its time is made up: all input is read
-    /// before time passes. `tell` is told what the user should know.
+    /// before time passes. `tell` is told what the user should know, and `meter` what is dropped.
     pub fn new(
         source: R,
         sink: W,
         framing: Framing,
         sorting: &Sorting,
         (clock, is_dry): (&'a dyn Clock, bool),
+        meter: &'a Meter,
         tell: impl FnMut(News) + 'a,
     ) -> Self {
         Sorted {
@@ -135,6 +136,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             ahead: sorting.ahead,
             is_dry,
             clock,
+            meter,
             tell: Box::new(tell),
             age: 0,
             lines: 0,
@@ -155,11 +157,6 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     /// Units that were dropped and not told of.
     pub fn untold(&self) -> Option<&Dropped> {
         self.dropping.as_ref().map(Dropping::untold).filter(|dropped| dropped.units > 0)
-    }
-
-    /// All units that were dropped so far, if any may be.
-    pub fn dropped(&self) -> Option<&Arc<Mutex<Dropped>>> {
-        self.dropping.as_ref().map(Dropping::all)
     }
 
     /// Whether so many units wait that no more are read. If units are dropped, the writer never waits.
@@ -281,7 +278,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     /// A unit of this key that waited is dropped.
     fn drop_waiting(&mut self, key: KeyId) {
         if let Some(dropping) = &mut self.dropping {
-            dropping.count(Some(self.order.get_mut().name(key)));
+            self.meter.dropped(dropping.count(Some(self.order.get_mut().name(key))));
             dropping.forget(key);
         }
     }
@@ -336,7 +333,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             let limits = |id| order.limits(self.look.per.is_some().then_some(id));
             let is_late = |id| dropping.is_late(now, id, limits(id), &self.costs);
             if order.is_full(self.ahead) || order.find(key).is_some_and(is_late) {
-                dropping.count(key);
+                self.meter.dropped(dropping.count(key));
                 self.buffer.release(1);
                 return Ok(());
             }
@@ -422,7 +419,6 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
                 units: (order.len() + self.asked.len()) as u64 + self.buffer.units() + self.outgoing.units(),
                 bytes: order.memory() as u64,
             },
-            dropped: self.dropped().map_or(0, |dropped| unpoisoned(dropped.lock()).units),
             keys: [order.keys_waiting() as u64, order.keys() as u64],
             limited_until,
             waits_for_sink: self.outgoing.is_stalled,

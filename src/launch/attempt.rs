@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::{Grant, Pace, Start, Take};
+use throttle_limits::limits::{Grant, Take};
 
 /// A job that is about to be tried.
 #[derive(Clone, Debug)]
@@ -81,11 +81,10 @@ pub(super) struct Running {
 
 /// What an attempt was charged, where limits count a cost of their own, or others share those of its key.
 #[derive(Clone, Debug)]
-pub struct Charge {
-    /// Its grant.
-    pub grant: Grant,
+pub(super) struct Charge {
+    pub(super) grant: Grant,
     /// What was asked for.
-    pub take: Take,
+    pub(super) take: Take,
 }
 
 impl Charge {
@@ -94,18 +93,6 @@ impl Charge {
         let of_key = self.take.key.iter().flat_map(|of| &of.costs);
         self.take.costs.iter().chain(of_key).copied().collect()
     }
-}
-
-/// The limits of all, which attempts get their grants from.
-pub trait Settler: Debug + Send + Sync {
-    /// The attempt has ended. If its command told so, it really cost each limit so much. Best effort.
-    fn settle(&self, charge: &Charge, real: Option<&[u64]>);
-
-    /// Whether [`settle`](Self::settle) may have to wait for other processes.
-    fn may_block(&self) -> bool;
-
-    /// The learned pace, of one key or of all, and what starts now.
-    fn pace(&self, key: Option<&[u8]>) -> (Pace, Start);
 }
 
 impl Running {

@@ -1,6 +1,6 @@
 //! Starts commands, one for each attempt at a job, and ends them when asked to.
 
-use super::attempt::{Charge, Ledger, Running, Settler};
+use super::attempt::{Charge, Ledger, Running};
 use super::child;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle_limits::clock::with_usual_slack;
+use throttle_limits::store::Supply;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
@@ -56,7 +57,7 @@ impl Launcher {
         options: Options,
         screen: Arc<dyn Screen>,
         ledger: Option<Arc<dyn Ledger>>,
-        settler: Arc<dyn Settler>,
+        supply: Arc<Supply>,
         events: Events,
     ) -> io::Result<Self> {
         expect_replies();
@@ -81,7 +82,7 @@ impl Launcher {
             slots,
             queue,
             ledger,
-            settler,
+            supply,
             recording: one(),
             printer,
             is_held_up: AtomicBool::new(false),
@@ -152,13 +153,13 @@ impl Launcher {
     /// Makes the next attempt, if there is one, as soon as it has a slot, unless it is `refused`. Returns the job if it is
     /// new.
     pub(super) fn start_next(&self, charge: Option<Charge>, refused: Option<Outcome>) -> Option<Arc<Job>> {
-        let Shared { options, queue, slots, screen, events, settler, .. } = &*self.shared;
+        let Shared { options, queue, slots, screen, events, supply, .. } = &*self.shared;
         let job = queue.choose()?;
         if refused.is_none() && job.refused().is_none() {
             screen.trace(&mut options.template.fill(&job.units));
         }
         drop(job);
-        let chosen = || queue.take_chosen(|key| settler.pace(key)).map(|chosen| (chosen.0.job.seq, chosen));
+        let chosen = || queue.take_chosen(|key| supply.pace(key)).map(|chosen| (chosen.0.job.seq, chosen));
         let (slot, (mut attempt, granted)) = slots.take(chosen)?;
         let is_new = attempt.number == 1;
         let (granted, refused) = match (granted, attempt.job.refused().or(refused)) {

@@ -1,14 +1,12 @@
 //! What happens to commands: one enum, sent to one receiver.
 //!
 //! Sending never blocks. A receiver that woke for each start and each success would cost launches per second, so those
-//! wait a moment and are received together; every other event wakes the receiver at once. A sender that must not go on
+//! wait a moment and are received together; every other event wakes the receiver at once. A sender that must not continue
 //! before the event was told to the user waits for its [`Told`] to be dropped. So the number of events that wait is bounded.
 
 use super::attempt::Ended;
 use super::job::{Job, Outcome};
-use crate::flow::order::Crowd;
-use crate::flow::selector::Selector;
-use crate::flow::unpoisoned;
+use crate::flow::{News, unpoisoned};
 use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -69,10 +67,8 @@ pub enum Event {
     HeldUp,
     /// So many units wait for another attempt that nothing new starts. Sent once.
     QueueFull,
-    /// This selector found no key in the first units.
-    NoKeys(Selector),
-    /// So many units were read ahead, which wait for the limits of their keys, that no more are read. Sent once.
-    AheadFull(Crowd),
+    /// What a pipe with keys tells, too. Each kind is sent once.
+    News(News),
     /// Why a reply does not hold as it stands, and what to write. Sent once.
     BadReply(String),
     /// Why a command could not open the file of its reply, and what to write. Sent once.

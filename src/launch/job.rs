@@ -33,17 +33,15 @@ pub type Key = Option<Arc<[u8]>>;
 pub struct Job {
     /// Counted from 1.
     pub seq: u64,
-    /// The units that the command gets as arguments.
+    /// Its units that are at hand: those that the command gets as arguments, or others that are kept ([`Shape::keep`]).
     pub units: Units,
+    /// How its units became a job.
+    pub shape: Shape,
     /// Its units, by number and beginning.
     pub names: Names,
-    /// If units are kept ([`Shape::keep`]): those that it does not get as arguments.
-    pub kept: Units,
     /// Whether a unit that was to be kept is not, as it outgrew the buffer or all of them take more than 4 MiB. It cannot
     /// be recorded.
     pub too_long_to_keep: bool,
-    /// Whether its units are kept until it has ended.
-    keeps: bool,
     /// How many units it has while it is gathered, and what they take of all arguments.
     gathered: u64,
     size: usize,
@@ -63,7 +61,7 @@ pub struct Job {
     pub costs: Box<[u64]>,
     /// What the log calls that: the part of the first limit with a cost of its own.
     pub charged: u64,
-    /// Why it cannot be run: a limit cannot look into it, or never grants it.
+    /// Why it cannot be run: its key or a cost cannot be read, or a limit never grants it.
     unreadable: Option<String>,
 }
 
@@ -73,12 +71,6 @@ impl Job {
         self.names.iter().next().map_or(&[], |(_, name)| name)
     }
 
-    /// Its units that are at hand: all of them, if they are kept and [`is_whole`](Self::is_whole).
-    pub fn units_at_hand(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        // A job has only one kind of them.
-        self.units.iter().chain(self.kept.iter())
-    }
-
     /// Whether no unit was too long to be held.
     pub fn is_whole(&self) -> bool {
         !self.too_long && !self.too_long_to_keep
@@ -86,21 +78,21 @@ impl Job {
 
     /// The identity of all its units together, if they are kept.
     pub(super) fn identity(&self) -> Option<Identity> {
-        (self.keeps && self.is_whole()).then(|| Identity::of_all(self.units_at_hand()))
+        (self.shape.keep && self.is_whole()).then(|| Identity::of_all(self.units.iter()))
     }
 
     /// Drops the units unless they are kept, but for the first if that is named in full later.
     pub(super) fn forget_units(&mut self, but_the_first: bool) {
-        if !self.keeps {
+        if !self.shape.keep {
             self.units = self.units.first().filter(|_| but_the_first).into_iter().collect();
         }
     }
 
     fn keep(&mut self, unit: &[u8]) {
-        if self.keeps && self.kept.memory() + unit.len() <= MOST_KEPT {
-            self.kept.push(unit);
+        if self.shape.keep && self.units.memory() + unit.len() <= MOST_KEPT {
+            self.units.push(unit);
         } else {
-            self.too_long_to_keep |= self.keeps;
+            self.too_long_to_keep |= self.shape.keep;
         }
     }
 
@@ -121,7 +113,7 @@ impl Job {
         match self {
             Job { unreadable: Some(why), .. } => Some(Outcome::Unreadable(why.clone())),
             Job { too_long: true, .. } => Some(Outcome::TooLong),
-            _ => self.units.has_nul().then_some(Outcome::HasNul),
+            _ => (self.shape.gives_arguments() && self.units.has_nul()).then_some(Outcome::HasNul),
         }
     }
 
@@ -133,7 +125,7 @@ impl Job {
     pub(super) fn memory(&self) -> usize {
         let input = self.input.as_ref().and_then(Spool::in_memory).map_or(0, <[u8]>::len);
         let key = self.key.as_ref().map_or(0, |key| key.len());
-        self.units.memory() + self.kept.memory() + self.names.memory() + input + key
+        self.units.memory() + self.names.memory() + input + key
     }
 }
 
@@ -158,7 +150,7 @@ pub enum Outcome {
     TooLong,
     /// A unit has a NUL byte, which no argument can hold.
     HasNul,
-    /// A limit cannot look into it, or never grants it: why.
+    /// Its key or a cost cannot be read, or a limit never grants it: why.
     Unreadable(String),
     /// Its cost is more than a window of a bucket that was set lets through.
     TooCostly,
@@ -173,7 +165,7 @@ pub enum Outcome {
 }
 
 /// How units become jobs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Shape {
     /// Units for each command; 0 is 1 unit that the command does not get.
     pub max_args: u64,
@@ -183,6 +175,13 @@ pub struct Shape {
     pub skip_blank: bool,
     /// Whether a job keeps the bytes of its units until it has ended.
     pub keep: bool,
+}
+
+impl Shape {
+    /// Whether commands get their units as arguments.
+    pub fn gives_arguments(self) -> bool {
+        !self.to_stdin && self.max_args > 0
+    }
 }
 
 /// Why a unit is left out.
@@ -389,7 +388,7 @@ impl<R: Source> Batches<R> {
                 job.keep(text);
             } else if text.len() > LONGEST_UNIT {
                 job.too_long = true;
-            } else if shape.max_args > 0 {
+            } else if job.shape.gives_arguments() {
                 job.units.push(text);
             } else {
                 job.keep(text);
@@ -445,7 +444,7 @@ impl<R: Source> Batches<R> {
         if !self.open.contains_key(key) {
             self.seq += 1;
             let costs = self.look.costs.iter().map(|cost| u64::from(cost.is_none())).collect();
-            let job = Job { seq: self.seq, keeps: self.shape.keep, key: key.clone(), costs, ..Job::default() };
+            let job = Job { seq: self.seq, shape: self.shape, key: key.clone(), costs, ..Job::default() };
             self.open.insert(key.clone(), job);
         }
     }

@@ -6,7 +6,9 @@ use super::event::Event;
 use super::job::{Batches, Outcome};
 use super::queue::Queue;
 use super::temporary::is_shortage;
-use crate::flow::{Answer, Answers, Filled, Flow, FlowError, Keyless, Passed, Price, Source, State, Turn, Unpaid};
+use crate::flow::{
+    Answer, Answers, Filled, Flow, FlowError, Keyless, News, Passed, Price, Source, State, Turn, Unpaid,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -113,7 +115,7 @@ impl<R: Source> Launching<R> {
         let mut left_over = Vec::new();
         while let Some(job) = self.batches.next() {
             if let Some(per) = sorting.look.per.as_ref().filter(|_| self.keyless.note(job.key.is_some())) {
-                shared.events.send(Event::NoKeys(per.clone()));
+                shared.events.send(Event::News(News::NoKeys(per.clone())));
             }
             if job.is_left_over {
                 left_over.push(job);
@@ -175,7 +177,7 @@ impl<R: Source> Launching<R> {
     fn tell_of_full_queue(&mut self) {
         if !std::mem::replace(&mut self.told_of_full_queue, true) {
             let queue = self.queue();
-            let event = if queue.is_keyed() { Event::AheadFull(queue.crowd()) } else { Event::QueueFull };
+            let event = if queue.is_keyed() { Event::News(News::Full(queue.crowd())) } else { Event::QueueFull };
             self.launcher.shared.events.send(event);
         }
     }

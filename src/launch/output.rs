@@ -5,7 +5,7 @@
 use super::event::{Event, Success};
 use super::job::Job;
 use super::options::Output;
-use super::printer::{Collected, Outlets, Printer};
+use super::printer::{Collected, Printer};
 use super::shared::Shared;
 use super::spool::Spool;
 use super::template::printable;
@@ -21,7 +21,7 @@ impl Shared {
     /// What is put before each line of a command's output, or of its standard error: its first unit, so that a terminal
     /// can show it, and a tab.
     pub(super) fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
-        let unit = job.units.first().unwrap_or(job.name());
+        let unit = job.units.first().filter(|_| job.shape.gives_arguments()).unwrap_or(job.name());
         let unit = unit.strip_suffix(b"\n").unwrap_or(unit);
         let shown = || printable(&String::from_utf8_lossy(unit)).into_bytes();
         let mut tag = if self.printer().outlets.is_terminal(is_stdout) { shown() } else { unit.to_vec() };
@@ -40,19 +40,14 @@ impl Shared {
             self.done(success);
             return Ok(());
         }
-        match self.print_at_once(result) {
-            Ok(printed) => self.note(printed.inspect(|()| self.done(success))),
-            Err(result) => {
-                let shared = Arc::clone(self);
-                let finish = move |printer: &mut Printer| {
-                    shared.done(printer.finish(seq, &result, success)?);
-                    // It is not this command's output that is lost if that fails.
-                    let _ = shared.note(printer.write_held(&mut |success| shared.done(Some(success))));
-                    Ok(())
-                };
-                self.print_with(finish).await
-            }
-        }
+        let shared = Arc::clone(self);
+        let finish = move |printer: &mut Printer| {
+            shared.done(printer.finish(seq, &result, success)?);
+            // It is not this command's output that is lost if that fails.
+            let _ = shared.note(printer.write_held(&mut |success| shared.done(Some(success))));
+            Ok(())
+        };
+        self.print_with(finish).await
     }
 
     /// Prints what still waits for its turn, which will not come any more, as far as it can be printed. Returns the jobs
@@ -84,24 +79,6 @@ impl Shared {
             return Ok(());
         }
         self.print_with(move |printer| lines.copy_to(&mut printer.outlets.stream(is_stdout))).await
-    }
-
-    /// Prints a short output on one stream, if no other thread prints and no wait is needed. Otherwise gives it back: then
-    /// another thread waits, and commands are attended to meanwhile. Output on both streams would be torn if they are the
-    /// same.
-    fn print_at_once(&self, result: Collected) -> Result<io::Result<()>, Collected> {
-        if self.options.output == Output::InOrder || self.screen.shows_something() {
-            return Err(result);
-        }
-        let (Some(out), Some(err)) = (result.out.in_memory(), result.err.in_memory()) else { return Err(result) };
-        let Ok(printer) = self.printer.try_lock() else { return Err(result) };
-        let written = match (out, err) {
-            (out, []) => Outlets::write_at_once(true, out),
-            ([], err) => Outlets::write_at_once(false, err),
-            _ => None,
-        };
-        drop(printer);
-        written.ok_or(result)
     }
 
     /// Prints output that may have to wait for a reader, on a thread for that. One at a time: a write beyond `PIPE_BUF`

@@ -2,7 +2,7 @@
 
 use super::event::Success;
 use super::spool::Spool;
-use crate::flow::{Descriptor, Sink, write_at_once};
+use crate::flow::{Descriptor, Sink};
 use rustix::fd::BorrowedFd;
 use rustix::stdio::{stderr, stdout};
 use std::collections::BTreeMap;
@@ -129,11 +129,6 @@ fn fd(is_stdout: bool) -> BorrowedFd<'static> {
     if is_stdout { stdout() } else { stderr() }
 }
 
-/// Standard error may have no reader; that does not end the run.
-fn is_forgiven(error: &io::Error, is_stdout: bool) -> bool {
-    !is_stdout && error.kind() == ErrorKind::BrokenPipe
-}
-
 impl Outlets {
     fn new() -> Self {
         Outlets { are_terminals: [false, true].map(|is_stdout| fd(is_stdout).is_terminal()), line_is_open: false }
@@ -152,14 +147,6 @@ impl Outlets {
     pub(super) fn stream(&mut self, is_stdout: bool) -> impl Write {
         Stream { outlets: self, is_stdout }
     }
-
-    /// Writes all of `bytes` if that needs no wait; otherwise writes nothing and returns `None`.
-    pub(super) fn write_at_once(is_stdout: bool, bytes: &[u8]) -> Option<io::Result<()>> {
-        match write_at_once(fd(is_stdout), bytes)? {
-            Err(error) if is_forgiven(&error, is_stdout) => Some(Ok(())),
-            written => Some(written),
-        }
-    }
 }
 
 struct Stream<'a> {
@@ -170,7 +157,8 @@ struct Stream<'a> {
 impl Write for Stream<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = match Sink::write(&mut Descriptor(fd(self.is_stdout)), bytes) {
-            Err(error) if is_forgiven(&error, self.is_stdout) => return Ok(bytes.len()),
+            // Standard error may have no reader; that does not end the run.
+            Err(error) if !self.is_stdout && error.kind() == ErrorKind::BrokenPipe => return Ok(bytes.len()),
             written => written?,
         };
         if let Some(last) = bytes[..written].last().filter(|_| self.outlets.is_terminal(self.is_stdout)) {

@@ -1,6 +1,6 @@
 //! What the pump's thread and the commands' tasks share, and what they do when an attempt has ended.
 
-use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running, Settler};
+use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running};
 use super::event::{Event, Events, Success};
 use super::job::Outcome;
 use super::options::{Options, Output};
@@ -21,6 +21,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant, SystemTime};
+use throttle_limits::store::Supply;
 use tokio::sync::Semaphore;
 
 /// The progress bar and other text around the commands' output. Called from several threads.
@@ -28,8 +29,6 @@ pub trait Screen: Send + Sync {
     /// Calls `print`, which writes to our standard output or error, with the progress bar out of the way. `print` says
     /// whether it has left a line open on a terminal. May block.
     fn beside(&self, print: &mut dyn FnMut() -> bool);
-    /// Whether something else may be shown, so that nothing may be written without [`beside`](Self::beside).
-    fn shows_something(&self) -> bool;
     /// A command is about to start, but has no slot yet, so that nothing waits for it. May block.
     fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>);
 }
@@ -40,7 +39,8 @@ pub(super) struct Shared {
     pub(super) slots: Slots,
     pub(super) queue: Queue,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
-    pub(super) settler: Arc<dyn Settler>,
+    /// What attempts get their grants from.
+    pub(super) supply: Arc<Supply>,
     /// Held while the ledger may block.
     pub(super) recording: Arc<Semaphore>,
     pub(super) printer: Mutex<Printer>,
@@ -90,12 +90,21 @@ impl Shared {
 
     /// Settles the charge at the cost that the command has told.
     async fn settle(&self, charge: Option<Charge>, real: &Real) {
-        let Some(charge) = charge else { return };
-        if !self.settler.may_block() {
-            self.settler.settle(&charge, Some(&real.costs));
-        } else if real.told.is_some() || self.counts_jobs() {
-            let (settler, costs) = (Arc::clone(&self.settler), real.told.map(|_| real.costs.clone()));
-            let _ = self.on_a_thread(None, move || settler.settle(&charge, costs.as_deref())).await;
+        let Some(Charge { grant, take }) = charge else { return };
+        let (supply, is_shared) = (Arc::clone(&self.supply), self.supply.store().is_shared());
+        if is_shared && real.told.is_none() && !self.counts_jobs() {
+            return;
+        }
+        let real = Some(&real.costs).filter(|_| real.told.is_some() || !is_shared).cloned();
+        // Best effort: if it fails, the units behind wait longer.
+        let settle = move || {
+            let _ = real.map(|real| supply.settle_of(&grant, &take, &real));
+            let _ = supply.store().ended(&grant);
+        };
+        if is_shared {
+            let _ = self.on_a_thread(None, settle).await;
+        } else {
+            settle();
         }
     }
 

@@ -226,7 +226,7 @@ impl Slots {
         }
     }
 
-    /// Another process has sent every command a signal. Processes that commands have started are waited for if they go on.
+    /// Another process has sent every command a signal. Processes that commands have started are waited for if they survive.
     pub fn others_end_them(&self) {
         let _ = self.lock().remember_members();
     }
@@ -254,12 +254,12 @@ impl Slots {
         }
     }
 
-    /// Has starts go on that were stopped together with us: until then the threads that start them are blocked.
+    /// Resumes starts that were stopped together with us: until then the threads that start them are blocked.
     pub fn release_stopped_starts(&self) {
         self.lock().release_stopped_starts();
     }
 
-    /// Lets every command go on.
+    /// Resumes every command.
     pub fn resume(&self) {
         let mut state = self.lock();
         if let Some(suspension) = state.suspended.take() {

@@ -1,13 +1,11 @@
 //! Buckets, opened: limits that other processes use, too.
 
 use super::answer::print;
-use super::args::{self, Bucket, Format, Grouped, Kind, Limits};
-use super::bucket_keys;
+use super::args::{self, Bucket, Format, Grouped, Kind, Limits, Stream};
+use super::bucket_view::{self, name, whereabouts};
 use super::exit::Exit;
 use super::say::say;
 use super::task::{NO_KEYS, Once, Set, Task, Verb};
-use super::time_of_day;
-use super::unit_name::{allowed, per_second};
 use anyhow::{Result, anyhow};
 use serde_json::json;
 use std::fmt::Display;
@@ -15,8 +13,8 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use throttle::flow::{Sorting, short};
+use std::time::{Duration, Instant};
+use throttle::flow::{Look, Sorting, short};
 use throttle::launch::printable;
 use throttle_limits::clock::{self, Nanos, SystemClock, in_nanos};
 use throttle_limits::limits::{Grant, Operation, Policy, Refusal, Take};
@@ -168,34 +166,52 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
     })
 }
 
-/// Opens the limits of a stream. Returns also what `check` returns about them.
-///
-/// `sorts`: the order of units keeps the limits, and the supply has none.
-pub(super) fn supply<T>(
-    limits: &Limits,
-    sorts: bool,
-    check: impl FnOnce(&Policy) -> Result<T, String>,
-) -> Result<(Supply, T)> {
-    let store: Box<AnyBucket> = match limits {
-        Limits::Own(_) if sorts => Box::new(Memory::new(&Policy::default(), SystemClock)),
-        Limits::Own(named) => Box::new(Memory::new(&named.policy(), SystemClock)),
-        Limits::Shared(bucket, named) => open(bucket, named.as_ref(), None)?,
-    };
-    let checked = check_kept(limits.bucket(), &*store, check)?;
-    Ok((Supply::new(store), checked))
+/// The limits of a stream, opened.
+pub(super) struct Opened<T> {
+    /// It has none if the order of units keeps those of the run.
+    pub(super) supply: Supply,
+    /// In force.
+    pub(super) policy: Policy,
+    /// How units are sorted, if they are.
+    pub(super) sorting: Option<Sorting>,
+    /// What limits want to know of each unit.
+    pub(super) look: Look,
+    pub(super) checked: T,
 }
 
-/// How the units of a stream are sorted under `policy`, which is in force: as was said with its own limits, or as a bucket
-/// keeps them. `ahead`: the most that are read while others wait.
-pub(super) fn sorting(
+/// Opens the limits of a stream, and checks whether the command line fits what a bucket keeps.
+pub(super) fn open_stream<T>(
     limits: &Limits,
-    own: Option<&Sorting>,
-    policy: &Policy,
-    ahead: usize,
-) -> Result<Option<Sorting>> {
-    match limits {
-        Limits::Own(_) => Ok(own.cloned()),
-        Limits::Shared(..) => args::sorting_of(policy, ahead).map_err(|error| anyhow!(error)),
+    stream: Stream,
+    check: impl FnOnce(&Policy) -> Result<T, String>,
+) -> Result<Opened<T>> {
+    let (bucket, policy) = match limits {
+        Limits::Own(named) => (None, named.kept()),
+        Limits::Shared(bucket, named) => {
+            let opened = open(bucket, named.as_ref(), None)?;
+            let policy = opened.policy();
+            (Some(opened), policy)
+        }
+    };
+    let checked = match &bucket {
+        Some(opened) => check_kept(limits.bucket(), &**opened, check)?,
+        None => check(&policy).map_err(|error| anyhow!(error))?,
+    };
+    let sorting = limits.sorting(&policy, stream).map_err(|error| anyhow!(error))?;
+    let look = look_of(&policy, sorting.as_ref());
+    let store = bucket.unwrap_or_else(|| {
+        let of_supply = if sorting.is_some() { &Policy::default() } else { &policy };
+        Box::new(Memory::new(of_supply, SystemClock))
+    });
+    Ok(Opened { supply: Supply::new(store), policy, sorting, look, checked })
+}
+
+/// What limits want to know of each unit: nothing, if units are not sorted and each costs 1.
+pub(super) fn look_of(policy: &Policy, sorting: Option<&Sorting>) -> Look {
+    match sorting {
+        Some(sorting) => sorting.look.clone(),
+        None if policy.has_costs() => args::look(policy).unwrap_or_default(),
+        None => Look::default(),
     }
 }
 
@@ -321,8 +337,8 @@ fn brief_patience(bucket: &Bucket) -> Patience {
 fn show(bucket: &Bucket, format: Format) -> Result<Exit> {
     let seen = look(bucket)?;
     match format {
-        Format::Text => write_lines(shown(bucket, &seen).lines()),
-        Format::Json => write_lines([shown_json(&bucket.kind, &seen).to_string()]),
+        Format::Text => write_lines(bucket_view::text(&bucket.kind, &seen).lines()),
+        Format::Json => write_lines([bucket_view::json(&bucket.kind, &seen).to_string()]),
     }
 }
 
@@ -344,7 +360,7 @@ fn list(bucket: &Bucket, format: Format) -> Result<Exit> {
             format!("{}: {}{line}", name(&kind), view.policy)
         }
         (Format::Text, Err(error)) => format!("{}: {error}", name(&kind)),
-        (Format::Json, Ok(seen)) => shown_json(&kind, &seen).to_string(),
+        (Format::Json, Ok(seen)) => bucket_view::json(&kind, &seen).to_string(),
         (Format::Json, Err(error)) => {
             let (key, place) = whereabouts(&kind);
             json!({ "bucket": name(&kind), key: place, "error": error.to_string() }).to_string()
@@ -394,114 +410,4 @@ fn write_lines(lines: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Exit>
     let ended = |line: &str| if on_terminal { printable(line) } else { line.to_owned() } + "\n";
     let text: String = lines.into_iter().map(|line| ended(line.as_ref())).collect();
     print(|| std::io::stdout().write_all(text.as_bytes()))
-}
-
-fn shown(bucket: &Bucket, view: &View) -> String {
-    let left = |left: i128| if left < 0 { format!("{} owed", -left) } else { format!("{left} left") };
-    let lines = left_of(view).enumerate();
-    let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.policy.describe(place), left(units)));
-    let lines: String = lines.collect();
-    let next = match view.wait {
-        None => "never".to_owned(),
-        Some(0) => "now".to_owned(),
-        Some(wait) => format!("in {}", clock::shown_wait(wait)),
-    };
-    let (_, place) = whereabouts(&bucket.kind);
-    let line = match view.line.last() {
-        None => String::new(),
-        Some(last) => format!("  {} waiting, the last for {}\n", view.line.len(), clock::shown_wait(last.wait)),
-    };
-    let jobs = view.policy.jobs().map_or_else(String::new, |most| format!("  jobs={most}: {} running\n", view.running));
-    let (pause, slowed, counts) = (shown_pause(view), shown_learned(view), shown_counts(view));
-    let keys = bucket_keys::lines(view);
-    let next =
-        if view.policy.of_keys().is_some() { "next unit of a new key" } else { "next unit" }.to_owned() + ": " + &next;
-    format!("bucket {} in {place}\n{lines}{jobs}{keys}{counts}{line}{pause}{slowed}  {next}\n", name(&bucket.kind))
-}
-
-/// What is left of each limit. During a pause a limit owes nothing: what comes in is lost.
-fn left_of(view: &View) -> impl Iterator<Item = i128> {
-    let is_paused = view.paused_until.is_some();
-    view.left.iter().map(move |left| if is_paused { (*left).max(0) } else { *left })
-}
-
-/// `paused until 14:05 (3m 20s)`
-fn shown_pause(view: &View) -> String {
-    view.paused_until.map_or_else(String::new, |until| {
-        let wait = until.saturating_sub(view.now);
-        format!("  paused {} ({})\n", time_of_day::until_text(wait), clock::shown_wait(wait))
-    })
-}
-
-/// `slowed down: the server allows about 38/s`
-fn shown_learned(view: &View) -> String {
-    let line = |interval| format!("  slowed down: {}\n", allowed(interval));
-    view.learned.map_or_else(String::new, line)
-}
-
-/// `since 14:05 (2h 3m): 120 granted, 3 refused, 4 given back; waited 3m 20s in all`
-fn shown_counts(view: &View) -> String {
-    let (counts, wall) = (&view.counts, SystemTime::now());
-    let age = view.now.saturating_sub(counts.since);
-    let since = time_of_day::local(wall - Duration::from_nanos(age), wall);
-    let (age, waited) = (clock::shown(age), clock::shown(counts.waited));
-    format!(
-        "  since {since} ({age}): {} granted, {} refused, {} given back; waited {waited} in all\n",
-        counts.granted, counts.refused, counts.given_back
-    )
-}
-
-/// Times of the bucket's clock are seconds since 1970 here.
-fn shown_json(bucket: &Kind, view: &View) -> serde_json::Value {
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let paused = view.paused_until.map_or(0, |until| until.saturating_sub(view.now));
-    let until = view.paused_until.map(|_| (wall + Duration::from_nanos(paused)).as_secs());
-    let age = Duration::from_nanos(view.now.saturating_sub(view.counts.since));
-    let limits = left_of(view).enumerate().map(|(place, left)| {
-        json!({
-            "limit": view.policy.describe(place),
-            "left": i64::try_from(left).unwrap_or(i64::MAX),
-        })
-    });
-    let (kind, place) = whereabouts(bucket);
-    json!({
-        "bucket": name(bucket),
-        kind: place,
-        "limits": limits.collect::<Vec<_>>(),
-        "available": view.available,
-        "wait_ns": view.wait,
-        "paused_ns": paused,
-        "paused_until": until,
-        "learned": view.learned.map(per_second),
-        "jobs": view.policy.jobs(),
-        "running": view.running,
-        "per": view.policy.of_keys().map(|keys| &keys.per),
-        "keys": bucket_keys::json(view),
-        "counts": {
-            "since": wall.saturating_sub(age).as_secs(),
-            "granted": view.counts.granted,
-            "refused": view.counts.refused,
-            "given_back": view.counts.given_back,
-            "waited_ns": view.counts.waited,
-        },
-        "line": view.line.iter().map(|one| json!({ "cost": one.cost, "wait_ns": one.wait })).collect::<Vec<_>>(),
-    })
-}
-
-fn name(bucket: &Kind) -> String {
-    match bucket {
-        Kind::File(place) => place.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        Kind::Server(address) => address.name().to_owned(),
-    }
-}
-
-/// `path` or `url`, and the absolute path or the URL.
-fn whereabouts(bucket: &Kind) -> (&'static str, String) {
-    match bucket {
-        Kind::File(Place { path, .. }) => {
-            let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            ("path", absolute.to_string_lossy().into_owned())
-        }
-        Kind::Server(address) => ("url", address.to_string()),
-    }
 }

@@ -1,6 +1,6 @@
 //! `--dry-run`: what would run or leave, and when.
 
-use super::args::{self, Limits};
+use super::args::{Limits, Stream};
 use super::done::Done;
 use super::exit::Exit;
 use super::launch::{self, BUFFER};
@@ -29,7 +29,7 @@ use throttle_limits::store::{Memory, Store, StoreError, Supply, View};
 /// # Errors
 /// throttle itself failed.
 pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
-    let Launch { limits, sorting, commands, flags, reporting } = launch;
+    let Launch { limits, commands, flags, reporting } = launch;
     if !reporting.quiet {
         launch::hint_at_words(commands, false);
     }
@@ -39,7 +39,7 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
         Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(reporting.quiet))
     });
     let policy = buckets::policy(limits, |policy| launch.check(policy))?;
-    let sorting = sorted(limits, sorting.as_ref(), &policy, commands.input.ahead())?;
+    let sorting = sorted(limits, &policy, launch.stream())?;
     let plan = Plan::new(limits, policy, sorting);
     ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)
 }
@@ -49,18 +49,18 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
 /// # Errors
 /// throttle itself failed.
 pub(super) fn of_units(pipe: &Pipe) -> Result<Exit> {
-    let Pipe { limits, sorting, input: flags, reporting, .. } = pipe;
+    let Pipe { limits, input: flags, reporting, .. } = pipe;
     let input = input::open(flags.file())?;
     let policy = buckets::policy(limits, |policy| pipe.framing(policy).map(drop))?;
     let framing = flags.framing(&policy).map_err(|error| anyhow!(error))?;
     input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !reporting.quiet).for_each(say);
-    let sorting = sorted(limits, sorting.as_ref(), &policy, pipe.ahead())?;
+    let sorting = sorted(limits, &policy, pipe.stream())?;
     ended(Plan::new(limits, policy, sorting).units(framing, Descriptor(input.fd)), &input.name)
 }
 
 /// How units are sorted. The plan keeps the limits of a bucket's keys itself, and nothing runs.
-fn sorted(limits: &Limits, own: Option<&Sorting>, policy: &Policy, ahead: usize) -> Result<Option<Sorting>> {
-    let sorting = buckets::sorting(limits, own, policy, ahead)?;
+fn sorted(limits: &Limits, policy: &Policy, stream: Stream) -> Result<Option<Sorting>> {
+    let sorting = limits.sorting(policy, stream).map_err(|error| anyhow!(error))?;
     Ok(sorting.map(|sorting| Sorting { shared: None, jobs: None, ..sorting }))
 }
 
@@ -91,11 +91,10 @@ struct Plan {
 
 impl Plan {
     fn new(limits: &Limits, policy: Policy, mut sorting: Option<Sorting>) -> Self {
-        let look =
-            sorting.as_ref().map_or_else(|| args::look(&policy).unwrap_or_default(), |sorting| sorting.look.clone());
+        let look = buckets::look_of(&policy, sorting.as_ref());
         let meter = Meter::new(0, policy.len());
         let found = buckets::found(limits).filter(|view| view.policy == policy).map(Arc::new);
-        // The order of units goes on with what was found, at its time.
+        // The order of units begins with the state that was found, at its time.
         let began = sorting.as_ref().and(found.as_ref()).map_or(0, |found| found.now);
         if let Some(sorting) = &mut sorting {
             sorting.found.clone_from(&found);
@@ -143,7 +142,7 @@ impl Plan {
         let sink = UnitLines { framing, beginning: &mut beginning, plan: self };
         if let Some(sorting) = &self.sorting {
             let clock = (&self.clock as &dyn Clock, true);
-            let mut flow = Sorted::new(source, sink, framing, sorting, clock, |_| ());
+            let mut flow = Sorted::new(source, sink, framing, sorting, clock, &self.meter, |_| ());
             self.pump(&mut flow)?;
         } else {
             let most = if self.look.looks_inside() { LARGEST } else { BUFFER };

@@ -1,6 +1,7 @@
 //! Launch mode: a command for each unit.
 
 use super::args::{self, Repeat};
+use super::buckets::{self, Opened};
 use super::exit::Exit;
 use super::input;
 use super::launch_run::LaunchRun;
@@ -12,7 +13,7 @@ use super::report::{self, Report, Total};
 use super::say::{NoThread, say};
 use super::task::{Commands, Launch};
 use super::unit_name::UnitName;
-use super::{advice, buckets, held, long_wait, names, pipe, signal_thread, signals};
+use super::{advice, held, long_wait, names, pipe, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
 use signal_hook::consts::SIGPIPE;
 use std::ffi::OsString;
@@ -22,7 +23,7 @@ use std::thread;
 use std::time::Duration;
 use throttle::flow::framing::{Buffer, LARGEST};
 use throttle::flow::pump::PumpError;
-use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source};
+use throttle::flow::{Descriptor, FlowError, Look, Source};
 use throttle::launch::{Batches, Known, Launching, Numbers, Options, Settling, Unused};
 use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
@@ -50,27 +51,21 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let source = source(commands, hints)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting)?;
-    let (supply, ()) = buckets::supply(&launch.limits, launch.sorting.is_some(), |policy| launch.check(policy))?;
-    let policy = supply.store().policy();
-    let sorting = buckets::sorting(&launch.limits, launch.sorting.as_ref(), &policy, commands.input.ahead())?;
-    let launch = &Launch { sorting, ..launch.clone() };
+    let opened = buckets::open_stream(&launch.limits, launch.stream(), |policy| launch.check(policy))?;
+    let Opened { supply, policy, sorting, look, .. } = opened;
     if hints {
-        launch.limits.kinds(&policy).iter().for_each(pipe::hint_at_idle_limit);
+        pipe::hint_at_idle_limits(&launch.limits, &policy);
     }
-    let look = match &launch.sorting {
-        Some(sorting) => sorting.look.clone(),
-        None => args::look(&policy).map_err(|error| anyhow!(error))?,
-    };
     let settling = settling(launch, &look, &policy);
     supply.settles(settling.is_any());
-    let options = options(launch, program, &policy, settling);
+    let sorts = sorting.is_some();
+    let options = Options { by_key: sorting, settling, ..options(launch, program, &policy) };
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
     let written = launch.limits.written(&policy);
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
     outcomes.retries.known = records.as_ref().map_or(0, |records| records.known_units());
-    let mut report =
-        Report::new(UnitName::Command, source.total, supply, written, launch.sorting.is_some(), summary, progress);
+    let mut report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
     // The terminal sends its signals to a command in our group, too.
     let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();
     report.names_keys_after = keys_end_it.then(|| in_nanos(second() * WORTH_KEYS));
@@ -78,8 +73,8 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     drive(launch, source, options, records, (report, outcomes), (is_announced, look))
 }
 
-fn options(launch: &Launch, program: Option<OsString>, policy: &Policy, settling: Settling) -> Options {
-    let Launch { limits, sorting, commands, flags, .. } = launch;
+fn options(launch: &Launch, program: Option<OsString>, policy: &Policy) -> Options {
+    let Launch { commands, flags, .. } = launch;
     Options {
         template: commands.template.clone(),
         program,
@@ -88,29 +83,22 @@ fn options(launch: &Launch, program: Option<OsString>, policy: &Policy, settling
         output: flags.output(),
         tag: flags.tag,
         timeout: flags.timeout,
-        again: flags.again.policy(commands.input.ahead(), limits.interval(policy)),
+        again: flags.again.policy(commands.input.ahead(), args::interval(policy)),
         // In our group a command may use the terminal. Without a terminal, a group of its own can be ended as a whole.
         in_our_group: flags.jobs == Some(1) && flags.timeout.is_none() && signals::has_terminal(),
-        settling,
-        by_key: sorting.clone(),
+        settling: Settling::default(),
+        by_key: None,
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
         second: second(),
     }
 }
 
-/// Which limits replies settle: each, or each kind of them if units are sorted by key.
+/// Which limits replies settle: those of all, then those of each key.
 fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
     let longest = in_nanos(launch.flags.again.max_pause());
-    let costs = look.costs.iter().cloned().enumerate();
-    let Some(Sorting { each, all, .. }) = &launch.sorting else {
-        return Settling::new(costs.map(|(place, cost)| (cost, policy.lets_through(place, longest))));
-    };
-    let most_more = |kind| {
-        let limits = each.iter().chain(all).filter(|(_, counted)| *counted == kind);
-        let each = limits.flat_map(|(policy, _)| (0..policy.len()).map(|place| policy.lets_through(place, longest)));
-        each.min().unwrap_or(u64::MAX)
-    };
-    Settling::new(costs.map(|(kind, cost)| (cost, most_more(kind))))
+    let policies = [policy].into_iter().chain(policy.of_keys().map(|keys| &keys.each));
+    let most_more = policies.flat_map(|policy| (0..policy.len()).map(|place| policy.lets_through(place, longest)));
+    Settling::new(look.costs.iter().cloned().zip(most_more))
 }
 
 /// A second, or less in tests: a variable that only tests set divides all waits.
@@ -154,7 +142,7 @@ fn find(commands: &Commands) -> Result<Option<OsString>, Missing> {
 }
 
 /// An opened source of units.
-pub(super) struct Opened {
+pub(super) struct OpenedSource {
     pub(super) source: Box<dyn Source>,
     /// What it is called in messages.
     pub(super) name: String,
@@ -165,16 +153,16 @@ pub(super) struct Opened {
 ///
 /// # Errors
 /// What cannot be opened or read, and why.
-pub(super) fn source(commands: &Commands, hints: bool) -> Result<Opened> {
+pub(super) fn source(commands: &Commands, hints: bool) -> Result<OpenedSource> {
     if let Some(Repeat(last)) = commands.input.repeat {
         let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
-        return Ok(Opened { source: Box::new(Numbers::to(last)), name: "--repeat".to_owned(), total });
+        return Ok(OpenedSource { source: Box::new(Numbers::to(last)), name: "--repeat".to_owned(), total });
     }
     let input = input::open(commands.input.file())?;
     let remark = input.remark("units", "run (N times: --repeat N)");
     remark.into_iter().filter(|_| hints).for_each(say);
     let total = input.size.map(Total::Bytes);
-    Ok(Opened { source: Box::new(Descriptor(input.fd)), name: input.name, total })
+    Ok(OpenedSource { source: Box::new(Descriptor(input.fd)), name: input.name, total })
 }
 
 /// The units of `source` as jobs, without those that are known.
@@ -187,7 +175,7 @@ pub(super) fn batches<R: Source>(commands: &Commands, source: R, known: Option<K
 
 fn drive(
     launch: &Launch,
-    opened: Opened,
+    opened: OpenedSource,
     options: Options,
     records: Option<Arc<Records>>,
     (report, outcomes): (Report, Outcomes),

@@ -20,12 +20,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
-use throttle::flow::News;
 use throttle::flow::order::NO_KEY;
 use throttle::flow::unpoisoned;
-use throttle::launch::{Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Settler, Told, quoted};
+use throttle::launch::{Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Told, quoted};
 use throttle_limits::clock::{Nanos, in_nanos};
-use throttle_limits::limits::{Pace, Start};
 
 /// Why nothing is launched any more.
 #[derive(Debug)]
@@ -83,8 +81,8 @@ impl LaunchRun {
         let report = Arc::new(report);
         let (in_our_group, second, signal) = (options.in_our_group, options.second, AtomicI32::new(0));
         let recorder = ledger.clone().map(|ledger| -> Arc<dyn Ledger> { ledger });
-        let (events, screen, settler) = (Events::default(), Arc::clone(&report), Arc::clone(&report));
-        let launcher = Launcher::new(options, screen, recorder, settler, events.clone())?;
+        let (events, screen, supply) = (Events::default(), Arc::clone(&report), Arc::clone(&report.supply));
+        let launcher = Launcher::new(options, screen, recorder, supply, events.clone())?;
         let run = Arc::new(LaunchRun { report, outcomes, launcher, signal, in_our_group, ledger, second, end });
         run.await_end(reasons)?;
         run.receive(events)?;
@@ -96,7 +94,7 @@ impl LaunchRun {
         let run = Arc::clone(self);
         let end = move || {
             let Ok(reason) = reasons.recv() else { return };
-            // Other processes go on while we wait for the commands that run.
+            // Other processes get their turns while we wait for the commands that run.
             run.report.supply.retire();
             run.launcher.slots().drain();
             run.launcher.flush();
@@ -213,32 +211,10 @@ impl Screen for Report {
         self.beside_bar(print);
     }
 
-    fn shows_something(&self) -> bool {
-        self.has_bar
-    }
-
     fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>) {
         if self.outcomes().is_some_and(|outcomes| outcomes.trace) {
             self.aside_bytes(&quoted(words, io::stderr().is_terminal()));
         }
-    }
-}
-
-impl Settler for Report {
-    fn settle(&self, charge: &Charge, real: Option<&[u64]>) {
-        // Best effort: if it fails, the units behind wait longer.
-        if let Some(real) = real {
-            let _ = self.supply.settle_of(&charge.grant, &charge.take, real);
-        }
-        let _ = self.supply.store().ended(&charge.grant);
-    }
-
-    fn may_block(&self) -> bool {
-        self.supply.store().is_shared()
-    }
-
-    fn pace(&self, key: Option<&[u8]>) -> (Pace, Start) {
-        self.supply.pace(key)
     }
 }
 
@@ -349,8 +325,7 @@ impl LaunchRun {
             Event::QueueFull => {
                 (true, "too many units wait for another attempt; new ones wait (more may with --ahead)".to_owned())
             }
-            Event::NoKeys(per) => (true, told(&News::NoKeys(per))),
-            Event::AheadFull(crowd) => (true, told(&News::Full(crowd))),
+            Event::News(news) => (true, told(&news)),
             Event::HeldUp => {
                 (true, "launching waits: too much output waits for an earlier command to end (-k)".to_owned())
             }

@@ -166,12 +166,9 @@ fn units(job: &Job) -> (Vec<&[u8]>, bool) {
     if !job.is_whole() {
         return (job.names.iter().map(|(_, name)| whole_characters(name)).collect(), true);
     }
-    let beginning = |unit| if is_long(&unit) { whole_characters(&unit[..BEGINNING]) } else { unit };
-    (job.units.iter().chain(job.kept.iter().map(beginning)).collect(), job.kept.iter().any(|unit| is_long(&unit)))
-}
-
-fn is_long(unit: &&[u8]) -> bool {
-    unit.len() > BEGINNING
+    let is_cut = |unit: &&[u8]| !job.shape.gives_arguments() && unit.len() > BEGINNING;
+    let beginning = |unit| if is_cut(&unit) { whole_characters(&unit[..BEGINNING]) } else { unit };
+    (job.units.iter().map(beginning).collect(), job.units.iter().any(|unit| is_cut(&unit)))
 }
 
 /// A beginning without an incomplete character at its end.
@@ -214,12 +211,12 @@ mod tests {
     use std::fs;
     use std::sync::Arc;
     use std::time::Instant;
-    use throttle::launch::Reply;
+    use throttle::launch::{Reply, Shape};
 
     fn job(units: &[&[u8]], to_stdin: bool) -> Job {
         let mut job = Job::default();
         (job.seq, job.charged) = (7, 1);
-        *if to_stdin { &mut job.kept } else { &mut job.units } = units.iter().collect();
+        (job.units, job.shape) = (units.iter().collect(), Shape { max_args: 1, to_stdin, ..Shape::default() });
         job
     }
 

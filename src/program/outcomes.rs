@@ -13,7 +13,6 @@ use left::Left;
 use retries::Retries;
 use std::collections::BTreeMap;
 use std::io::ErrorKind::{BrokenPipe, TimedOut};
-use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -91,7 +90,7 @@ pub(crate) struct Outcomes {
 }
 
 impl Outcomes {
-    /// `limits` are those in force, as the user wrote them.
+    /// `policy` is in force; `limits` are the same as the user wrote them.
     pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
         let Launch { commands, reporting, .. } = launch;
         let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
@@ -115,9 +114,9 @@ impl Outcomes {
             },
             jobs: launch.flags.jobs(),
             max_args: commands.shape.max_args.max(1),
-            hints_at_keys: launch.sorting.as_ref().is_some_and(|sorting| sorting.jobs == Some(NonZeroU32::MAX)),
-            is_priced: launch.limits.have_costs(policy),
-            pace: launch.limits.of_units(policy).fastest(),
+            hints_at_keys: policy.of_keys().is_some_and(|keys| keys.jobs.is_none()),
+            is_priced: policy.has_costs() || policy.of_keys().is_some_and(|keys| keys.each.has_costs()),
+            pace: policy.of_units().fastest(),
             hints_at_jobs: launch.flags.jobs.is_none(),
             retries: Retries {
                 max_fail: launch.flags.again.max_fail,

@@ -1,7 +1,7 @@
 //! Pipe mode: units go from the input to standard output.
 
-use super::args::{self, ReportFlags};
-use super::buckets;
+use super::args::{Limits, ReportFlags};
+use super::buckets::{self, Opened};
 use super::exit::Exit;
 use super::input;
 use super::progress::Progress;
@@ -19,8 +19,7 @@ use std::sync::Arc;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{
-    Copying, Descriptor, Flow, FlowError, Look, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice, enlarge,
-    tee,
+    Copying, Descriptor, Flow, FlowError, Look, News, SORTED_BUFFER, Sorted, Sorting, Splice, enlarge,
 };
 use throttle_limits::clock::MILLISECOND;
 use throttle_limits::limits::Policy;
@@ -41,12 +40,11 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let input = input::open(pipe.input.file())?;
     let summary = report::open_summary(reporting)?;
     let check = |policy: &Policy| refuse_jobs(policy).and_then(|()| pipe.framing(policy));
-    let (supply, framing) = buckets::supply(limits, pipe.sorting.is_some(), check)?;
-    let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
-    let sorting = buckets::sorting(limits, pipe.sorting.as_ref(), &policy, pipe.ahead())?;
-    let sorts = sorting.is_some();
+    let opened = buckets::open_stream(limits, pipe.stream(), check)?;
+    let Opened { supply, policy, sorting, look, checked: framing } = opened;
+    let (sorts, unit) = (sorting.is_some(), UnitName::of(framing));
     if reporting.sums_up(io::stderr().is_terminal()) {
-        limits.kinds(&policy).iter().for_each(hint_at_idle_limit);
+        hint_at_idle_limits(limits, &policy);
         input.remark(unit.plural(), "pass on").into_iter().for_each(say);
     }
     throttle_limits::clock::sharpen_this_thread();
@@ -56,7 +54,6 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let report = Arc::new(Report::new(unit, total, supply, written, sorts, summary, progress));
     signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
     let is_announced = limits.bucket().is_some() && !reporting.quiet;
-    let look = args::look(&policy).map_err(|error| anyhow!(error))?;
     let run = Run { framing, look, is_announced, input: input.name, report: &report };
     let passed_on = match &sorting {
         Some(sorting) => run.sort(input.fd, sorting, reporting),
@@ -78,9 +75,8 @@ fn refuse_jobs(policy: &Policy) -> Result<(), String> {
 }
 
 /// Names the limits that can never bind because of the others. A run leaves them out.
-pub(super) fn hint_at_idle_limit(policy: &Policy) {
-    for (idle, other) in policy.never_bind() {
-        let (idle, other) = (policy.describe(idle), policy.describe(other));
+pub(super) fn hint_at_idle_limits(limits: &Limits, policy: &Policy) {
+    for (idle, other) in limits.idle(policy) {
         say(format_args!("the limit {idle} can never bind beside {other}"));
     }
 }
@@ -121,13 +117,13 @@ impl Run<'_> {
                 Ok(mut splice) => return self.drive(&mut splice),
                 Err(ends) => ends,
             },
-            Framing::EndedBy(_) if fast => match tee(input, stdout) {
-                Ok((source, sink)) => return self.copy(source, sink),
-                Err(ends) => ends,
-            },
             Framing::EndedBy(_) => (input, stdout),
         };
-        self.copy(Descriptor(source), Descriptor(sink))
+        let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
+        let most = if self.look.looks_inside() { LARGEST } else { size };
+        let buffer = Buffer::new(self.framing, size).growing(most);
+        let flow = Copying::new(Descriptor(source), Descriptor(sink), buffer, &self.report.meter);
+        self.drive(&mut flow.looked_into(self.look.clone()))
     }
 
     /// Passes on what the limits of each key allow.
@@ -142,21 +138,13 @@ impl Run<'_> {
             }
         };
         let clock = self.report.supply.clock();
-        let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), self.framing, sorting, (clock, false), tell);
-        self.report.set_dropped(flow.dropped());
+        let (source, sink) = (Descriptor(input), Descriptor(stdout));
+        let mut flow = Sorted::new(source, sink, self.framing, sorting, (clock, false), &self.report.meter, tell);
         let result = self.drive(&mut flow);
         if let Some(dropped) = flow.untold().filter(|_| !quiet) {
             self.report.aside(names::told(&News::Dropped(dropped.clone())));
         }
         result
-    }
-
-    fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
-        let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
-        let most = if self.look.looks_inside() { LARGEST } else { size };
-        let buffer = Buffer::new(self.framing, size).growing(most);
-        let flow = Copying::new(source, sink, buffer, &self.report.meter);
-        self.drive(&mut flow.looked_into(self.look.clone()))
     }
 
     fn drive(&self, flow: &mut impl Flow) -> Result<Exit> {
@@ -184,6 +172,7 @@ impl Run<'_> {
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
         Err(error.context(format!("{what}, after {passed}{lost}")))
     }
+
     fn end_without_reader(&self) -> Exit {
         // Waits for the other thread that has noticed it, which may still give back.
         self.report.has_no_reader();

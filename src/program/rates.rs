@@ -1,13 +1,12 @@
 //! The rates of named keys: `rates=FILE`, lines of `KEY LIMIT`.
 
-use super::args::Grouped;
 use super::names::shown;
 use super::task::Task;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use throttle::flow::{NamedKey, Sorting};
+use throttle::flow::NamedKey;
 use throttle_limits::rate::Limit;
 
 /// The largest file that is read, in bytes.
@@ -18,15 +17,15 @@ const LARGEST: u64 = 64 << 20;
 /// # Errors
 /// The file cannot be read, or which of its lines is wrong, and how to write it.
 pub(super) fn read(task: &mut Task) -> Result<(), String> {
-    let (limits, sorting) = match task {
-        Task::Pipe(pipe) => (&pipe.limits, &mut pipe.sorting),
-        Task::Launch(launch) => (&launch.limits, &mut launch.sorting),
+    let limits = match task {
+        Task::Pipe(pipe) => &mut pipe.limits,
+        Task::Launch(launch) => &mut launch.limits,
         _ => return Ok(()),
     };
-    let (Some(named), Some(sorting)) = (limits.named(), sorting) else { return Ok(()) };
-    let Some(path) = named.rates() else { return Ok(()) };
+    let Some(named) = limits.named_mut() else { return Ok(()) };
+    let Some(path) = named.rates().map(Path::to_owned) else { return Ok(()) };
     let about = |what: &str| format!("--rate: rates={}: {what}", path.display());
-    let text = contents(path).map_err(|what| about(&what))?;
+    let text = contents(&path).map_err(|what| about(&what))?;
     let mut lines = HashMap::new();
     for (number, line) in (1_u64..).zip(text.split(|byte| *byte == b'\n')) {
         let line = line.trim_ascii();
@@ -35,10 +34,12 @@ pub(super) fn read(task: &mut Task) -> Result<(), String> {
         }
         let mut add = || {
             let (key, limit) = key_and_limit(line)?;
-            match lines.insert(key, number) {
-                Some(first) => Err(format!("'{}' is named in line {first}, too; leave one of them out", shown(key))),
-                None => name(named, sorting, key, limit),
+            if let Some(first) = lines.insert(key, number) {
+                return Err(format!("'{}' is named in line {first}, too; leave one of them out", shown(key)));
             }
+            let each = named.each_with(limit)?;
+            named.named.push(NamedKey { key: key.into(), each });
+            Ok(())
         };
         add().map_err(|what| about(&format!("line {number}: {what}")))?;
     }
@@ -60,17 +61,4 @@ fn key_and_limit(line: &[u8]) -> Result<(&[u8], Limit), String> {
     let (key, limit) = line.split_at(blank);
     let limit = String::from_utf8_lossy(limit.trim_ascii());
     Ok((key.trim_ascii(), limit.parse().map_err(|error| format!("{error}"))?))
-}
-
-/// A key of this name has this limit.
-fn name(named: &Grouped, sorting: &mut Sorting, key: &[u8], limit: Limit) -> Result<(), String> {
-    let each = named.each_with(limit)?;
-    for (policy, kind) in &each {
-        if let Some((_, most)) = sorting.look.limits.get_mut(*kind) {
-            let granted = (0..policy.len()).map(|place| policy.most_ever(place)).min();
-            *most = (*most).max(granted.unwrap_or(u64::MAX));
-        }
-    }
-    sorting.named.push(NamedKey { key: key.into(), each });
-    Ok(())
 }

@@ -88,7 +88,7 @@ impl Records {
 
     fn add_done(&self, done: &Done, job: &Job) -> io::Result<()> {
         if job.is_whole() {
-            return done.add(job.units_at_hand());
+            return done.add(job.units.iter());
         }
         if !self.quiet && !self.told_of_long.swap(true, Ordering::Relaxed) {
             say(

@@ -15,10 +15,10 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use throttle::flow::meter::{Meter, Phase, Reading};
-use throttle::flow::{Dropped, unpoisoned};
+use throttle::flow::unpoisoned;
 use throttle_limits::clock::{self, Nanos, SECOND};
 use throttle_limits::store::Supply;
 
@@ -46,9 +46,7 @@ pub(crate) struct Report {
     reader_left: Mutex<bool>,
     /// Whether units are sorted by limits that the supply does not know.
     sorts: bool,
-    /// Units that were dropped, by key.
-    dropped: OnceLock<Arc<Mutex<Dropped>>>,
-    pub(crate) supply: Supply,
+    pub(crate) supply: Arc<Supply>,
     pub(crate) meter: Meter,
     /// How often [`tick`](Self::tick) wants to be called.
     pub(crate) tick_every: Option<Duration>,
@@ -100,20 +98,12 @@ impl Report {
             written,
             reader_left,
             sorts,
-            dropped: OnceLock::new(),
-            supply,
+            supply: Arc::new(supply),
             meter,
             tick_every,
             has_bar,
             names_keys_after: None,
             screen,
-        }
-    }
-
-    /// Where dropped units are counted by key, if any may be.
-    pub(crate) fn set_dropped(&self, dropped: Option<&Arc<Mutex<Dropped>>>) {
-        if let Some(dropped) = dropped {
-            let _ = self.dropped.set(Arc::clone(dropped));
         }
     }
 
@@ -398,8 +388,8 @@ impl Report {
             "lateness_p99_ns": reading.lateness.map(|(_, p99)| p99),
             "limits": limits,
         });
-        let dropped = self.dropped.get().map(|dropped| unpoisoned(dropped.lock()));
-        if let Some(keys) = dropped.as_ref().map(|dropped| &dropped.keys).filter(|keys| !keys.is_empty()) {
+        let keys = self.meter.dropped_by_key();
+        if !keys.is_empty() {
             let names = keys.iter().map(|(key, units)| (String::from_utf8_lossy(key), *units));
             summary["dropped_by_key"] = names.collect();
         }

@@ -5,9 +5,7 @@ mod stream;
 
 pub(crate) use stream::{Commands, Launch, Pipe};
 
-use super::args::{
-    Args, Bucket, Environment, Format, Grouped, Kind, Limits, SharedFlags, look, refuse_bytes, sorting_of,
-};
+use super::args::{Args, Bucket, Environment, Format, Grouped, Kind, Limits, SharedFlags, look, refuse_bytes};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
@@ -169,7 +167,7 @@ impl Once {
                 ));
             }
             (Some(_), None) => return Err(NO_KEYS.to_owned()),
-            (None, None) => return Ok(Take { costs: self.costs(policy)?, ..Take::of(&[]) }),
+            (None, None) => return Ok(Take { key: None, ..Sorting::price(policy.len(), &[], &self.costs(policy)?) }),
         };
         Ok(Sorting::price(policy.len(), &key, &self.costs(policy)?))
     }
@@ -178,14 +176,8 @@ impl Once {
     fn costs(&self, policy: &Policy) -> Result<Box<[u64]>, String> {
         let places = self.named.as_ref().and_then(|named| named.places_in(policy).ok()).unwrap_or_default();
         let number = |place| self.numbers[places.iter().position(|known| *known == place)?];
-        let costs = match sorting_of(policy, 0)? {
-            Some(sorting) => sorting.look.costs,
-            None => look(policy)?.costs,
-        };
-        if costs.is_empty() && self.numbers.iter().all(Option::is_none) {
-            return Ok([1].into());
-        }
-        let count = policy.len() + policy.of_keys().map_or(0, |keys| keys.each.len());
+        let costs = look(policy)?.costs;
+        let count = costs.len();
         let unread = |place| costs.get(place).and_then(Option::as_ref).map_or(Some(1), Cost::unread);
         let cost = |place| number(place).or_else(|| unread(place)).ok_or(place);
         let all: Result<_, usize> = (0..count).map(cost).collect();

@@ -1,7 +1,7 @@
 //! Start-time fair queueing between keys (Goyal, Vin and Cheng, 1996), for the first waiting unit of each key.
 //!
 //! A unit whose own limits conform has a start tag: the finish tag of the unit of its key that left before it, but at least
-//! the virtual time. The unit with the least start tag goes next. The virtual time is then its start tag, and its finish tag
+//! the virtual time. The unit with the least start tag is served next. The virtual time is then its start tag, and its finish tag
 //! is that plus its length. So each key gets an equal share, and keys that were idle have saved up nothing.
 
 use super::keyed::KeyId;
@@ -119,12 +119,12 @@ impl Heads {
         Some(self.add(head))
     }
 
-    /// The start tag, the age and the key of the unit that goes next.
+    /// The start tag, the age and the key of the unit that is served next.
     pub(super) fn first(&self) -> Option<(Tag, u64, KeyId)> {
         self.ready.first().copied()
     }
 
-    /// A unit with this start tag and this length goes. Returns its finish tag.
+    /// A unit with this start tag and this length is served. Returns its finish tag.
     pub(super) fn go(&mut self, start: Tag, length: Tag) -> Tag {
         let finish = start.saturating_add(length);
         self.pass_time(start);

@@ -6,7 +6,7 @@ use throttle_limits::clock::{MILLISECOND, Nanos};
 pub use throttle_limits::limits::KeyId;
 use throttle_limits::limits::{AsKey, Each, Keys, Thin};
 
-/// So many keys are kept without a look whether they can be forgotten.
+/// Up to so many keys are kept without asking whether they can be forgotten.
 const FEW: usize = 1 << 12;
 
 /// Two sweeps through all keys are at least so far apart.

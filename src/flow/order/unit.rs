@@ -1,4 +1,4 @@
-//! What goes into the order of units with keys, and what comes out.
+//! The input and the output of the order of units with keys.
 
 use super::keyed::KeyId;
 use std::num::NonZeroU32;

@@ -6,7 +6,7 @@ use thiserror::Error;
 /// The deepest JSON Pointer. The parser can descend 127 levels.
 pub(super) const MOST_DEEP: usize = 100;
 
-/// A unit that is larger than what can be looked into.
+/// A unit that is too large for a selector or a cost.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("'{by}' looks into units of at most {} MiB; {advice}", LARGEST >> 20)]
 pub struct TooLarge {

@@ -38,7 +38,7 @@ fn jobs_but(known: Option<Known>, input: &[u8], size: usize, shape: Shape) -> (V
 const KEPT: Shape = Shape { max_args: 2, to_stdin: true, skip_blank: true, keep: true };
 
 fn at_hand(job: &Job) -> Vec<&[u8]> {
-    job.units_at_hand().collect()
+    job.units.iter().collect()
 }
 
 fn units(jobs: &[Job]) -> Vec<Vec<String>> {
@@ -156,7 +156,7 @@ fn kept_units_are_there_until_the_end_wherever_they_go() {
         let (mut found, _) = jobs_but(None, b"a\0b\n", 10, Shape { max_args, to_stdin, skip_blank: true, keep });
         let is_argument = max_args == 1 && !to_stdin;
         assert_eq!(found[0].refused().is_some(), is_argument, "only an argument can hold no NUL");
-        assert_eq!(found[0].units.first().is_some(), is_argument, "a unit that goes elsewhere is no argument");
+        assert_eq!(found[0].shape.gives_arguments(), is_argument, "a unit that goes elsewhere is no argument");
         found[0].forget_units(false);
         assert_eq!(at_hand(&found[0]), [b"a\0b"][..usize::from(keep)], "{keep} {max_args} {to_stdin}");
     }

@@ -1,10 +1,12 @@
 use super::*;
 use crate::flow::framing::{Buffer, Framing};
 use crate::flow::{Look, Sorting};
-use crate::launch::{Events, Numbers, Options, Output, Place, Reading, Screen, Settler, Settling, Shape, Template};
+use crate::launch::{Events, Numbers, Options, Output, Place, Reading, Screen, Settling, Shape, Template};
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use throttle_limits::limits::{Pace, Start};
+use throttle_limits::clock::SystemClock;
+use throttle_limits::limits::Policy;
+use throttle_limits::store::{Memory, Supply};
 
 struct NoScreen;
 
@@ -13,26 +15,7 @@ impl Screen for NoScreen {
         print();
     }
 
-    fn shows_something(&self) -> bool {
-        false
-    }
-
     fn trace(&self, _: &mut dyn Iterator<Item = Cow<'_, OsStr>>) {}
-}
-
-#[derive(Debug)]
-struct NoSettler;
-
-impl Settler for NoSettler {
-    fn settle(&self, _: &Charge, _: Option<&[u64]>) {}
-
-    fn may_block(&self) -> bool {
-        false
-    }
-
-    fn pace(&self, _key: Option<&[u8]>) -> (Pace, Start) {
-        (Pace::new(0), Start::default())
-    }
 }
 
 /// So many units whose limit is kept for each key.
@@ -60,7 +43,9 @@ fn launching(units: u64, by_key: Option<Sorting>) -> Launching<Numbers> {
         ignore_sigpipe: false,
         second: Duration::from_secs(1),
     };
-    let launcher = Launcher::new(options, Arc::new(NoScreen), None, Arc::new(NoSettler), Events::default()).unwrap();
+    let store = Memory::new(&Policy::default(), SystemClock);
+    let supply = Arc::new(Supply::new(Box::new(store)));
+    let launcher = Launcher::new(options, Arc::new(NoScreen), None, supply, Events::default()).unwrap();
     let shape = Shape { max_args: 1, to_stdin: false, skip_blank: true, keep: false };
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 4096);
     Launching::new(Batches::new(Numbers::to(Some(units)), buffer, shape, &template, None, look), launcher)

@@ -4,11 +4,9 @@ use super::rule::Rule;
 use crate::program::lookup::quoted;
 use std::num::NonZeroU32;
 use std::path::Path;
-use std::time::Duration;
+use throttle::flow::NamedKey;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
-use throttle::flow::{Look, Sorting};
-use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::{Disagreement, OfKeys, Policy, PolicyError, Said};
 use throttle_limits::rate::{Amount, Limit};
 
@@ -30,30 +28,30 @@ pub(crate) struct Grouped {
     /// So many failures in a row end a key.
     pub(crate) fails: Option<NonZeroU32>,
     pub(crate) burst: Option<Amount>,
+    /// Keys that have other limits.
+    pub(crate) named: Vec<NamedKey>,
+    /// Limits that can never bind and were left out, each with the one that is stricter.
+    pub(super) idle: Vec<Idle>,
     /// As the user wrote them.
     pub(super) rules: Vec<Rule>,
+}
+
+/// A limit that can never bind, and the one that is always stricter.
+pub(crate) type Idle = (String, String);
+
+/// The limits of `policy` that can never bind.
+pub(super) fn idle_in(policy: &Policy) -> impl Iterator<Item = Idle> {
+    policy.never_bind().map(|(idle, other)| (policy.describe(idle), policy.describe(other)))
 }
 
 /// Limits that count the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// In a run of its own, without those that can never bind.
     pub(crate) policy: Policy,
     /// `None`: each unit takes 1.
     pub(crate) cost: Option<Cost>,
     /// Those of `policy`.
     pub(crate) written: Vec<Limit>,
-    /// Also those that can never bind.
-    pub(super) all: Policy,
-}
-
-impl Group {
-    pub(super) fn leave_out_idle(&mut self) {
-        let idle: Vec<usize> = self.all.never_bind().map(|(idle, _)| idle).collect();
-        self.policy = self.all.without(&idle);
-        let written = self.written.iter().enumerate().filter(|(place, _)| !idle.contains(place));
-        self.written = written.map(|(_, limit)| *limit).collect();
-    }
 }
 
 impl Grouped {
@@ -75,7 +73,6 @@ impl Grouped {
         for group in all.iter_mut().chain(&mut each) {
             let policy = Policy::with_slack(&group.written, burst).map_err(|error| in_limits(&error))?;
             group.policy = group.cost.as_ref().map_or(policy.clone(), |cost| policy.counting(&cost.to_string()));
-            group.all = group.policy.clone();
         }
         if burst.is_some() && all.is_empty() && each.is_empty() {
             return Err(in_limits(&PolicyError::UnlimitedAlone));
@@ -87,7 +84,8 @@ impl Grouped {
         };
         let (jobs, jobs_of_all) = (jobs(true), jobs(false));
         let fails = rules.iter().find_map(|rule| rule.fails);
-        Ok(Some(Grouped { all, each, per, jobs, jobs_of_all, fails, burst, rules: rules.to_vec() }))
+        let (named, idle, rules) = (Vec::new(), Vec::new(), rules.to_vec());
+        Ok(Some(Grouped { all, each, per, jobs, jobs_of_all, fails, burst, named, idle, rules }))
     }
 
     /// What is wrong with them in a run by itself, which counts its commands with -j.
@@ -101,34 +99,7 @@ impl Grouped {
     /// # Errors
     /// As [`new`](Self::new), and why the bucket cannot.
     pub(crate) fn for_bucket(rules: &[Rule], burst: Option<Amount>) -> Result<Option<Self>, String> {
-        if let Some(rule) = rules.iter().find(|rule| rule.rates.is_some()) {
-            let right = Rule { rates: None, ..rule.clone() };
-            return Err(format!("--rate: '{rule}': a bucket keeps no file of rates; write -r {}", word(&right)));
-        }
-        let is_nothing = |rule: &&Rule| rule.limit == Limit::Unlimited && rule.jobs.is_none() && rule.fails.is_none();
-        if rules.iter().any(|rule| is_nothing(&rule)) {
-            return Err("--rate: 'unlimited' is no limit that a bucket could keep; write for example -r 5/s".to_owned());
-        }
-        if let Some(rule) = rules.iter().find(|rule| rule.jobs.is_some_and(|jobs| jobs > MOST_JOBS)) {
-            let right = Rule { jobs: Some(MOST_JOBS), ..rule.clone() };
-            let right = word(&right);
-            return Err(format!("--rate: '{rule}': a bucket counts at most {MOST_JOBS} commands; write -r {right}"));
-        }
-        let is_kept = |per: &Selector| can_be_kept(&per.to_string());
-        if let Some(rule) = rules.iter().find(|rule| rule.per.as_ref().is_some_and(|per| !is_kept(per))) {
-            return Err(format!(
-                "--rate: '{rule}': a bucket keeps a selector of at most {LONGEST_COST} characters, without control characters, \
-                 like per=host"
-            ));
-        }
-        if let Some(rule) =
-            rules.iter().find(|rule| rule.cost.as_ref().is_some_and(|cost| !can_be_kept(&cost.to_string())))
-        {
-            return Err(format!(
-                "--rate: '{rule}': a bucket keeps a cost of at most {LONGEST_COST} characters, without control characters, like \
-                 cost=/max_tokens"
-            ));
-        }
+        rules.iter().find_map(not_kept).map_or(Ok(()), Err)?;
         if rules.is_empty() && burst.is_some() {
             return Err("--burst belongs to a rate; write for example -r 5/s -b 10".to_owned());
         }
@@ -157,38 +128,15 @@ impl Grouped {
         self.all.iter().chain(&self.each).flat_map(|group| group.written.iter().copied())
     }
 
-    /// The costs that limits count, other than 1 for each unit.
-    pub(crate) fn costs(&self) -> impl Iterator<Item = &Cost> {
-        self.all.iter().chain(&self.each).filter_map(|group| group.cost.as_ref())
-    }
-
-    /// How units are sorted, if limits are kept for each key, or units are dropped: those that would wait longer than
-    /// `drop_after`. `runs`: commands run for them. `ahead`: the most that are read while others wait.
-    pub(crate) fn sorting(&self, drop_after: Option<Duration>, ahead: usize, runs: bool) -> Option<Sorting> {
-        if self.per.is_none() && drop_after.is_none() {
-            return None;
+    /// Leaves out limits that can never bind. A bucket keeps them: they matter once others change.
+    pub(super) fn leave_out_idle(&mut self) {
+        for group in self.all.iter_mut().chain(&mut self.each) {
+            self.idle.extend(idle_in(&group.policy));
+            let idle: Vec<usize> = group.policy.never_bind().map(|(idle, _)| idle).collect();
+            group.policy = group.policy.without(&idle);
+            let written = group.written.iter().enumerate().filter(|(place, _)| !idle.contains(place));
+            group.written = written.map(|(_, limit)| *limit).collect();
         }
-        let kinds = || self.all.iter().chain(&self.each);
-        let policies = |groups: &[Group], first: usize| {
-            groups.iter().enumerate().map(|(place, group)| (group.policy.clone(), first + place)).collect()
-        };
-        Some(Sorting {
-            look: Look {
-                per: self.per.clone(),
-                costs: kinds().map(|group| group.cost.clone()).collect(),
-                limits: kinds().map(|group| name_and_most(&group.policy)).collect(),
-            },
-            each: policies(&self.each, self.all.len()),
-            all: policies(&self.all, 0),
-            named: Vec::new(),
-            jobs: runs.then(|| self.jobs.unwrap_or(NonZeroU32::MAX)),
-            fails: self.fails,
-            max_wait: drop_after.map(in_nanos),
-            ahead,
-            shared: None,
-            counts_jobs: false,
-            found: None,
-        })
     }
 
     /// The file that names the limits of some keys.
@@ -207,9 +155,13 @@ impl Grouped {
         let mut rules = self.rules.clone();
         rules.iter_mut().filter(|rule| rule.rates.is_some()).for_each(|rule| rule.limit = limit);
         let groups = Grouped::new(&rules, self.burst)?.map_or_else(Vec::new, |named| named.each);
-        let kind = |group: &Group| self.each.iter().position(|other| other.cost == group.cost);
-        let kinds = groups.into_iter().filter_map(|group| Some((kind(&group)?, group.policy)));
-        Ok(kinds.map(|(place, policy)| (policy, self.all.len() + place)).collect())
+        let kept = self.kept();
+        let each = kept.of_keys().map(|keys| &keys.each);
+        let kind = |group: &Group| {
+            let is_same = |place: &usize| each.is_some_and(|each| each.cost(*place) == group.policy.cost(0));
+            Some(kept.len() + (0..each?.len()).find(is_same)?)
+        };
+        Ok(groups.into_iter().filter_map(|group| Some((kind(&group)?, group.policy))).map(|(k, p)| (p, k)).collect())
     }
 
     /// Where the limits that were written are among those of a bucket, which must agree with them: first those of all, then
@@ -273,8 +225,36 @@ impl Grouped {
 /// The most characters of a cost in a bucket: all its limits fit into one record.
 const LONGEST_COST: usize = 100;
 
-fn can_be_kept(text: &str) -> bool {
-    text.len() <= LONGEST_COST && !text.contains(char::is_control)
+/// Why a bucket cannot keep a rule.
+fn not_kept(rule: &Rule) -> Option<String> {
+    let is_long = |text: &dyn ToString| {
+        let text = text.to_string();
+        text.len() > LONGEST_COST || text.contains(char::is_control)
+    };
+    let short = |what: &str, example: &str| {
+        format!(
+            "a bucket keeps a {what} of at most {LONGEST_COST} characters, without control characters, like {example}"
+        )
+    };
+    let why = match rule {
+        Rule { rates: Some(_), .. } => {
+            let right = word(&Rule { rates: None, ..rule.clone() });
+            format!("a bucket keeps no file of rates; write -r {right}")
+        }
+        Rule { limit: Limit::Unlimited, jobs: None, fails: None, .. } => {
+            return Some(
+                "--rate: 'unlimited' is no limit that a bucket could keep; write for example -r 5/s".to_owned(),
+            );
+        }
+        Rule { jobs: Some(jobs), .. } if *jobs > MOST_JOBS => {
+            let right = word(&Rule { jobs: Some(MOST_JOBS), ..rule.clone() });
+            format!("a bucket counts at most {MOST_JOBS} commands; write -r {right}")
+        }
+        Rule { per: Some(per), .. } if is_long(per) => short("selector", "per=host"),
+        Rule { cost: Some(cost), .. } if is_long(cost) => short("cost", "cost=/max_tokens"),
+        _ => return None,
+    };
+    Some(format!("--rate: '{rule}': {why}"))
 }
 
 /// The rules sorted by what they count. Their policies are not filled in yet.
@@ -289,12 +269,6 @@ fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
         }
     }
     groups
-}
-
-/// What limits that count the same are called, and the most that they ever grant; the strictest, if that is not all.
-fn name_and_most(policy: &Policy) -> (String, u64) {
-    let each = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place)));
-    each.min_by_key(|(_, most)| *most).unwrap_or((policy.to_string(), u64::MAX))
 }
 
 /// What rules must not say together.

@@ -2,7 +2,7 @@
 
 use super::bucket::{Bucket, Environment, SharedFlags};
 use super::foreign_flags;
-use super::grouped::{Group, Grouped};
+use super::grouped::{Grouped, Idle, idle_in};
 use super::rule::Rule;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsString;
@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use throttle::flow::cost::Cost;
 use throttle::flow::{Look, Sorting};
+use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
 use throttle_limits::rate::{Amount, ParseError, Rate};
 use throttle_limits::store::Address;
@@ -146,9 +147,16 @@ impl Limits {
         }
         let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command).to_owned())?;
         named.jobs_without_keys().map_or(Ok(()), Err)?;
-        // A bucket keeps what was set: the count of a limit matters once others change.
-        named.all.iter_mut().chain(&mut named.each).for_each(Group::leave_out_idle);
+        named.leave_out_idle();
         Ok(Limits::Own(named))
+    }
+
+    /// The same, to add what a file says.
+    pub(crate) fn named_mut(&mut self) -> Option<&mut Grouped> {
+        match self {
+            Limits::Own(named) => Some(named),
+            Limits::Shared(_, named) => named.as_mut(),
+        }
     }
 
     /// The limits that were named; `None` if only the bucket knows them.
@@ -159,40 +167,48 @@ impl Limits {
         }
     }
 
-    /// Whether a unit costs some limit something of its own. `policy` is in force.
-    pub(crate) fn have_costs(&self, policy: &Policy) -> bool {
-        policy.has_costs() || self.named().is_some_and(|named| named.costs().next().is_some())
-    }
-
-    /// The limits of `policy`, which is in force, that count each unit as 1.
-    pub(crate) fn of_units(&self, policy: &Policy) -> Policy {
-        match self.named() {
-            // What sorts units keeps their limits.
-            Some(named) if policy.is_empty() && self.have_costs(policy) => named.policy().of_units(),
-            _ => policy.of_units(),
-        }
-    }
-
-    /// The time between two units of one key; 0 if nothing limits it.
-    pub(crate) fn interval(&self, policy: &Policy) -> Duration {
-        let of_units = |groups: &[Group]| Policy::of_all(groups.iter().map(|group| &group.policy)).of_units().fastest();
-        let paces = match self {
-            Limits::Own(named) => [&named.all, &named.each].map(|groups| of_units(groups)),
-            Limits::Shared(..) => {
-                [policy.of_units().fastest(), policy.of_keys().and_then(|keys| keys.each.of_units().fastest())]
-            }
-        };
-        let interval = |pace: Rate| Duration::from_nanos(pace.period().div_ceil(pace.units()));
-        paces.into_iter().flatten().map(interval).max().unwrap_or_default()
-    }
-
-    /// The limits that were named, in groups that count the same, or those of `policy`, which a bucket keeps. Also those that
-    /// can never bind.
-    pub(crate) fn kinds(&self, policy: &Policy) -> Vec<Policy> {
+    /// The limits that can never bind. `policy` is in force.
+    pub(crate) fn idle(&self, policy: &Policy) -> Vec<Idle> {
         match self {
-            Limits::Own(named) => named.all.iter().chain(&named.each).map(|group| group.all.clone()).collect(),
-            Limits::Shared(..) => vec![policy.clone()],
+            Limits::Own(named) => named.idle.clone(),
+            Limits::Shared(..) => idle_in(policy).collect(),
         }
+    }
+
+    /// How units are sorted under `policy`, which is in force: if it keeps limits for each key, or counts commands that run,
+    /// or if units are dropped.
+    ///
+    /// # Errors
+    /// What it keeps cannot be read.
+    pub(crate) fn sorting(&self, policy: &Policy, stream: Stream) -> Result<Option<Sorting>, String> {
+        let (keys, Stream { ahead, runs, drop_after }) = (policy.of_keys(), stream);
+        if keys.is_none() && !policy.counts_jobs() && drop_after.is_none() {
+            return Ok(None);
+        }
+        let is_shared = matches!(self, Limits::Shared(..));
+        let (mut look, first) = (look(policy)?, policy.len());
+        let named = self.named().map(|named| named.named.clone()).unwrap_or_default();
+        for (granted, kind) in named.iter().flat_map(|named| &named.each) {
+            let granted = (0..granted.len()).map(|place| granted.most_ever(place)).min().unwrap_or(u64::MAX);
+            let limits = look.costs.iter().zip(&mut look.limits).skip(first);
+            let counted = limits.filter(|(cost, _)| look.costs.get(*kind) == Some(cost));
+            counted.for_each(|(_, (_, most))| *most = granted.max(*most));
+        }
+        // A bucket counts the commands of a key itself. What it is asked for keeps its key.
+        let jobs = keys.and_then(|keys| keys.jobs).filter(|_| !is_shared).unwrap_or(NonZeroU32::MAX);
+        Ok(Some(Sorting {
+            look,
+            each: keys.map(|keys| alone(&keys.each, first)).unwrap_or_default(),
+            all: alone(policy, 0),
+            named,
+            jobs: (runs || is_shared).then_some(jobs),
+            fails: keys.and_then(|keys| keys.fails),
+            max_wait: drop_after.map(in_nanos),
+            ahead,
+            shared: is_shared.then_some(first),
+            counts_jobs: is_shared && policy.counts_jobs(),
+            found: None,
+        }))
     }
 
     pub(crate) fn bucket(&self) -> Option<&Bucket> {
@@ -209,66 +225,50 @@ impl Limits {
     }
 }
 
-/// The costs of the limits of `policy`, which a run or a bucket keeps. None if every limit counts units.
+/// What a run asks of the order of its units.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    /// The most units that are read while others wait.
+    pub(crate) ahead: usize,
+    /// Whether commands run for them.
+    pub(crate) runs: bool,
+    /// Units that would wait longer are dropped.
+    pub(crate) drop_after: Option<Duration>,
+}
+
+/// What the limits of `policy` want to know of each unit: its key, and what it costs each limit of all, then each limit of its
+/// key.
 ///
 /// # Errors
-/// Which cannot be read.
+/// What cannot be read.
 pub(crate) fn look(policy: &Policy) -> Result<Look, String> {
-    if !policy.has_costs() {
-        return Ok(Look::default());
-    }
-    let costs = costs_of(policy)?;
-    let limits = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect();
-    Ok(Look { per: None, costs, limits })
-}
-
-/// What a unit costs each limit of `policy`.
-fn costs_of(policy: &Policy) -> Result<Vec<Option<Cost>>, String> {
-    let parsed = |cost: &str| cost.parse::<Cost>().map_err(|error| format!("cost={cost} cannot be read: {error}"));
-    (0..policy.len()).map(|place| policy.cost(place).map(parsed).transpose()).collect()
-}
-
-/// How units are sorted that draw from a bucket which keeps limits for each key, or counts commands that run; `None` if it
-/// keeps no such limits. `ahead` as in [`Grouped::sorting`].
-///
-/// # Errors
-/// What the bucket keeps cannot be read.
-pub(crate) fn sorting_of(policy: &Policy, ahead: usize) -> Result<Option<Sorting>, String> {
-    if policy.of_keys().is_none() && !policy.counts_jobs() {
-        return Ok(None);
-    }
-    let unlimited = Policy::default();
     let keys = policy.of_keys();
-    let each = keys.map_or(&unlimited, |keys| &keys.each);
     let per = keys.map(|keys| keys.per.parse().map_err(|error| format!("per={} cannot be read: {error}", keys.per)));
-    let alone = |policy: &Policy, first: usize| -> Vec<(Policy, usize)> {
-        let others = |place| (0..policy.len()).filter(|other| *other != place).collect::<Vec<_>>();
-        (0..policy.len()).map(|place| (policy.without(&others(place)), first + place)).collect()
-    };
-    let name = |policy: &Policy| {
-        (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect::<Vec<_>>()
-    };
-    Ok(Some(Sorting {
-        look: Look {
-            per: per.transpose()?,
-            costs: [costs_of(policy)?, costs_of(each)?].concat(),
-            limits: [name(policy), name(each)].concat(),
-        },
-        each: alone(each, policy.len()),
-        all: alone(policy, 0),
-        named: Vec::new(),
-        // What the bucket is asked for keeps its key.
-        jobs: Some(NonZeroU32::MAX),
-        fails: keys.and_then(|keys| keys.fails),
-        max_wait: None,
-        ahead,
-        shared: Some(policy.len()),
-        counts_jobs: policy.counts_jobs(),
-        found: None,
-    }))
+    let policies = [policy].into_iter().chain(keys.map(|keys| &keys.each));
+    let limits = policies.flat_map(|policy| (0..policy.len()).map(move |place| (policy, place)));
+    let parsed = |cost: &str| cost.parse::<Cost>().map_err(|error| format!("cost={cost} cannot be read: {error}"));
+    let costs = limits.clone().map(|(policy, place)| policy.cost(place).map(parsed).transpose());
+    Ok(Look {
+        per: per.transpose()?,
+        costs: costs.collect::<Result<_, _>>()?,
+        limits: limits.map(|(policy, place)| (policy.describe(place), policy.most_ever(place))).collect(),
+    })
 }
 
-/// What is wrong with --bytes beside limits that look into units.
+/// Each limit of `policy`, and its place behind `first` others.
+fn alone(policy: &Policy, first: usize) -> Vec<(Policy, usize)> {
+    let others = |place| (0..policy.len()).filter(|other| *other != place).collect::<Vec<_>>();
+    (0..policy.len()).map(|place| (policy.without(&others(place)), first + place)).collect()
+}
+
+/// The time between two units of one key under `policy`; 0 if nothing limits it.
+pub(crate) fn interval(policy: &Policy) -> Duration {
+    let paces = [Some(policy), policy.of_keys().map(|keys| &keys.each)].into_iter().flatten();
+    let interval = |pace: Rate| Duration::from_nanos(pace.period().div_ceil(pace.units()));
+    paces.filter_map(|policy| policy.of_units().fastest()).map(interval).max().unwrap_or_default()
+}
+
+/// What is wrong with --bytes beside limits that need whole units.
 pub(crate) fn refuse_bytes(flags: &LimitFlags) -> Result<(), String> {
     match flags.rate.iter().find(|rule| rule.per.is_some() || rule.cost.is_some()) {
         Some(rule) => Err(format!("--bytes: '{rule}' needs whole units, not single bytes; leave --bytes out")),

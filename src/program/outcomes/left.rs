@@ -1,8 +1,8 @@
-//! What a run leaves that ends with 75, and how to go on.
+//! What a run leaves that ends with 75, and how to continue it.
 
 use crate::program::unit_name::counted;
 
-/// Why units are left, and what helps to go on.
+/// Why units are left, and how to continue.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     /// What ended the run, or one of its keys, early.

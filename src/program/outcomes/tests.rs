@@ -4,7 +4,7 @@ use std::time::Duration;
 
 fn outcomes(args: &[&str]) -> Outcomes {
     let Task::Launch(launch) = Task::from_words(&[args, &["curl"]].concat()).unwrap() else { panic!("{args:?}") };
-    let policy = &launch.limits.named().unwrap().policy();
+    let policy = &launch.limits.named().unwrap().kept();
     Outcomes::new(&launch, policy, &launch.limits.written(policy), true)
 }
 

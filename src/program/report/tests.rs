@@ -149,11 +149,11 @@ fn the_lines_of_a_file_are_estimated_from_those_read() {
     assert_eq!(report.time_left(&report.read()), None, "nothing is known yet");
     assert_eq!(report.supply.take_available(1), 1);
     report.meter.passed(20, 800, clock.now());
-    report.meter.read_ahead(5, 200, [0, 0], 0);
+    report.meter.read_ahead(5, 200, [0, 0]);
     let shown = report.shown(&report.read(), 2.0);
     assert_eq!((&*shown.text(), shown.percent), ("20 lines, 800 B, 2.00/s now, 1m 55s left, limit 2/s", Some(8)));
     // The last of them is shorter than it should be.
-    report.meter.read_ahead(5, 9_200, [0, 0], 0);
+    report.meter.read_ahead(5, 9_200, [0, 0]);
     assert_eq!(report.units_left(&report.read()), Some(5));
 }
 
@@ -210,7 +210,7 @@ fn the_status_says_what_is_left_of_each_limit_and_when_the_next_unit_leaves() {
     assert_eq!(report.supply.take_available(3), 3);
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
     report.meter.waits_until(clock.now() + 100 * MS, 1);
-    report.meter.read_ahead(7, 14, [0, 0], 0);
+    report.meter.read_ahead(7, 14, [0, 0]);
     let limits = "10/s,burst=4: 1 left, 1000/h,window,slack=250ms: 997 left";
     let said = |report: &Report| report.state_text(&report.read());
     assert_eq!(said(&report), format!("; 7 units read ahead; {limits}, next in 100 ms"));

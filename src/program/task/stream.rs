@@ -1,9 +1,9 @@
 //! Streams: units that are passed on, or for which commands run.
 
-use crate::program::args::{Args, Grouped, InputFlags, LaunchFlags, Limits, ReportFlags};
+use crate::program::args::{Args, Grouped, InputFlags, LaunchFlags, Limits, ReportFlags, Stream};
 use std::ffi::OsString;
 use std::path::Path;
-use throttle::flow::Sorting;
+use std::time::Duration;
 use throttle::flow::framing::Framing;
 use throttle::launch::{Place, Reading, Shape, Template};
 use throttle_limits::limits::Policy;
@@ -12,8 +12,8 @@ use throttle_limits::limits::Policy;
 #[derive(Clone, Debug)]
 pub(crate) struct Pipe {
     pub(crate) limits: Limits,
-    /// If limits are kept for each key, or units are dropped.
-    pub(crate) sorting: Option<Sorting>,
+    /// Units that would wait longer are dropped.
+    drop_after: Option<Duration>,
     pub(crate) input: InputFlags,
     pub(crate) reporting: ReportFlags,
     /// Units leave in input order, also if they have keys.
@@ -25,8 +25,6 @@ pub(crate) struct Pipe {
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) limits: Limits,
-    /// If limits are kept for each key.
-    pub(crate) sorting: Option<Sorting>,
     pub(crate) commands: Commands,
     pub(crate) flags: LaunchFlags,
     pub(crate) reporting: ReportFlags,
@@ -50,17 +48,16 @@ impl Pipe {
         if let Some(mistake) = named.and_then(Grouped::jobs_without_commands) {
             return Err(mistake);
         }
-        let mut sorting = sorting(&args, &limits, false);
+        let drop_after = args.limit.drop.then(|| args.shared.max_wait.unwrap_or_default());
         let keep_order = args.launch.keep_order;
         // What a bucket keeps is known when it is opened.
         let has_keys = named.is_none_or(|named| named.per.is_some());
         if keep_order && (!has_keys || args.input.ahead.is_some()) {
             return Err(KEPT_ORDER.to_owned());
         }
-        if args.input.ahead.is_some() && sorting.is_none() && (!has_keys || limits.bucket().is_none()) {
+        if args.input.ahead.is_some() && !has_keys && drop_after.is_none() {
             return Err(AHEAD_OF_KEYS.to_owned());
         }
-        sorting.iter_mut().filter(|_| keep_order).for_each(|sorting| sorting.ahead = 1);
         if args.limit.drop && limits.bucket().is_some() {
             return Err("--drop: a bucket's units are not dropped; write -r 5/s --drop".to_owned());
         }
@@ -68,7 +65,7 @@ impl Pipe {
             return Err("--drop drops lines or records, not bytes; write for example -r 100/s --drop".to_owned());
         }
         let (input, reporting, dry_run) = (args.input, args.report, args.launch.dry_run);
-        Ok(Pipe { limits, sorting, input, reporting, keep_order, dry_run })
+        Ok(Pipe { limits, drop_after, input, reporting, keep_order, dry_run })
     }
 
     /// What ends a unit under the limits of `policy`, which a run or a bucket keeps.
@@ -86,25 +83,17 @@ impl Pipe {
         self.input.framing(policy)
     }
 
-    /// The most units that are read while others wait.
-    pub(crate) fn ahead(&self) -> usize {
-        if self.keep_order { 1 } else { self.input.ahead() }
+    pub(crate) fn stream(&self) -> Stream {
+        let ahead = if self.keep_order { 1 } else { self.input.ahead() };
+        Stream { ahead, runs: false, drop_after: self.drop_after }
     }
-}
-
-/// How units are sorted. `runs`: commands run for them.
-fn sorting(args: &Args, limits: &Limits, runs: bool) -> Option<Sorting> {
-    let drop_after = args.limit.drop.then(|| args.shared.max_wait.unwrap_or_default());
-    let Limits::Own(named) = limits else { return None };
-    named.sorting(drop_after, args.input.ahead(), runs)
 }
 
 impl Launch {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
-        let sorting = sorting(&args, &limits, !args.launch.dry_run);
         let (flags, reporting) = (args.launch.clone(), args.report.clone());
         flags.refuse_unrepeatable_output()?;
-        let launch = Launch { commands: Commands::new(args, &limits)?, limits, sorting, flags, reporting };
+        let launch = Launch { commands: Commands::new(args, &limits)?, limits, flags, reporting };
         match &launch.limits {
             // What a bucket keeps is known when it is opened.
             Limits::Shared(_, None) => {}
@@ -118,12 +107,15 @@ impl Launch {
     /// # Errors
     /// They cannot, or not as was asked for.
     pub(crate) fn check(&self, policy: &Policy) -> Result<(), String> {
-        let is_sorted = self.sorting.is_some() || policy.of_keys().is_some() || policy.counts_jobs();
-        let has_order = is_sorted || self.flags.again.attempts.is_some();
+        let has_order = policy.of_keys().is_some() || policy.counts_jobs() || self.flags.again.attempts.is_some();
         if self.commands.input.ahead.is_some() && !has_order {
             return Err("--ahead belongs to --attempts; write for example --attempts 5 --ahead 10000".to_owned());
         }
         Commands::check(policy)
+    }
+
+    pub(crate) fn stream(&self) -> Stream {
+        Stream { ahead: self.commands.input.ahead(), runs: true, drop_after: None }
     }
 }
 

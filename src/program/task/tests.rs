@@ -301,5 +301,5 @@ fn units_are_dropped_only_under_limits_of_the_stream_itself() {
         assert_eq!(error, "--drop: a bucket's units are not dropped; write -r 5/s --drop", "{args:?}");
     }
     let Ok(Task::Pipe(pipe)) = task(&["-r", "5/s", "--drop"]) else { panic!("no pipe") };
-    assert!(matches!(pipe.limits, Limits::Own(_)) && pipe.sorting.is_some_and(|sorting| sorting.max_wait == Some(0)));
+    assert!(matches!(pipe.limits, Limits::Own(_)) && pipe.stream().drop_after == Some(Duration::ZERO));
 }
