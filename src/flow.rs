@@ -16,7 +16,10 @@ mod poll;
 pub mod pump;
 pub mod selector;
 mod sorted;
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "flow/no_splice.rs")]
 mod splice;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod tee;
 
 pub use contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Told, Turn, Unpaid};
 pub(crate) use copy::read_into;
@@ -28,4 +31,8 @@ pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH, short};
 pub use order::NamedKey;
 pub use poll::poll;
 pub use sorted::{BUFFER as SORTED_BUFFER, News, Sorted};
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub use splice::tee;
 pub use splice::{Splice, enlarge};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use tee::{TeeSink, TeeSource, tee};

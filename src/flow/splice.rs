@@ -8,6 +8,7 @@ use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use rustix::pipe::{SpliceFlags, splice};
 use std::io;
 use throttle_limits::clock::Nanos;
 
@@ -61,7 +62,7 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         }
         loop {
             let length = usize::try_from(bytes).unwrap_or(usize::MAX);
-            match splice(&self.source.0, &self.sink.0, length) {
+            match splice(&self.source.0, None, &self.sink.0, None, length, SpliceFlags::MOVE) {
                 Ok(moved) => {
                     self.count(moved, passed);
                     return Ok(());
@@ -162,28 +163,14 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
 
 /// Widens a pipe to `bytes`, so that its two ends wake each other less often. Does nothing for other files. A normal
 /// user may have 1 MiB (`/proc/sys/fs/pipe-max-size`).
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn enlarge(pipe: impl AsFd, bytes: usize) {
-    let is_pipe = file_type(&pipe) == Some(FileType::Fifo);
-    if is_pipe && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < bytes) {
+    if is_pipe(&pipe) && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < bytes) {
         let _ = rustix::pipe::fcntl_setpipe_size(&pipe, bytes);
     }
 }
 
-/// On other systems pipes have the size they have.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub fn enlarge(_: impl AsFd, _: usize) {}
-
-/// Moves up to `length` bytes inside the kernel.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn splice(from: impl AsFd, to: impl AsFd, length: usize) -> rustix::io::Result<usize> {
-    rustix::pipe::splice(from, None, to, None, length, rustix::pipe::SpliceFlags::MOVE)
-}
-
-/// Other systems cannot, so bytes are copied.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn splice(_: impl AsFd, _: impl AsFd, _: usize) -> rustix::io::Result<usize> {
-    Err(Errno::NOSYS)
+pub(super) fn is_pipe(fd: impl AsFd) -> bool {
+    file_type(fd) == Some(FileType::Fifo)
 }
 
 fn file_type(fd: impl AsFd) -> Option<FileType> {

@@ -6,10 +6,13 @@
 
 use super::args::{ProgressWhen, ReportFlags};
 use super::say::say;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use rustix::fs::FileType;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use throttle::flow::unpoisoned;
 use throttle::launch::Output;
 use throttle_limits::clock::{Nanos, SECOND};
 
@@ -59,20 +62,79 @@ impl Shown {
             (10, &[left]),
             (0, &[left]),
         ];
-        let lines = choices.into_iter().map(|(width, parts)| self.drawn(width, &joined(parts)));
+        let lines = choices.into_iter().map(|(width, parts)| self.drawn(width, &joined(parts), columns));
         let words = [left, left.trim_end_matches(" left"), rate.trim_end_matches(" now")];
-        let mut lines = lines.chain(words.map(str::to_owned)).chain([self.drawn(0, "")]);
+        let mut lines = lines.chain(words.map(str::to_owned)).chain([self.drawn(0, "", columns)]);
         lines.find(|line| !line.is_empty() && line.len() <= columns).unwrap_or_default()
     }
 
     /// `=====>                31% 5.00/s now`: the bar takes `width` columns.
-    fn drawn(&self, width: usize, text: &str) -> String {
-        let Some(percent) = self.percent.map(|percent| percent.min(100)) else { return text.to_owned() };
-        let done = width * usize::try_from(percent).unwrap_or(100) / 100;
-        let head = if percent > 0 && done < width { ">" } else { "" };
-        let bar = "=".repeat(done) + head;
-        let space = if width > 0 { " " } else { "" };
-        format!("{bar:width$}{space}{percent}% {text}").trim_end().to_owned()
+    fn drawn(&self, width: usize, text: &str, columns: usize) -> String {
+        let template = match (self.percent, width) {
+            (None, _) => "{msg}".to_owned(),
+            (Some(_), 0) => "{percent}% {msg}".to_owned(),
+            (Some(_), width) => format!("{{bar:{width}}} {{percent}}% {{msg}}"),
+        };
+        let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let line = Line { text: Arc::default(), columns: u16::try_from(columns).unwrap_or(u16::MAX).max(1) };
+        let bar = ProgressBar::with_draw_target(Some(100), ProgressDrawTarget::term_like(Box::new(line.clone())))
+            .with_style(style.progress_chars("=> "))
+            .with_position(self.percent.unwrap_or(0).min(100))
+            .with_message(text.to_owned());
+        bar.force_draw();
+        unpoisoned(line.text.lock()).trim_end().to_owned()
+    }
+}
+
+/// One line of a terminal, on which a bar is drawn; it is written in one go.
+#[derive(Clone, Debug)]
+struct Line {
+    text: Arc<Mutex<String>>,
+    columns: u16,
+}
+
+impl TermLike for Line {
+    fn width(&self) -> u16 {
+        self.columns
+    }
+
+    /// A line that is too long is drawn all the same: it will not be written.
+    fn height(&self) -> u16 {
+        u16::MAX
+    }
+
+    fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        self.write_str(text)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        unpoisoned(self.text.lock()).push_str(text);
+        Ok(())
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        unpoisoned(self.text.lock()).clear();
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -333,8 +395,8 @@ mod tests {
     #[test]
     fn the_bar_is_full_at_the_end() {
         for (percent, expected) in [(0, "           0% x"), (99, "=========> 99% x"), (100, "========== 100% x")] {
-            assert_eq!(Shown { percent: Some(percent), ..shown() }.drawn(10, "x"), expected);
+            assert_eq!(Shown { percent: Some(percent), ..shown() }.drawn(10, "x", 80), expected);
         }
-        assert_eq!(Shown { percent: Some(101), ..shown() }.drawn(0, "x"), "100% x");
+        assert_eq!(Shown { percent: Some(101), ..shown() }.drawn(0, "x", 1), "100% x");
     }
 }

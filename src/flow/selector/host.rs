@@ -1,4 +1,4 @@
-//! The host in a unit.
+//! The host in a unit. Plain names are read here; all others by the crate `url`, with which both agree.
 
 use memchr::{memchr_iter, memrchr};
 use std::borrow::Cow;
@@ -65,7 +65,25 @@ fn ends_host(byte: u8) -> bool {
 
 /// The host in its usual form. Final dots name the same host, and end sentences.
 fn read(host: &[u8]) -> Option<Cow<'_, [u8]>> {
+    if is_plain(host) {
+        return Some(if host.iter().any(u8::is_ascii_uppercase) {
+            host.to_ascii_lowercase().into()
+        } else {
+            host.into()
+        });
+    }
     let host = std::str::from_utf8(host).ok().filter(|host| host.len() <= LONGEST)?;
     let host = Host::parse(host).ok()?.to_string();
     Some(host.trim_end_matches('.').as_bytes().to_vec().into()).filter(|host: &Cow<'_, [u8]>| !host.is_empty())
+}
+
+/// Whether only its case may have to be changed: it is neither an address, nor has it other than ASCII letters, nor stands
+/// for a name that has.
+fn is_plain(host: &[u8]) -> bool {
+    let is_plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let last = memrchr(b'.', host).map_or(host, |dot| &host[dot + 1..]);
+    let is_encoded = |label: &[u8]| label.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"xn--"));
+    last.first().is_some_and(u8::is_ascii_alphabetic)
+        && host.iter().all(is_plain)
+        && !host.split(|&byte| byte == b'.').any(is_encoded)
 }
