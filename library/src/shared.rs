@@ -254,18 +254,20 @@ impl Shared {
         limit: Option<Duration>,
         is_open: bool,
     ) -> impl Future<Output = Result<Taken, StoreError>> + Send + use<> {
-        let now = self.store.clock().now();
+        let (begun, now) = (Instant::now(), self.store.clock().now());
         let latest = limit.map_or(Nanos::MAX, |limit| now.saturating_add(nanos(limit)));
+        // By this machine's clock: what is known of a server's changes with each answer.
+        let left = move || limit.map_or(Nanos::MAX, |limit| nanos(limit.saturating_sub(begun.elapsed())));
         let (shared, costs) = (self.clone(), Box::<[u64]>::from(costs));
         let mut sent = shared.send(&costs, latest, is_open, false);
         async move {
             let clock = shared.store.clock();
             loop {
                 let answer = sent.await;
-                let is_busy = matches!(answer, Err(StoreError::Refused(Refusal::Busy))) && clock.now() < latest;
+                let is_busy = matches!(answer, Err(StoreError::Refused(Refusal::Busy))) && left() > 0;
                 if is_busy {
-                    let room = clock.now().saturating_add(ROOM[usize::from(shared.store.is_remote())]);
-                    sleep_until(clock, room.min(latest)).await;
+                    let room = ROOM[usize::from(shared.store.is_remote())].min(left());
+                    sleep_until(clock, clock.now().saturating_add(room)).await;
                 } else {
                     let mut taken = answer?;
                     taken.wait().await;

@@ -29,7 +29,6 @@ pub type Key = Option<Arc<[u8]>>;
 
 /// One command's worth of units.
 #[derive(Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "each is another thing that is known of its units")]
 pub struct Job {
     /// Counted from 1.
     pub seq: u64,

@@ -58,7 +58,7 @@ impl From<WaitTime> for Duration {
 /// At most 584 years.
 impl From<Duration> for WaitTime {
     fn from(wait: Duration) -> Self {
-        WaitTime::from_nanos(super::nanos(wait))
+        WaitTime::from_nanos(super::time::nanos(wait))
     }
 }
 
