@@ -19,7 +19,8 @@ use std::sync::Arc;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{
-    Copying, Descriptor, Flow, FlowError, Look, News, SORTED_BUFFER, Sorted, Sorting, Splice, enlarge,
+    Copying, Descriptor, Flow, FlowError, Look, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice, enlarge,
+    tee,
 };
 use throttle_limits::clock::MILLISECOND;
 use throttle_limits::limits::Policy;
@@ -117,12 +118,20 @@ impl Run<'_> {
                 Ok(mut splice) => return self.drive(&mut splice),
                 Err(ends) => ends,
             },
+            Framing::EndedBy(_) if fast => match tee(input, stdout) {
+                Ok((source, sink)) => return self.copy(source, sink),
+                Err(ends) => ends,
+            },
             Framing::EndedBy(_) => (input, stdout),
         };
+        self.copy(Descriptor(source), Descriptor(sink))
+    }
+
+    fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
         let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
         let most = if self.look.looks_inside() { LARGEST } else { size };
         let buffer = Buffer::new(self.framing, size).growing(most);
-        let flow = Copying::new(Descriptor(source), Descriptor(sink), buffer, &self.report.meter);
+        let flow = Copying::new(source, sink, buffer, &self.report.meter);
         self.drive(&mut flow.looked_into(self.look.clone()))
     }
 
