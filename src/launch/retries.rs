@@ -32,6 +32,9 @@ pub(super) struct Retries {
 /// Pauses that are over are forgotten when there are so many.
 const MANY_PAUSES: usize = 10_000;
 
+/// So many others go before each unit that an earlier run has left over: those of them that always fail take few calls then.
+const LEFT_OVER: u32 = 32;
+
 /// If so many wait that an earlier run has left over, no more are sought.
 const MANY_LEFT_OVER: usize = 64;
 
@@ -231,15 +234,19 @@ impl Retries {
 
     /// Behind how many others of `key` a unit waits that is tried again, even if they are younger.
     pub(super) fn behind(&self, key: &Key, history: History) -> usize {
-        let Some(pause) = self.pauses.get(key) else { return 0 };
-        if history.is_suspect { (ENOUGH * pause.suspects) as usize } else { 0 }
+        let suspects = self.pauses.get(key).map_or(0, |pause| pause.suspects);
+        match history.is_suspect {
+            true if history.is_left_over() => (LEFT_OVER * suspects) as usize,
+            true => (ENOUGH * suspects) as usize,
+            false => 0,
+        }
     }
 
     /// Whether more new units should be known than so many, for others to wait behind them: for those that do, and `more`.
     /// `has_left_over`: the next one is another of these.
     pub(super) fn wants_new(&self, new: u64, more: usize, has_left_over: bool) -> bool {
         let suspects = self.suspects.unwrap_or(0) as usize + more;
-        let wanted = if suspects > 0 || self.suspects.is_some() { ENOUGH as usize * (suspects + 1) } else { 0 };
+        let wanted = if suspects > 0 || self.suspects.is_some() { LEFT_OVER as usize * (suspects + 1) } else { 0 };
         new < wanted as u64 || has_left_over && suspects < MANY_LEFT_OVER
     }
 

@@ -74,6 +74,8 @@ struct State {
     calls: Vec<Call>,
     served: Vec<Call>,
     refused: usize,
+    /// Calls for bad units that were not refused.
+    bad: usize,
     outages: usize,
     silent_until: Instant,
     /// Its limit is a token bucket of 5: when it will be full (the generic cell rate algorithm).
@@ -85,7 +87,7 @@ impl Site {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (calls, served, now) = (Vec::new(), Vec::new(), Instant::now());
-        let state = State { calls, served, refused: 0, outages: 0, silent_until: now, full_at: now };
+        let state = State { calls, served, refused: 0, bad: 0, outages: 0, silent_until: now, full_at: now };
         let site = Arc::new(Site { night, state: Mutex::new(state) });
         let serving = Arc::clone(&site);
         thread::spawn(move || serving.listen(listener, port));
@@ -155,6 +157,8 @@ impl Site {
             let status = fate(call.1);
             if status == 200 {
                 state.served.push(call);
+            } else {
+                state.bad += 1;
             }
             (status, String::new(), format!("begin {0}\nend {0}\n", call.1))
         } else {
@@ -359,9 +363,10 @@ fn spend(night: Night) -> f64 {
     check_log(&runs, folder.path(), &state.calls);
     let (ratio, refused) = (took.as_secs_f64() / night.ideal().as_secs_f64(), state.refused);
     println!(
-        "{} of {} units done, {doubled} served twice, {refused} calls refused, {} outages; {took:.1?}, {ratio:.2} × the ideal",
+        "{} of {} units done, {doubled} served twice, {refused} calls refused, {} for bad units; {} outages; {took:.1?}, {ratio:.2} × the ideal",
         good.len(),
         night.units,
+        state.bad,
         state.outages
     );
     assert_eq!(state.outages, OUTAGES);

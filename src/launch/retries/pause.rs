@@ -58,6 +58,11 @@ impl History {
         History { told: 1, told_at: now, first_told: now, is_suspect: true, assumed: 1, ..History::default() }
     }
 
+    /// Whether an earlier run has left it over, and this one has not tried it.
+    pub(super) fn is_left_over(self) -> bool {
+        self.assumed > 0 && !self.was_told()
+    }
+
     /// Whether it was told to wait.
     pub(crate) fn was_told(self) -> bool {
         self.told + self.alone > self.assumed

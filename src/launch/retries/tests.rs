@@ -598,8 +598,8 @@ fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
         Retries::new(RetryPolicy { learns: true, interval: Duration::from_millis(100), ..policy(attempts) });
     let mut unit = retries.left_over(&None, 0);
     assert_eq!(
-        (retries.behind(&None, unit), retries.wants_new(15, 0, false), retries.wants_new(16, 0, false)),
-        (8, true, false)
+        (retries.behind(&None, unit), retries.wants_new(63, 0, false), retries.wants_new(64, 0, false)),
+        (32, true, false)
     );
     let (mut pauses, mut is_slowed, mut answers) = (false, false, 0);
     for number in 1.. {

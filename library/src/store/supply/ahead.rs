@@ -115,7 +115,7 @@ impl Supply {
             None if !is_first => return Ok(When::After(MILLISECOND)),
             at => at.unwrap_or(now).max(now),
         };
-        let soon = self.soon(of, at);
+        let soon = self.soon(at);
         Ok(match at - now {
             // Behind others of its key the time is a guess. Their answer tells.
             wait if wait > soon && !is_first => When::After(MILLISECOND),
@@ -147,10 +147,13 @@ impl Supply {
         Ok(is_busy().then(when))
     }
 
-    /// How long before its time a unit is asked for: of each key and time by chance, the same whenever that is looked up.
-    fn soon(&self, of: &OfKey, at: Nanos) -> Nanos {
+    /// How long before its time a unit is asked for: by chance, the same whenever that is looked up. It changes more slowly than
+    /// the time itself, so that of two units the one whose time comes first is asked for first.
+    fn soon(&self, at: Nanos) -> Nanos {
         let most = if self.store.is_remote() { SOON_REMOTE } else { SOON };
-        let chance = self.chance.hash_one((&of.name, at)) % most;
+        let (place, passed) = (at / most, at % most);
+        let chance = |place: Nanos| self.chance.hash_one(place) % most;
+        let chance = (chance(place) * (most - passed) + chance(place + 1) * passed) / most;
         // The way there, and as much because the server's clock as known here is behind by the way back, and on average again
         // as much for the answer under way.
         chance.saturating_add(3 * self.store.one_way())
@@ -253,7 +256,7 @@ impl Supply {
         let now = self.clock().now();
         let at = seen(&*self.store, |ledger| ledger.own_time(now, of)).unwrap_or(now);
         // If there is no room for another grant, or key, only the refusal tells.
-        let soon = if at > now { self.soon(of, at) } else { return refusal };
+        let soon = if at > now { self.soon(at) } else { return refusal };
         Refusal::TooLong { wait: (at - now).saturating_sub(soon).max(MILLISECOND) }
     }
 

@@ -81,7 +81,7 @@ fn bad_units_at_the_front_hold_up_no_others() {
     }
 }
 
-/// Each life begins with the units that were refused before, and with some that do not exist. They go behind eight others, as
+/// Each life begins with the units that were refused before, and with some that do not exist. They go behind 32 others each, as
 /// if they had been refused once. When nothing was known of them any more, they slowed all lives after it down, more and more:
 /// 8 times the ideal.
 #[test]
@@ -90,14 +90,22 @@ fn units_that_are_always_refused_slow_down_no_later_run() {
     assert!(came[5].took < 1.5, "{came:?}");
 }
 
-/// As in `tests/program/night.rs`. An eighth of the ideal are calls for bad units, and as much are pauses of a second where a
-/// thirtieth would do. Without [`Retries::left_over`] it is 1.9.
+/// As in `tests/program/night.rs`. The usual one is 1.16; without [`Retries::left_over`] it was 1.9, and with units left over
+/// that went behind eight others each, 1.3.
 #[test]
 fn a_night_with_restarts_and_outages_takes_little_longer_than_the_ideal() {
     let came = runs(NIGHT);
-    assert!(came[5].took < 1.45, "{came:?}");
+    assert!(came[5].took < 1.3, "{came:?}");
 }
 
 const RESTARTS: Row = Row { units: 2500, bad: 8, spread: Some(300), restarts: 20, takes: 20 * MILLISECOND, ..USUAL };
 
 const NIGHT: Row = Row { units: 5000, bad: 17, takes: 15 * MILLISECOND, is_night: true, ..RESTARTS };
+
+#[test]
+#[ignore = "temporary"]
+fn many_nights() {
+    let mut came: Vec<Came> = (0..61).map(|_| Run::new(NIGHT, fastrand::u64(..)).run()).collect();
+    came.sort_by(|a, b| a.took.total_cmp(&b.took));
+    println!("NIGHT {:.3} {:.3} {:.3} refused {:.4}", came[6].took, came[30].took, came[54].took, came[30].refused);
+}
