@@ -543,6 +543,12 @@ impl Ledger {
         self.number
     }
 
+    /// The number of the latest grant, if there was none of late.
+    pub(crate) fn latest_of_old(&self, now: Nanos) -> Option<u64> {
+        let is_old = self.counts.granted == 0 || self.all.at.saturating_add(LOOK) < now;
+        Some(self.number).filter(|_| is_old)
+    }
+
     /// Whether a grant of this key was taken back when a server refused something.
     pub(crate) fn is_outdated_of_key(&self, name: &[u8], number: u64, at: Nanos) -> bool {
         self.keys.as_ref().is_some_and(|keys| keys.is_outdated(name, number, at))

@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering;
 const TURN: Nanos = 25 * MILLISECOND;
 
 /// A unit is asked for before the limits of its key conform: at a random time within this, so that all who share a bucket
-/// have the same chance. On a server it is longer than the answers take of those far away.
+/// have the same chance. On a server that others use it is longer than the answers take of those far away. But who asks first
+/// is also granted first at the limits of all, so a process that is alone asks late, and its units keep their order.
 const SOON: Nanos = 5 * MILLISECOND;
 const SOON_REMOTE: Nanos = 250 * MILLISECOND;
 
@@ -115,7 +116,7 @@ impl Supply {
             None if !is_first => return Ok(When::After(MILLISECOND)),
             at => at.unwrap_or(now).max(now),
         };
-        let soon = self.soon(at);
+        let soon = self.soon(at, self.leased().ahead.others_until);
         Ok(match at - now {
             // Behind others of its key the time is a guess. Their answer tells.
             wait if wait > soon && !is_first => When::After(MILLISECOND),
@@ -149,8 +150,10 @@ impl Supply {
 
     /// How long before its time a unit is asked for: by chance, the same whenever that is looked up. It changes more slowly than
     /// the time itself, so that of two units the one whose time comes first is asked for first.
-    fn soon(&self, at: Nanos) -> Nanos {
-        let most = if self.store.is_remote() { SOON_REMOTE } else { SOON };
+    /// `others_until`: until when others are expected to use the bucket.
+    fn soon(&self, at: Nanos, others_until: Nanos) -> Nanos {
+        let has_others = self.store.is_remote() && self.clock().now() < others_until;
+        let most = if has_others { SOON_REMOTE } else { SOON };
         let (place, passed) = (at / most, at % most);
         let chance = |place: Nanos| self.chance.hash_one(place) % most;
         let chance = (chance(place) * (most - passed) + chance(place + 1) * passed) / most;
@@ -171,6 +174,9 @@ impl Supply {
         }
         let now = self.clock().now();
         let is_open = self.settles.load(Ordering::Relaxed);
+        if leased.ahead.latest.is_none() {
+            leased.ahead.latest = seen(&*self.store, |ledger| ledger.latest_of_old(now));
+        }
         // What is granted for a time before its answer arrives would be late.
         let one_way = self.store.one_way();
         let from = if one_way > MILLISECOND { now.saturating_add(2 * one_way + one_way / 4) } else { 0 };
@@ -237,7 +243,7 @@ impl Supply {
                     leased.count(&take.costs);
                     leased.ahead.granted.insert((grant.at, ticket), (grant, take));
                 }
-                Err(refusal) => refused.push((ticket, self.until_asked(refusal, &take))),
+                Err(refusal) => refused.push((ticket, self.until_asked(refusal, &take, leased.ahead.others_until))),
             }
         }
         leased.ahead.looked = leased.ahead.looked.max(leased.asked);
@@ -251,12 +257,12 @@ impl Supply {
     }
 
     /// A refusal whose wait is that until the unit should be asked for again.
-    fn until_asked(&self, refusal: Refusal, take: &Take) -> Refusal {
+    fn until_asked(&self, refusal: Refusal, take: &Take, others_until: Nanos) -> Refusal {
         let (Refusal::TooLong { wait: 1.. }, Some(of)) = (refusal, &take.key) else { return refusal };
         let now = self.clock().now();
         let at = seen(&*self.store, |ledger| ledger.own_time(now, of)).unwrap_or(now);
         // If there is no room for another grant, or key, only the refusal tells.
-        let soon = if at > now { self.soon(at) } else { return refusal };
+        let soon = if at > now { self.soon(at, others_until) } else { return refusal };
         Refusal::TooLong { wait: (at - now).saturating_sub(soon).max(MILLISECOND) }
     }
 
