@@ -173,8 +173,33 @@ impl Bench {
                 time / 9.8
             );
         }
+        self.without_burst(&nginx);
         missing.extend(self.twenty_servers(&nginx));
         missing
+    }
+
+    /// At the very rate that a server allows without a burst: of two calls, the second arrives a little too soon now and then.
+    fn without_burst(&self, nginx: &Nginx) {
+        let (url, units) = (nginx.url(), self.numbers(300));
+        let ask = format!("curl -fsS -D \"$THROTTLE_REPLY\" -o /dev/null {url}none/\"$1\"");
+        for rate in [20, 40] {
+            let command = format!("{THROTTLE} --summary=json -r {rate}/s -b 1 --attempts 5 -c '{ask}' 2>&1");
+            for _ in 0..self.runs.min(3) {
+                std::thread::sleep(REST);
+                let begun = Instant::now();
+                let summary = shell(&command, &units);
+                let time = begun.elapsed().as_secs_f64();
+                let field = |name: &str| {
+                    Some(summary.split(&format!("\"{name}\":")).nth(1)?.split([',', '}']).next()?.to_owned())
+                };
+                println!(
+                    "| 300 curls to nginx, 20/s and none at once, told {rate}/s | throttle | {} ok, {} refused, {time:.2} s | {:.3}× the ideal |",
+                    field("ok").unwrap_or_default(),
+                    field("told_to_wait").unwrap_or_default(),
+                    time / 14.95
+                );
+            }
+        }
     }
 
     /// Twenty server names, each of which answers five requests a second and five more at once.

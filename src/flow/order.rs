@@ -69,6 +69,9 @@ impl<T> Order<T> {
             now,
             heads: Heads::default(),
             gone: 0,
+            away: 0,
+            is_shared: rules.is_shared,
+            latest: None,
         }
     }
 
@@ -185,7 +188,9 @@ impl<T> Order<T> {
 
     fn go(&mut self, at: Nanos) -> Next<T> {
         let (counted, counts_jobs) = (self.now, self.jobs.is_some());
+        self.away += usize::from(self.is_shared);
         let gone = self.heads.first().and_then(|(start, age, key)| {
+            self.latest = Some((key, age, self.heads.tags()));
             let unit = self.take_out(key, age, |order, unit| {
                 let times = [at, unit.arrived, at, counted];
                 let (each, thin) = order.keys.table.state_mut(key);
@@ -225,12 +230,25 @@ impl<T> Order<T> {
         });
     }
 
+    /// So many that have left wait for the answer of a shared bucket, or for their time. Which units are ready when they really
+    /// leave decides about turns, not which were when the bucket was asked.
+    pub fn set_away(&mut self, now: Nanos, units: usize) {
+        self.advance(now);
+        if units < self.away {
+            self.close(self.now);
+        }
+        self.away = units;
+    }
+
     /// A unit that has just left did not start: it waits again, and nothing of its key leaves before `until`. The limits count
     /// what it was charged: only where others keep them.
     ///
     /// # Errors
     /// As for [`add`](Self::add).
     pub fn put_back(&mut self, now: Nanos, key: KeyId, unit: Unit<T>, until: Nanos) -> Result<(), Unit<T>> {
+        if let Some((.., tags)) = self.latest.filter(|(latest, age, _)| (*latest, *age) == (key, unit.age)) {
+            self.heads.restore(tags);
+        }
         let length = self.lengths.time_for(&unit.costs).max(1);
         let busy = self.keys.busy(key);
         busy.finish = busy.finish.saturating_sub(length);

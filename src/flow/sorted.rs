@@ -216,6 +216,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                 let waited = self.clock.now().saturating_sub(unit.arrived);
                 self.ticket += 1;
                 self.asked.insert(self.ticket, (key, unit));
+                self.order.get_mut().set_away(self.clock.now(), self.asked.len());
                 Price::OfKey { ticket: self.ticket, take, waited }
             }
             Next::Drop(key, _) => {
@@ -230,6 +231,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     fn answer(&mut self, ticket: u64, answer: &Answer<'_>) -> Result<(), FlowError> {
         let Some((key, unit)) = self.asked.remove(&ticket) else { return Ok(()) };
         let (order, now) = (self.order.get_mut(), self.clock.now());
+        order.set_away(now, self.asked.len());
         match answer {
             Answer::Granted(..) => {
                 order.ended(now, key);

@@ -154,11 +154,13 @@ impl Queue {
                 state.ticket += 1;
                 let ticket = state.ticket;
                 state.asked.insert(ticket, (attempt, granted));
+                state.note_away();
                 Price::OfKey { ticket, take, waited }
             }
             (Some(chosen), shared) => {
                 let price = if shared.is_some() { Price::Unknown } else { chosen.0.job.price() };
                 state.chosen = Some(chosen);
+                state.note_away();
                 price
             }
         }
@@ -169,6 +171,7 @@ impl Queue {
     pub(super) fn granted(&self, ticket: u64, refused: Option<Outcome>) {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let Some((attempt, granted)) = state.asked.remove(&ticket) else { return };
+        state.note_away();
         if let Some(Outcome::KeyFailed(most)) = refused {
             state.end_key(&attempt.job.key, granted.key, most);
         }
@@ -183,6 +186,7 @@ impl Queue {
     pub(super) fn put_back(&self, ticket: u64, wait: Nanos) {
         let (mut state, now) = (self.lock(), SystemClock.now());
         if let Some((attempt, granted)) = state.asked.remove(&ticket) {
+            state.note_away();
             state.put_back(now, attempt, granted, now.saturating_add(wait));
         }
     }
@@ -462,6 +466,11 @@ impl State {
     /// Why nothing of this key is tried any more, if that is so.
     fn gone_outcome(&self, key: &Key) -> Option<Outcome> {
         self.gone.get(key).map(|failed| failed.map_or(Outcome::SentAway, Outcome::KeyFailed))
+    }
+
+    /// Tells the order how many wait for an answer of a shared bucket.
+    fn note_away(&mut self) {
+        self.order.set_away(SystemClock.now(), self.asked.len());
     }
 
     /// An attempt that was chosen waits again, and nothing of its key starts before `until`.

@@ -481,15 +481,15 @@ mod trouble {
         let () = redis.tell(&["DEL", "throttle:mine"]);
         let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["is not a bucket: the key"]);
-        for version in ["9", "11"] {
+        for version in ["10", "12"] {
             let () = redis.tell(&["HSET", "throttle:mine", "v", version]);
             let words = [
-                &format!("has format {version}, and this throttle knows format 10")[..],
+                &format!("has format {version}, and this throttle knows format 11")[..],
                 "redis-cli DEL 'throttle:mine'",
             ];
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &words);
         }
-        for damage in [&["v", "10"][..], &["10", "x"], &["10", &"nonsense".repeat(7)]] {
+        for damage in [&["v", "11"][..], &["11", "x"], &["11", &"nonsense".repeat(7)]] {
             let () = redis.tell(&[&["HSET", "throttle:mine"], damage].concat());
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
         }

@@ -6,8 +6,9 @@ use crate::support::redis::{Redis, bucket_at, slow_network};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A bucket, wherever it is.
@@ -647,4 +648,60 @@ fn commands_that_may_all_start_now_do_so_without_a_rest() {
         };
         is_right_once(measure, |(shared, alone)| *shared < *alone * 5 / 4 + Duration::from_millis(30));
     });
+}
+
+/// Law 4. A process that is alone used to ask for the second unit of `a` up to a quarter of a second before its key was ready, and
+/// that took the place of `b` at the limits of all.
+#[test]
+fn a_unit_whose_key_is_ready_leaves_before_one_whose_key_is_not() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let leaves = |number: usize| {
+        let bucket = Bucket { address: redis.bucket(&format!("ready-{number}")), _folder: None };
+        loop {
+            bucket.set(&["2/s,burst=1,per=f1", "4/s,burst=1"]);
+            let mut command = bucket.command(&["-q"]);
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let (mut input, mut lines) =
+                (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()).lines());
+            input.write_all(b"a 1\na 2\n").unwrap();
+            assert_eq!(lines.next().unwrap().unwrap(), "a 1");
+            let begun = Instant::now();
+            std::thread::sleep(Duration::from_millis(380));
+            input.write_all(b"b 1\n").unwrap();
+            let is_in_time = begun.elapsed() < Duration::from_millis(450);
+            drop(input);
+            let rest: Vec<String> = lines.map(Result::unwrap).collect();
+            assert!(child.wait().unwrap().success());
+            if is_in_time {
+                return rest;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let leaves = &leaves;
+        let streams: Vec<_> = (0..8).map(|number| scope.spawn(move || leaves(number))).collect();
+        for stream in streams {
+            assert_eq!(stream.join().unwrap(), ["b 1", "a 2"]);
+        }
+    });
+}
+
+/// Law 4. Units that were chosen and put back, since their keys were not ready, used to move the turns of all others on; and turns
+/// began anew if no other unit was ready when the bucket was asked, and not when the unit left.
+#[test]
+fn a_process_that_is_alone_keeps_the_order_of_limits_of_its_own() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let bucket = Bucket { address: redis.bucket("alone"), _folder: None };
+    let limits = ["1/160ms,window,slack=3ms,per=f1", "21/s,initial=1", "4/430ms,burst=2,cost=f2"];
+    let units = b"k2 0 a\nk0 0 b\nk1 0 c\nk0 2 d\nk3 0 e\nk1 1 f\nk1 2 g\nk2 1 h\nk3 2 i\nk0 1 j\n";
+    let flags = limits.iter().flat_map(|limit| ["-r", limit]);
+    for command in [&[][..], &["-u", "-j", "0", "--", "echo"]] {
+        let args: Vec<&str> = ["-q"].into_iter().chain(command.iter().copied()).collect();
+        let alone: Vec<&str> = flags.clone().chain(args.iter().copied()).collect();
+        let measure = || {
+            bucket.set(&limits);
+            [bucket.command(&args), throttle(&alone)].map(|command| text(&feed(command, units).stdout))
+        };
+        is_right_once(measure, |[shared, alone]| shared == alone);
+    }
 }

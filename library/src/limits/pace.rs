@@ -10,8 +10,6 @@
 //! If none of these is refused, that is the pace to go on from. If two are at each, the server refuses at any pace: the old
 //! one is restored, and for a while refusals slow down nothing.
 //!
-//! If the pauses take much of the time, the pace returns only to a little less than the one that was refused.
-//!
 //! A unit that is refused twice, and then again while others are served, is refused at any pace: what its first refusal slowed
 //! down is taken back.
 //!
@@ -31,9 +29,6 @@ const HOLD: u32 = 40;
 /// It is also held for so many times as long as the pauses took.
 const HOLD_TIMES: Nanos = 10;
 
-/// If the pauses take more than one of so many parts of the time, the pace returns to less than the one that was refused.
-const COSTLY: Nanos = 8;
-
 /// Refusals follow each other closely if fewer succeeded in between.
 const CLOSE: u32 = RETURN + HOLD;
 
@@ -45,7 +40,7 @@ const DOUBTED: u32 = 8;
 const TRIAL: u32 = 20;
 
 /// For so many successes after that, refusals that do not depend on the pace slow down nothing.
-const IMMUNE: u32 = 100;
+const IMMUNE: u32 = 200;
 
 /// One that starts, see [`Pace::start`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,8 +136,6 @@ struct Streak {
     doubted: u32,
     /// Whether a unit was served after it was refused: then none of them is taken back.
     is_confirmed: bool,
-    /// Whether the pauses took much of the time before the latest one.
-    is_costly: bool,
     /// The latest one that was refused, and the interval before that.
     latest: Start,
     refused: Nanos,
@@ -335,8 +328,7 @@ impl Pace {
 
     /// The first refusal after some were allowed.
     fn slow_down(&mut self, start: Start) {
-        let passed = start.at.saturating_sub(self.resumes);
-        let is_costly = std::mem::take(&mut self.paused).saturating_mul(COSTLY) > passed;
+        self.paused = 0;
         let is_close = self.served < CLOSE;
         self.served = 0;
         self.streak.iter_mut().for_each(|streak| streak.allowed = streak.allowed.saturating_add(start.index));
@@ -370,14 +362,13 @@ impl Pace {
             refusals: 0,
             doubted: 0,
             is_confirmed: false,
-            is_costly,
             latest: start,
             refused,
             allowed: 0,
         };
         let close = self.streak.take().filter(|_| is_close);
         let doubted = close.as_ref().map_or(1, |streak| streak.doubted.saturating_add(1));
-        self.streak = Some(Streak { doubted, is_costly, latest: start, refused, ..close.unwrap_or(new) });
+        self.streak = Some(Streak { doubted, latest: start, refused, ..close.unwrap_or(new) });
         if doubted >= DOUBTED {
             self.believe();
         }
@@ -386,7 +377,7 @@ impl Pace {
     /// The latest refusals depend on the pace. After some in a row it finds out whether they really do.
     fn believe(&mut self) {
         let Some(streak) = self.streak.as_mut().filter(|streak| streak.doubted > 0) else { return };
-        self.refused = if streak.is_costly { slower(streak.refused, 20, 19) } else { streak.refused };
+        self.refused = streak.refused;
         streak.refusals = streak.refusals.saturating_add(std::mem::take(&mut streak.doubted));
         if streak.allowed < 10 {
             return;

@@ -124,6 +124,16 @@ impl Heads {
         self.ready.first().copied()
     }
 
+    /// What changes if a unit is served.
+    pub(super) fn tags(&self) -> [Tag; 2] {
+        [self.time, self.last]
+    }
+
+    /// The unit for which these were the [tags](Self::tags) was not served.
+    pub(super) fn restore(&mut self, [time, last]: [Tag; 2]) {
+        (self.time, self.last) = (time, last);
+    }
+
     /// A unit with this start tag and this length is served. Returns its finish tag.
     pub(super) fn go(&mut self, start: Tag, length: Tag) -> Tag {
         let finish = start.saturating_add(length);

@@ -1,6 +1,6 @@
 //! The units that wait, and how the first unit of each key gets its place.
 
-use super::heads::{Head, Heads};
+use super::heads::{Head, Heads, Tag};
 use super::in_use::{Busy, InUse};
 use super::keyed::KeyId;
 use super::unit::Unit;
@@ -27,6 +27,11 @@ pub struct Order<T> {
     pub(super) heads: Heads,
     /// How many units have left that had waited.
     pub(super) gone: u64,
+    /// How many of these have no answer of the shared bucket that keeps the limits, if one does.
+    pub(super) away: usize,
+    pub(super) is_shared: bool,
+    /// The latest of these, its age, and the tags before it left.
+    pub(super) latest: Option<(KeyId, u64, [Tag; 2])>,
 }
 
 /// What the calls have in common.
@@ -161,6 +166,9 @@ impl<T> Order<T> {
     }
 
     pub(super) fn rest(&mut self) {
+        if self.away > 0 {
+            return;
+        }
         let came = |key| self.keys.get(key).and_then(|busy| busy.units.front()).map_or(0, |unit| unit.arrived);
         self.heads.rest(came);
     }

@@ -210,7 +210,9 @@ impl Pause {
         let is_probe = may_probe && self.probes + 1 < most;
         self.probes = if is_probe { self.probes + 1 } else { 0 };
         if !is_known && !is_probe {
-            self.incidents = if serves_nothing { self.incidents.saturating_add(1) } else { 1 };
+            // A time that is named, such as 0, was too short only if one that has waited for it is refused again.
+            let is_one = asked.is_none() || history.was_told();
+            self.incidents = if serves_nothing { self.incidents.saturating_add(u32::from(is_one)).max(1) } else { 1 };
         }
         let wait = match asked {
             None if is_probe => 0,

@@ -618,7 +618,7 @@ fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
             break;
         }
     }
-    assert!(!retries.wants_new(8, 0, false), "it waits no more");
+    assert!(!retries.wants_new(32, 0, false), "it waits no more");
     (pauses, is_slowed, answers)
 }
 

@@ -1,6 +1,7 @@
 //! An nginx of our own, which answers fifty requests a second and ten more at once, and 503 to all others.
 //! Each server name that ends in `.test` gets five a second for itself, and five more at once.
-//! Below `503/` and `429/` it answers ten a second, and that status to others.
+//! Below `503/` and `429/` it answers ten a second, and that status to others. Below `none/` it answers twenty a second, and none
+//! more at once.
 
 use std::fs;
 use std::io;
@@ -84,7 +85,7 @@ impl Nginx {
         let request = |line: &str| {
             let mut fields = line.split(' ');
             let (time, status) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-            Some((time, status, fields.next()?.strip_prefix('/')?.parse().ok()?))
+            Some((time, status, fields.next()?.rsplit('/').next()?.parse().ok()?))
         };
         text.lines().filter_map(request).collect()
     }
@@ -119,6 +120,7 @@ http {{
     scgi_temp_path '{at}/scgi';
     limit_req_zone $server_addr zone=one:1m rate=50r/s;
     limit_req_zone $server_addr zone=slow:1m rate=10r/s;
+    limit_req_zone $server_addr zone=none:1m rate=20r/s;
     limit_req_zone $host zone=hosts:1m rate=5r/s;
     server {{
         listen 127.0.0.1:{port};
@@ -139,6 +141,10 @@ http {{
         location /429/ {{
             limit_req zone=slow burst=2 nodelay;
             limit_req_status 429;
+            try_files /index.html =404;
+        }}
+        location /none/ {{
+            limit_req zone=none;
             try_files /index.html =404;
         }}
         location /503/ {{

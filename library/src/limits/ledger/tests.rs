@@ -484,7 +484,7 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 9_658_339_074_705_592_070;
+const RECORDED: u64 = 11_996_595_158_238_929_902;
 
 /// Grants for 0 to 400 ms are given; the third start is refused.
 #[test]

@@ -145,25 +145,6 @@ fn a_trial_begins_at_half_of_the_pace_and_goes_on_at_what_was_served() {
 }
 
 #[test]
-fn a_pace_whose_refusals_cost_much_time_is_not_returned_to() {
-    for (pause, is_costly) in [(20 * MILLISECOND, false), (SECOND, true)] {
-        let mut run = Run::new();
-        let mut refused = 0;
-        for _ in 0..2 {
-            run.served(3, false);
-            let start = run.start();
-            refused = run.pace.learned().unwrap_or(100 * MILLISECOND);
-            run.pace.refused(start, run.now, run.now + pause);
-            run.now += pause;
-        }
-        run.served(1, true);
-        run.served(RETURN, false);
-        let returned = if is_costly { slower(refused, 20, 19) } else { refused };
-        assert_eq!(run.pace.learned(), Some(returned), "{:?}", run.pace);
-    }
-}
-
-#[test]
 fn a_long_time_in_which_nothing_starts_is_not_taken_for_the_pace() {
     let mut run = Run::new();
     run.now += 10 * SECOND;

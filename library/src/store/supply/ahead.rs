@@ -13,10 +13,11 @@ use std::sync::atomic::Ordering;
 const TURN: Nanos = 25 * MILLISECOND;
 
 /// A unit is asked for before the limits of its key conform: at a random time within this, so that all who share a bucket
-/// have the same chance. On a server that others use it is longer than the answers take of those far away. But who asks first
-/// is also granted first at the limits of all, so a process that is alone asks late, and its units keep their order.
+/// have the same chance. On a server it is longer than the answers take of those far away. But who asks first is also granted
+/// first at the limits of all, so a process that is alone asks late: its units keep their order.
 const SOON: Nanos = 5 * MILLISECOND;
 const SOON_REMOTE: Nanos = 250 * MILLISECOND;
+const SOON_ALONE: Nanos = MILLISECOND;
 
 /// When a unit is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,8 +153,11 @@ impl Supply {
     /// the time itself, so that of two units the one whose time comes first is asked for first.
     /// `others_until`: until when others are expected to use the bucket.
     fn soon(&self, at: Nanos, others_until: Nanos) -> Nanos {
-        let has_others = self.store.is_remote() && self.clock().now() < others_until;
-        let most = if has_others { SOON_REMOTE } else { SOON };
+        let most = match self.store.is_remote() {
+            _ if self.clock().now() >= others_until => SOON_ALONE,
+            true => SOON_REMOTE,
+            false => SOON,
+        };
         let (place, passed) = (at / most, at % most);
         let chance = |place: Nanos| self.chance.hash_one(place) % most;
         let chance = (chance(place) * (most - passed) + chance(place + 1) * passed) / most;

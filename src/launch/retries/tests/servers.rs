@@ -751,6 +751,14 @@ fn refusals_that_do_not_depend_on_the_pace_do_not_slow_a_run_down_without_end() 
     }
 }
 
+/// It names 0 seconds, and answers much later than it refuses. Eleven refusals in the first tenth of a second used to add up to a
+/// pause of 50 s: 3 to 20 times the ideal.
+#[test]
+fn a_server_that_says_try_again_at_once_is_asked_again_soon() {
+    let came = usual(Row { kind: Kind::Jobs(4), takes: 200 * MILLISECOND, says: Says::Right, units: 300, ..USUAL });
+    assert!(came.took < 2.0, "{came:?}");
+}
+
 #[test]
 fn a_limit_that_changes_is_found_out() {
     for change in [Change::Half, Change::Double] {

@@ -101,11 +101,3 @@ fn a_night_with_restarts_and_outages_takes_little_longer_than_the_ideal() {
 const RESTARTS: Row = Row { units: 2500, bad: 8, spread: Some(300), restarts: 20, takes: 20 * MILLISECOND, ..USUAL };
 
 const NIGHT: Row = Row { units: 5000, bad: 17, takes: 15 * MILLISECOND, is_night: true, ..RESTARTS };
-
-#[test]
-#[ignore = "temporary"]
-fn many_nights() {
-    let mut came: Vec<Came> = (0..61).map(|_| Run::new(NIGHT, fastrand::u64(..)).run()).collect();
-    came.sort_by(|a, b| a.took.total_cmp(&b.took));
-    println!("NIGHT {:.3} {:.3} {:.3} refused {:.4}", came[6].took, came[30].took, came[54].took, came[30].refused);
-}
