@@ -19,7 +19,8 @@ together start one after another, so each is given the time that it and those be
 
 In several processes the order is open. No limit is exceeded by what left since the first unit came, nor in any time (5 ms
 are left for late wake-ups); at most `jobs` commands run at once; and the last unit leaves within 5 ms and 3 % of the model's
-time. The order decides how well several limits are used, so that is the longest of several orders. With `jobs=` the time is
+time. The order decides how well several limits are used, so that is the longest of several orders; or each unit leaves within 5 ms
+of its time in the order in which they left, and that is one that the rules allow (`is_in_time`). With `jobs=` the time is
 not judged: nothing says how soon another process learns that a command has ended. One process that uses a bucket has 5 ms
 more for that.
 
@@ -257,7 +258,7 @@ def is_in_time(case, came, left):
 
 def judge_total(case, run, left, verdict):
     """Several processes: nothing is exceeded, and all is used."""
-    came = {age: before for age, (before, _) in run.written.items()}
+    written = came = {age: before for age, (before, _) in run.written.items()}
     start = min(came.values())
     for limit, line in counted(case, left):
         used = largest = 0
@@ -277,7 +278,7 @@ def judge_total(case, run, left, verdict):
     if case.lasts:
         return
     verdict.used, verdict.lateness = longest / total, max(0, total - longest)
-    if total > longest * Fraction(103, 100) + LATE and not is_in_time(case, {age: before for age, (before, _) in run.written.items()}, left):
+    if total > longest * Fraction(103, 100) + LATE and not is_in_time(case, written, left):
         verdict.late.append(f"{total / MS:.0f} ms instead of {float(longest) / MS:.0f}")
 
 
