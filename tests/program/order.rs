@@ -432,3 +432,55 @@ fn all_waiting_units_come_out_in_the_order_of_their_age() {
     assert_eq!((order.len(), order.memory(), order.keys_waiting()), (0, 0, 0));
     assert_eq!(order.next(9 * SECOND), Next::Empty);
 }
+
+/// The unit that goes now, and its key.
+fn goes(order: &mut Order<()>, now: Nanos) -> (KeyId, Unit<()>) {
+    match order.next(now) {
+        Next::Go(key, unit, _) => (key, unit),
+        other => panic!("{other:?} at {now}"),
+    }
+}
+
+/// Law 4, where a bucket keeps the limits: the unit of `a` leaves 100 ms after it was asked for, when others are ready. Turns do not
+/// begin anew because none was when the bucket was asked.
+#[test]
+fn a_unit_that_waits_for_its_grant_leaves_the_turns_of_others_as_they_are() {
+    let all = policy(&["10/s,burst=1"]);
+    let rules = Rules { all: &[(&all, 0)], jobs: Some(NonZeroU32::MAX), is_shared: true, ..Rules::default() };
+    let mut order = Order::new(&rules, 0);
+    let a = order.add(0, Some(b"a"), unit(1, 0, 2)).unwrap();
+    order.add(0, Some(b"a"), unit(2, 0, 1)).unwrap();
+    let b = order.add(0, Some(b"b"), unit(3, 0, 1)).unwrap();
+    order.not_before(0, b, 60 * MS);
+    assert_eq!(goes(&mut order, 0).1.age, 1);
+    order.set_away(0, 1);
+    order.not_before(0, a, 50 * MS);
+    assert_eq!(order.ready_at(0), Some(50 * MS));
+    order.set_away(100 * MS, 0);
+    assert_eq!(goes(&mut order, 100 * MS).1.age, 3, "b has had nothing");
+}
+
+/// As if it had not been chosen: the virtual time is as before.
+#[test]
+fn a_unit_that_is_put_back_leaves_the_turns_of_others_as_they_were() {
+    let all = policy(&["10/s,burst=1"]);
+    let rules = Rules { all: &[(&all, 0)], jobs: Some(NonZeroU32::MAX), is_shared: true, ..Rules::default() };
+    let mut order = Order::new(&rules, 0);
+    for (age, key, cost) in [(0, b"d", 1), (1, b"a", 2), (2, b"b", 1), (3, b"a", 2), (4, b"b", 1)] {
+        order.add(0, Some(key), unit(age, 0, cost)).unwrap();
+    }
+    // `d` waits for its grant all the time; the first of `a` and of `b` leave at once.
+    let left = [1, 1, 1].map(|away| {
+        let (key, unit) = goes(&mut order, 0);
+        order.set_away(0, away);
+        (key, unit.age)
+    });
+    assert_eq!(left.map(|(_, age)| age), [0, 1, 2]);
+    order.not_before(0, left[2].0, 60 * MS);
+    let (a, second) = goes(&mut order, 0);
+    assert_eq!(second.age, 3);
+    order.set_away(0, 1);
+    order.put_back(0, a, second, 70 * MS).unwrap();
+    order.set_away(80 * MS, 0);
+    assert_eq!(goes(&mut order, 80 * MS).1.age, 4, "the unit of b costs less, as its first one did");
+}
