@@ -122,16 +122,37 @@ fn a_loop_of_once_gets_its_share_beside_pipes() {
     });
 }
 
+/// Four streams from one bucket in a file, on a fake clock.
+fn four_streams(limit: &str) -> (tempfile::TempDir, FakeClock, [Supply; 4]) {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(SECOND));
+    let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
+    let streams = [(); 4].map(|()| {
+        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
+        Supply::new(Box::new(File::open_until(Machine::fake(&clock, 1, 0), place, Some(&policy), None).unwrap()))
+    });
+    (folder, clock, streams)
+}
+
+/// The first of four streams is alone when it begins, and used to reserve all of the second window, too.
+#[test]
+fn a_window_that_opens_is_shared_by_all_who_came_while_it_was_used_up() {
+    let (_folder, clock, streams) = four_streams("100/2s,window,slack=0");
+    let (mut next, mut counts) = ([SECOND; 4], [0; 4]);
+    while let Some((who, now)) =
+        next.into_iter().enumerate().min_by_key(|(_, at)| *at).filter(|(_, at)| *at < 5 * SECOND)
+    {
+        clock.set(now);
+        let (run, _) = streams[who].next_run(1000).unwrap();
+        next[who] = run.at;
+        counts[who] += if run.at >= 3 * SECOND { run.units } else { 0 };
+    }
+    assert!(counts.iter().all(|count| (20..=35).contains(count)), "{counts:?}");
+}
+
 /// On a fake clock: how many units each of three streams and a loop of takes gets in 20 s, if the loop needs so long
 /// to ask again.
 fn shares(limit: &str, pause: u64) -> [usize; 4] {
-    let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(SECOND));
-    let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
-    let file = || {
-        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
-        Box::new(File::open_until(Machine::fake(&clock, 1, 0), place, Some(&policy), None).unwrap())
-    };
-    let streams = [(); 4].map(|()| Supply::new(file()));
+    let (_folder, clock, streams) = four_streams(limit);
     let (mut next, mut counts) = ([SECOND; 4], [0; 4]);
     while let Some((who, now)) =
         next.into_iter().enumerate().min_by_key(|(_, at)| *at).filter(|(_, at)| *at < 21 * SECOND)

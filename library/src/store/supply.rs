@@ -413,22 +413,30 @@ impl Supply {
     fn ask(&self, leased: &mut Leased, waiting: u64) -> Ask {
         let (span, served) = (self.store.span(), std::mem::take(&mut leased.served));
         let Some(windows) = leased.lease.rules().only_windows else { return Ask { waiting, span, from: 0, served } };
+        let at_once = |waiting: u64| Ask { waiting, span: if waiting <= FEW { AT_ONCE } else { 0 }, from: 0, served };
+        // Other spans are of a store that is not shared, or whose clock is not the real one.
+        if !(2..=SECOND).contains(&span) {
+            return at_once(waiting);
+        }
         let (turn, now) = (windows.turn(span / 2), self.clock().now());
-        if leased.number.is_none() {
+        let share = windows.share(turn);
+        if leased.asked.saturating_add(turn) < now {
             // If the store does not answer, the request itself says so.
             let _ = self.store.sync();
-            if seen(&*self.store, |ledger| windows.are_used(ledger.limits().available(now))) {
-                leased.shared_until = now.saturating_add(UNKNOWN);
-            }
         }
-        let is_shared = now < leased.shared_until;
-        // Other spans are of a store that is not shared, or whose clock is not the real one.
-        if is_shared && (2..=SECOND).contains(&span) {
+        let (latest, available) = seen(&*self.store, |ledger| (ledger.latest(), ledger.limits().available(now)));
+        match leased.number {
+            None if windows.are_used(available) => leased.shared_until = now.saturating_add(UNKNOWN),
+            Some(ours) if latest > ours => leased.shared_until = now.saturating_add(windows.longest),
+            _ => {}
+        }
+        if now < leased.shared_until {
             let next = (leased.lease.latest() / turn + 1).saturating_mul(turn);
             let from = leased.number.map_or(0, |_| next);
-            return Ask { waiting: waiting.min(windows.share(turn)), span: AT_ONCE, from, served };
+            return Ask { waiting: waiting.min(share), span: AT_ONCE, from, served };
         }
-        Ask { waiting, span: if waiting <= FEW { AT_ONCE } else { 0 }, from: 0, served }
+        // Of a window that is used up only a few are reserved: others may come before it opens.
+        at_once(if available == 0 { waiting.min(share.max(FEW)) } else { waiting })
     }
 }
 

@@ -75,9 +75,14 @@ impl Leased {
     /// Learns from the latest lease whether others take from the bucket, too.
     pub(in crate::store) fn look_for_others(&mut self) {
         let Some(last) = self.lease.number() else { return };
-        if self.number.replace(last).is_some_and(|before| before + 1 != last) {
-            let longest = self.lease.rules().only_windows.map_or(0, |windows| windows.longest);
-            self.shared_until = self.lease.latest().saturating_add(longest);
+        match self.number.replace(last) {
+            Some(before) if before + 1 != last => {
+                let longest = self.lease.rules().only_windows.map_or(0, |windows| windows.longest);
+                self.shared_until = self.lease.latest().saturating_add(longest);
+            }
+            // It is known with the next lease, which may be asked for only when the window opens.
+            None if self.shared_until > 0 => self.shared_until = self.lease.latest().saturating_add(UNKNOWN),
+            _ => {}
         }
     }
 }
