@@ -72,7 +72,8 @@ fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> 
 /// A grant, when it was asked for, the bucket, and how it was asked for.
 pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Take);
 
-/// Takes one from the bucket. A server is asked once, unless the bucket keeps other limits than those that were named.
+/// Takes one from the bucket. A server is asked once, unless the bucket keeps other limits than those that were named, or the
+/// wait is limited: its time is known from its first answer.
 pub(super) fn take_one(once: &Once) -> Result<Taken> {
     let Once { bucket, named, max_wait, .. } = once;
     let (named, max_wait) = (named.as_ref(), *max_wait);
@@ -87,21 +88,17 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
         agree(named, &*opened)?;
         check_kept(Some(bucket), &*opened, |policy| once.take(policy))
     };
-    let (mut take, mut latest, mut is_first) = (due()?, once.latest(opened.clock().now()), opened.is_remote());
+    if max_wait.is_some() && opened.is_remote() {
+        opened.sync()?;
+    }
+    let (mut take, latest) = (due()?, once.latest(opened.clock().now()));
     loop {
         let taken = opened.take_as(Take { latest, ..take.clone() });
-        let is_answered_first = std::mem::take(&mut is_first);
-        if is_answered_first {
-            // The time of a server is known from its first answer: until then every wait was too long.
-            latest = once.latest(opened.clock().now());
-        }
-        let is_soon = |wait| opened.clock().now().saturating_add(wait) <= latest;
         // What a server keeps is known from its answer.
         let found = due();
         let is_as_asked = found.as_ref().is_ok_and(|due| *due == take);
         match taken {
             Err(StoreError::Refused(Refusal::Busy)) if is_as_asked => wait_for_room(&*opened, &take, latest)?,
-            Err(StoreError::Refused(Refusal::TooLong { wait })) if is_answered_first && is_soon(wait) => {}
             Ok((grant, asked)) if is_as_asked => return Ok((grant, asked, opened, take)),
             Err(error) if is_as_asked => return Err(error.into()),
             Ok((grant, _)) => opened.give_back(&grant, &take)?,

@@ -319,6 +319,8 @@ struct Reading {
     ended: u64,
     open: u64,
     last: u8,
+    /// Whether the one that has not ended holds a NUL.
+    has_nul: bool,
 }
 
 impl Reading {
@@ -329,9 +331,10 @@ impl Reading {
             self.hash.update(&bytes[..end]);
             self.known.push(std::mem::take(&mut self.hash).into());
             self.ended += self.open + end as u64 + 1;
-            self.open = 0;
+            (self.open, self.has_nul) = (0, false);
             bytes = &bytes[end + 1..];
         }
+        self.has_nul |= memchr::memchr(0, bytes).is_some();
         self.hash.update(bytes);
         self.open += bytes.len() as u64;
     }
@@ -352,6 +355,7 @@ impl Reading {
             (b'\n', 0) if self.ended > 0 => None,
             (b'\n', 0) => Some("its records end with newline: leave out -0"),
             (b'\n', _) => Some("its records end with newline: leave out -d"),
+            _ if self.has_nul => Some("its end holds NUL bytes: it is no list of done units"),
             _ if self.ended > 0 => None,
             _ => Some("no record in it has an end: it is no list of done units, or has another delimiter (-0, -d)"),
         }

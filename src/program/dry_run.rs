@@ -20,7 +20,7 @@ use throttle::flow::order::NO_KEY;
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, Sink, Sorted, Sorting, Source};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
-use throttle_limits::clock::{self, Clock, FakeClock, Nanos, SECOND};
+use throttle_limits::clock::{self, Clock, FakeClock, Nanos, SECOND, in_nanos};
 use throttle_limits::limits::Policy;
 use throttle_limits::store::{Memory, Store, StoreError, Supply, View};
 
@@ -41,7 +41,8 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
     let policy = buckets::policy(limits, |policy| launch.check(policy))?;
     let sorting = sorted(limits, &policy, launch.stream())?;
     let plan = Plan::new(limits, policy, sorting);
-    ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)
+    let until = flags.again.stop_after.map_or(Nanos::MAX, in_nanos);
+    ended(plan.commands(commands, opened.source, known.transpose()?, until), &opened.name)
 }
 
 /// Shows which units would leave, and when.
@@ -103,12 +104,23 @@ impl Plan {
         Plan { policy, found, look, clock, began, meter, sorting, keys }
     }
 
-    fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
+    /// Shows those that would start `until` then.
+    fn commands(
+        &self,
+        commands: &Commands,
+        source: impl Source,
+        known: Option<Known>,
+        until: Nanos,
+    ) -> Result<(), PumpError> {
         let (Commands { template, shape, .. }, room) = (commands, room_for_words());
         let (names, on_terminal) = (Names::new(commands, u64::MAX), io::stdout().is_terminal());
-        let (mut count, mut failed) = (0, 0);
+        let (mut count, mut failed, is_stopped) = (0, 0, Cell::new(false));
         let show = |job: &Job, refused: Option<Outcome>| {
             let (mut out, time) = (io::stdout(), self.now());
+            if time > until {
+                is_stopped.set(true);
+                return Err(io::Error::other("--stop-after"));
+            }
             if let Some(outcome) = refused.or_else(|| cannot_run(template, job, room)) {
                 failed += 1;
                 let lines = names.each(job, &failure::unfit(job, &outcome));
@@ -126,7 +138,10 @@ impl Plan {
             (RefCell::new(sorting.begin(clock.now())), clock, sorting.ahead)
         });
         let mut flow = Preview { batches: launch::batches(commands, source, known, self.look.clone()), show, by_key };
-        self.pump(&mut flow)?;
+        match self.pump(&mut flow) {
+            Err(PumpError::Flow(FlowError::Write(_))) if is_stopped.get() => self.clock.set(self.began.get() + until),
+            result => result?,
+        }
         let (skipped, done_before) = (flow.batches.skipped(), flow.batches.done_before());
         drop(flow);
         let more = nonzero([
@@ -198,6 +213,8 @@ impl Plan {
         let of_each = self.sorting.iter().flat_map(|sorting| sorting.each.iter().map(|(policy, _)| policy));
         let per = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref());
         let each = per.map(|per| format!(" for each {per}")).unwrap_or_default();
+        let named = self.sorting.as_ref().is_some_and(|sorting| !sorting.named.is_empty());
+        let each = if named { format!("{each} without a rate of its own") } else { each };
         let mut policies = iter::once((&self.policy, "")).chain(of_each.map(|policy| (policy, &each[..])));
         policies
             .try_for_each(|(policy, each)| (0..policy.len()).try_for_each(|place| write_most(out, policy, place, each)))

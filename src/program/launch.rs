@@ -50,7 +50,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     };
     let source = source(commands, hints)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
-    let summary = report::open_summary(reporting)?;
+    let summary = report::open_summary(reporting, source.source.fd())?;
     let opened = buckets::open_stream(&launch.limits, launch.stream(), |policy| launch.check(policy))?;
     let Opened { supply, policy, sorting, look, .. } = opened;
     if hints {

@@ -39,7 +39,7 @@ const WIDE: usize = 1024 * 1024;
 pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let Pipe { limits, reporting, .. } = pipe;
     let input = input::open(pipe.input.file())?;
-    let summary = report::open_summary(reporting)?;
+    let summary = report::open_summary(reporting, Some(input.fd.as_fd()))?;
     let check = |policy: &Policy| refuse_jobs(policy).and_then(|()| pipe.framing(policy));
     let opened = buckets::open_stream(limits, pipe.stream(), check)?;
     let Opened { supply, policy, sorting, look, checked: framing } = opened;

@@ -49,7 +49,7 @@ impl Records {
             ensure_apart("--done", path, rustix::fs::fstat(io::stderr()).ok(), printed)?;
             let logged = again.log.as_ref().and_then(|log| rustix::fs::stat(log).ok());
             ensure_apart("--done", path, logged, "the file of --log")?;
-            open_done(path, delimiter, second, reporting.quiet)
+            open_done(path, delimiter, second)
         };
         let done = again.done.as_ref().map(open_done).transpose()?;
         let summary = reporting.summary.as_ref().and_then(|summary| summary.file.as_ref());
@@ -115,6 +115,16 @@ fn stat(fd: Option<BorrowedFd<'_>>) -> Option<Stat> {
 }
 
 /// # Errors
+/// The summary would be written over the input or the output.
+pub(super) fn ensure_is_no_stream(summary: &Path, input: Option<BorrowedFd<'_>>) -> Result<()> {
+    ensure_apart("--summary", summary, stat(input), "the input, and would be emptied before it is read")?;
+    for output in [rustix::fs::fstat(io::stdout()), rustix::fs::fstat(io::stderr())] {
+        ensure_apart("--summary", summary, output.ok(), "the output, and would be written over it")?;
+    }
+    Ok(())
+}
+
+/// # Errors
 /// Two regular files are one.
 fn ensure_apart(option: &str, path: &Path, other: Option<Stat>, what: &str) -> Result<()> {
     let are_one = rustix::fs::stat(path).ok().zip(other).is_some_and(|(one, other)| are_one_file(&one, &other));
@@ -122,9 +132,10 @@ fn ensure_apart(option: &str, path: &Path, other: Option<Stat>, what: &str) -> R
     Ok(())
 }
 
-fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Result<Arc<Done>> {
+/// What was cut off is said in any case: if the file was no done list, it says what has happened to it.
+fn open_done(path: &Path, delimiter: u8, second: Duration) -> Result<Arc<Done>> {
     let (done, found) = Done::open(path, delimiter, second)?;
-    if let Some(bytes) = found.torn.filter(|_| !quiet) {
+    if let Some(bytes) = found.torn {
         let name = path.display();
         say(format_args!(
             "--done: cut {bytes} bytes off the end of {name}: a record without its end; its unit runs again"

@@ -6,6 +6,7 @@ mod state;
 use super::args::{Format, ReportFlags};
 use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
+use super::records::ensure_is_no_stream;
 use super::say::say;
 use super::unit_name::{UnitName, nonzero, rate, scaled, size};
 use anyhow::{Context, Result};
@@ -14,7 +15,7 @@ use serde_json::json;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use throttle::flow::meter::{Meter, Phase, Reading};
@@ -459,11 +460,12 @@ impl Report {
     }
 }
 
-/// Opens the file of the summary. Called before anything runs, so that a wrong name is reported in time.
+/// Opens the file of the summary. Called before anything runs, so that a wrong name is reported in time. Units come from
+/// `input`, if they are read.
 ///
 /// # Errors
-/// The file cannot be created.
-pub(crate) fn open_summary(reporting: &ReportFlags) -> Result<Option<(Format, Target)>> {
+/// The file cannot be created, or is also the input or the output.
+pub(crate) fn open_summary(reporting: &ReportFlags, input: Option<BorrowedFd<'_>>) -> Result<Option<(Format, Target)>> {
     let Some(summary) = &reporting.summary else { return Ok(None) };
     let target: Target = match &summary.file {
         None => {
@@ -471,6 +473,7 @@ pub(crate) fn open_summary(reporting: &ReportFlags) -> Result<Option<(Format, Ta
             (File::from(stderr), "standard error".to_owned())
         }
         Some(path) => {
+            ensure_is_no_stream(path, input)?;
             let name = path.display();
             let file = File::create(path).with_context(|| format!("--summary: cannot create {name}"))?;
             (file, format!("cannot write {name}"))

@@ -357,6 +357,27 @@ fn a_lifted_pause_frees_the_processes_that_waited_for_its_end() {
 }
 
 #[test]
+fn who_waits_is_not_counted_as_refused() {
+    let redis = Redis::start(&[]);
+    let on_server = |limit: &str| redis.as_ref().map(|redis| Bucket::on_server(redis, limit));
+    let refused = |bucket: &Bucket| {
+        let shown = feed(bucket.command(&["--show", "json"]), b"").stdout;
+        serde_json::from_slice::<serde_json::Value>(&shown).unwrap()["counts"]["refused"].as_u64()
+    };
+    for bucket in [Some(Bucket::in_file("10/s")), on_server("10/s")].into_iter().flatten() {
+        for _ in 0..4 {
+            assert!(feed(bucket.command(&["--once", "--max-wait", "10s", "true"]), b"").status.success());
+        }
+        assert_eq!(refused(&bucket), Some(0));
+    }
+    for bucket in [Some(Bucket::in_file("100/s,jobs=1")), on_server("100/s,jobs=1")].into_iter().flatten() {
+        let both = [(); 2].map(|()| Running::start(bucket.command(&["--once", "sleep", "0.3"])));
+        both.into_iter().for_each(|one| assert!(one.finish().status.success()));
+        assert_eq!(refused(&bucket), Some(0));
+    }
+}
+
+#[test]
 fn it_is_counted_what_happened_since_a_bucket_was_made() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, "1/h,burst=5"));

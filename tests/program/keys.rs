@@ -373,7 +373,7 @@ fn what_fails_in_a_row_is_counted_for_keys_and_commands_only() {
             &["-r", "1/s,per=f1,fails=3", "-r", "9/m,per=f1,fails=2", "true"],
             "fails= is given in '1/s,per=f1,fails=3' and",
         ),
-        (&["-r", "1/s,per=f1,failures=3", "true"], "did you mean 5/s,per=host,fails=3?"),
+        (&["-r", "1/s,per=f1,failures=3", "true"], "did you mean 1/s,per=host,fails=3?"),
     ] {
         let ended = run(args, "");
         assert!(ended.code() == Some(2) && ended.err.contains(words), "{args:?}: {}", ended.err);

@@ -375,6 +375,18 @@ fn a_dry_run_can_be_pasted_and_shows_times_total_and_the_most() {
     assert_eq!(finish(shell, &ended.out).out, b"x a b.x '\".x \xff.x {} #.");
 }
 
+#[test]
+fn a_dry_run_stops_when_the_run_would() {
+    let ended = run(["-r", "5/s", "-b", "1", "--stop-after", "1s", "--dry-run", "echo"], &numbers(40));
+    let lines: Vec<&str> = ended.text().lines().collect();
+    assert_eq!(
+        (lines.len(), lines.last().copied()),
+        (6 + 2, Some("# 5/s,burst=1: at most 5 in any second")),
+        "{lines:?}"
+    );
+    assert!(lines[6].starts_with("# 6 commands in 1 s"), "{lines:?}");
+}
+
 /// What would fail was shown without its unit, or changed, as if it ran.
 #[test]
 fn a_dry_run_says_what_cannot_be_run() {

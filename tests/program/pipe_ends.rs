@@ -102,6 +102,37 @@ fn a_reader_that_left_before_the_end_of_the_input_fails_nothing() {
 }
 
 #[test]
+fn a_summary_that_is_also_the_input_or_the_output_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (script, what) in [
+        ("exec \"$0\" -r 1k/s --summary=json:f < f", "the input, and would be emptied before it is read"),
+        ("exec \"$0\" -r 1k/s --summary=json:f -a f", "the input"),
+        ("exec \"$0\" -r 1k/s --summary=json:f -a f echo", "the input"),
+        ("exec \"$0\" -r 1k/s --summary=json:f >> f", "the output, and would be written over it"),
+        ("exec \"$0\" -r 1k/s --summary=json:f echo 2>> f", "the output"),
+    ] {
+        fs::write(folder.path().join("f"), "1\n2\n").unwrap();
+        let mut command = shell(script);
+        command.current_dir(folder.path());
+        let output = feed(command, b"");
+        let content = fs::read_to_string(folder.path().join("f")).unwrap();
+        let said = text(&output.stderr) + &content;
+        assert_eq!(output.status.code(), Some(1), "{script}: {said}");
+        assert!(said.contains(&format!("--summary: f is also {what}")), "{script}: {said}");
+        assert!(content.starts_with("1\n2\n"), "{script}: {content}");
+    }
+}
+
+#[test]
+fn a_closed_input_is_an_error() {
+    let output = feed(shell("exec \"$0\" -r 1k/s <&-"), b"");
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("standard input: it is closed"), "{said}");
+    let output = feed(shell("exec \"$0\" -r 1k/s --repeat 2 echo x <&-"), b"");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
 fn an_input_that_is_also_the_output_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let run = |script: &str| {

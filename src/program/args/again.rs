@@ -196,6 +196,7 @@ fn later(word: &str) -> Result<Later, String> {
 /// A file that is written, whose name may be any bytes. Many programs take - for standard output, where units are.
 fn record() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().try_map(|text| match text.as_bytes() {
+        b"" => Err("the name of the file is missing; write for example ./records"),
         b"-" => Err("- is no file; for standard error write /dev/stderr, for a file of that name ./-"),
         _ => Ok(PathBuf::from(text)),
     })

@@ -347,7 +347,7 @@ fn in_limits(error: &PolicyError) -> String {
             format!("--rate: {error}")
         }
         PolicyError::BytesBesideUnits { .. } => {
-            format!("--rate: {error}; run two throttles one after the other for both")
+            format!("--rate: {error}; run two throttles one after the other for both, each as a pipe")
         }
         PolicyError::BurstTwice(limit) => {
             format!("--burst: the limit '{limit}' already names its burst; leave one of them out, like -r 5/s -b 10")

@@ -26,7 +26,9 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
             format!("{flag} '{value}': write {flag}={}", possible.join(&format!(" or {flag}=")))
         }
         ErrorKind::ArgumentConflict => conflict(error, flag, args),
-        ErrorKind::UnknownArgument => attached(flag, args).unwrap_or_else(|| unknown(error, flag)),
+        ErrorKind::UnknownArgument => {
+            negative(flag, args).or_else(|| attached(flag, args)).unwrap_or_else(|| unknown(error, flag))
+        }
         ErrorKind::TooManyValues => format!("{flag} takes no value; write {flag}"),
         ErrorKind::InvalidUtf8 => {
             "a value of an option is not text; what may be any bytes are files, units and commands".to_owned()
@@ -42,9 +44,20 @@ pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
         |word: &str| -> Vec<String> { word.char_indices().map(|(place, _)| word[place..].to_owned()).collect() };
     let repeated =
         |word: &OsString| parts(&word.to_string_lossy()).into_iter().find(|part| text.contains(part.as_str()));
-    let redacted = |text: String, part: String| text.replace(&part, &Address::redacted(part.as_ref()));
-    args.iter().filter_map(repeated).fold(text.to_owned(), redacted)
+    let redacted = |text: String, part: String| match Address::redacted(part.as_ref()) {
+        // Nothing is hidden of a scheme alone, which may also be in what to write instead.
+        shown if shown.strip_suffix('…') == Some(part.trim_end_matches([':', '/'])) => text,
+        shown => text.replace(&part, &shown),
+    };
+    let text = args.iter().filter_map(repeated).fold(text.to_owned(), redacted);
+    args.iter().map(|word| word.to_string_lossy()).filter(|word| word.len() > LONG).fold(text, |text, word| {
+        let end = word.char_indices().map(|(place, _)| place).take_while(|place| *place <= LONG / 2).last();
+        text.replace(&*word, &format!("{}…", &word[..end.unwrap_or(0)]))
+    })
 }
+
+/// Longer words are not repeated as a whole.
+const LONG: usize = 400;
 
 fn invalid(flag: &str, value: &str, why: &str) -> String {
     match why {
@@ -72,6 +85,14 @@ pub(super) fn long_with_one_dash(args: &[OsString]) -> Option<String> {
     let mut options = definition.get_arguments().filter_map(|arg| Some(format!("-{}", arg.get_long()?)));
     let option = options.find(|option| is_own_option(args, option))?;
     Some(format!("{option}: a long option begins with two dashes; write -{option}"))
+}
+
+/// What to say of `--timeout -1s`, which clap reads as an option.
+fn negative(flag: &str, args: &[OsString]) -> Option<String> {
+    flag.strip_prefix('-').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))?;
+    let mut pairs = args.windows(2).map(|pair| (pair[0].to_string_lossy(), pair[1].to_string_lossy()));
+    let (option, value) = pairs.find(|(option, value)| option.starts_with("--") && value.starts_with(flag))?;
+    Some(format!("{option} '{value}' is negative; write {option} {}", &value[1..]))
 }
 
 /// What to say of `-k4`: clap reads the 4 as an option.
@@ -105,9 +126,13 @@ fn unknown(error: &Error, flag: &str) -> String {
         return format!("'{flag}' is negative; write a number or a time without the minus");
     }
     let known = strings(error, ContextKind::SuggestedArg);
-    match known.iter().find(is_slip) {
-        Some(known) => format!("there is no option '{flag}'; did you mean {}?", name(known)),
-        None => format!("there is no option '{flag}'; throttle --help lists them all"),
+    let definition = command();
+    let begins = |long: &&str| flag.strip_prefix("--").is_some_and(|typed| typed.len() > 1 && long.starts_with(typed));
+    let mut longer = definition.get_arguments().filter_map(|arg| arg.get_long()).filter(begins);
+    match (known.iter().find(is_slip), longer.next()) {
+        (Some(known), _) => format!("there is no option '{flag}'; did you mean {}?", name(known)),
+        (None, Some(long)) => format!("there is no option '{flag}'; did you mean --{long}?"),
+        (None, None) => format!("there is no option '{flag}'; throttle --help lists them all"),
     }
 }
 

@@ -44,7 +44,7 @@ impl<'a> Items<'a> {
         let about = |error: &dyn fmt::Display| format!("{item}: {error}");
         let Some((key, value)) = list.split_once('=').filter(|(key, _)| !key.contains(',')) else {
             if !self.limit.is_empty() {
-                refuse_unknown_key(item, item)?;
+                self.refuse_unknown_key(item, item)?;
             }
             self.limit.push(item);
             return Ok(rest);
@@ -83,11 +83,17 @@ impl<'a> Items<'a> {
             "rates" if value.is_empty() => Err(about(&"which file? write per=host,rates=FILE")),
             "rates" => set_once(&mut self.rates, value.into(), "per=host,rates=FILE"),
             _ => {
-                refuse_unknown_key(key, item)?;
+                self.refuse_unknown_key(key, item)?;
                 self.limit.push(item);
                 Ok(())
             }
         }
+    }
+
+    /// As [`refuse_unknown_key`], with the rate that was read before it.
+    fn refuse_unknown_key(&self, key: &str, item: &str) -> Result<(), String> {
+        let rate = self.limit.first().copied().filter(|rate| rate.parse::<Limit>().is_ok());
+        refuse_unknown_key(key, item, rate.unwrap_or("5/s"))
     }
 
     fn into_rule(self, text: &str) -> Result<Rule, String> {
@@ -166,7 +172,7 @@ fn refuse_keys_in_pattern(selector: &str, before: &[&str]) -> Result<(), String>
 }
 
 /// What another name of a key was meant to be, or which keys there are.
-fn refuse_unknown_key(key: &str, item: &str) -> Result<(), String> {
+fn refuse_unknown_key(key: &str, item: &str, rate: &str) -> Result<(), String> {
     let meant = match key.to_lowercase().as_str() {
         "pre" | "per" | "key" | "by" | "each" | "for" | "group" | "host" => "per=host",
         "cost" | "costs" | "weight" | "tokens" | "cots" => "cost=800",
@@ -184,7 +190,7 @@ fn refuse_unknown_key(key: &str, item: &str) -> Result<(), String> {
             ));
         }
     };
-    Err(format!("no key '{item}' in a limit; did you mean 5/s,{meant}?"))
+    Err(format!("no key '{item}' in a limit; did you mean {rate},{meant}?"))
 }
 
 /// What a limit may be pasted with.

@@ -14,7 +14,10 @@ pub(super) fn format(text: &str) -> Result<Format, String> {
     match text {
         "text" => Ok(Format::Text),
         "json" => Ok(Format::Json),
-        _ => Err("the format is text or json, like --show json; a bucket is named with --bucket".to_owned()),
+        _ => {
+            Err("the format is text or json, like --show json or --list json; a bucket is named with --bucket"
+                .to_owned())
+        }
     }
 }
 

@@ -109,7 +109,7 @@ impl Launch {
     pub(crate) fn check(&self, policy: &Policy) -> Result<(), String> {
         let has_order = policy.of_keys().is_some() || policy.counts_jobs() || self.flags.again.attempts.is_some();
         if self.commands.input.ahead.is_some() && !has_order {
-            return Err("--ahead belongs to --attempts; write for example --attempts 5 --ahead 10000".to_owned());
+            return Err("--ahead belongs to --attempts and to limits for each key; write for example --attempts 5 --ahead 10000".to_owned());
         }
         Commands::check(policy)
     }

@@ -50,7 +50,7 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
         (&[][..], "--rate: how fast? write for example -r 5/s"),
         (&["-r", "10M"], "--rate '10M': lines or bytes? 10M/s is ten million lines a second"),
         (&["-r", "-1/s"], "'-1/s' is negative"),
-        (&["-r", "5/s", "--timeout", "-1s"], "'-1' is negative"),
+        (&["-r", "5/s", "--timeout", "-1s"], "'-1s' is negative"),
         (&["-r"], "-r takes a limit, like -r 5/s"),
         (&["-r", "-n", "1"], "-r takes a limit, like -r 5/s"),
         (&["-r", "-0"], "-r takes a limit, like -r 5/s"),

@@ -24,9 +24,12 @@ impl Ledger {
             wait if wait > 0 && at > take.latest => Err(Refusal::TooLong { wait }),
             _ => Ok((place, at, bound_by)),
         });
-        // A stream that asks before its time asks again.
-        let asks_again = take.key.as_ref().is_some_and(|of| of.latest < Nanos::MAX);
-        let (place, at, bound_by) = found.inspect_err(|_| self.counts.refused += u64::from(!asks_again))?;
+        // A stream that asks before its time asks again, and so does who waits until another command has ended.
+        let asks_again = |refusal: &Refusal| {
+            take.key.as_ref().is_some_and(|of| of.latest < Nanos::MAX) || *refusal == Refusal::Busy && take.latest > now
+        };
+        let (place, at, bound_by) =
+            found.inspect_err(|refusal| self.counts.refused += u64::from(!asks_again(refusal)))?;
         let since = |keys: &Keys, of: &OfKey| OfKey { since: keys.since(now, of), ..of.clone() };
         let key = self.keys.as_ref().zip(take.key.as_ref()).map(|(keys, of)| since(keys, of));
         let of_key = key.as_ref().map_or(0, |of| (&of.costs).largest());
