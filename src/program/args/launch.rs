@@ -78,8 +78,9 @@ pub(crate) struct LaunchFlags {
     #[arg(long, help = "The unit and a tab before each line of output", long_help)]
     pub(crate) tag: bool,
 
-    /// End a command that takes longer than TIME (30s, 500ms, 2min): TERM to its process group, KILL 5 s later. It
-    /// counts as failed.
+    /// End a command that takes longer than TIME: TERM to its process group, KILL 5 s later. It counts as failed.
+    ///
+    /// A TIME, here and of other options, is for example 500ms, 30s, 1m30s, 2h, 7d or 1w; a bare number is seconds.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
     #[arg(help = "End a command that takes longer", long_help)]
     pub(crate) timeout: Option<Duration>,
