@@ -447,11 +447,11 @@ mod bad_places {
         let fails = |words: &[&str]| assert_fails(&place.run(&["-r", "5/s", "--once"]), 125, words);
         for (content, words) in [
             (&b""[..], &["cut short (0 bytes)", "rm "][..]),
-            (b"throttle bucket 11\n", &["cut short (19 bytes)", "rm "]),
+            (b"throttle bucket 12\n", &["cut short (19 bytes)", "rm "]),
             (b"#!/bin/sh\necho\n", &["is not a bucket; choose another name"]),
             (
-                b"throttle bucket 12\n something that is yet to come",
-                &["a newer throttle (format 12, this one knows 11); use"],
+                b"throttle bucket 13\n something that is yet to come",
+                &["a newer throttle (format 13, this one knows 12); use"],
             ),
             (b"throttle bucket 1\n something of the past", &["an older throttle (format 1, ", "or begin anew: rm "]),
         ] {

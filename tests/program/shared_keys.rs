@@ -229,7 +229,7 @@ fn a_key_of_which_too_many_have_failed_is_given_up_by_all_until_it_is_cleared() 
 #[test]
 fn a_unit_that_costs_more_than_the_burst_of_its_key_leaves() {
     on_each_store(&["100/s,burst=2,per=f1,cost=f2", "1k/s"], |bucket| {
-        for way in [&[][..], &["-j", "4", "echo"]] {
+        for way in [&[][..], &["-k", "-j", "4", "echo"]] {
             let begun = Instant::now();
             let output = feed(bucket.command(way), b"a 12 first\na 6 second\n");
             assert_eq!(text(&output.stdout), "a 12 first\na 6 second\n", "{}", text(&output.stderr));

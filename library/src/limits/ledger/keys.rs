@@ -55,7 +55,7 @@ pub(super) struct Keys {
     most: usize,
     /// What is saved of them.
     pub(super) kept: Kept,
-    /// The states with all entries charged, of keys that have some, and before when nothing more starts.
+    /// The states with all entries charged, of keys that have some, and the time of the latest of these.
     ahead: BTreeMap<Name, (Thin, Nanos)>,
 }
 
@@ -120,8 +120,9 @@ impl Keys {
     fn state(&self, name: &[u8]) -> (Cow<'_, Thin>, [Nanos; 2]) {
         let base = self.kept.states.get(name);
         let hold = base.map_or(0, |key| key.hold);
-        if let Some((thin, next)) = self.ahead.get(name) {
-            return (Cow::Borrowed(thin), [hold, *next]);
+        if let Some((thin, at)) = self.ahead.get(name) {
+            // As the pace is now: it may have changed since that entry was added.
+            return (Cow::Borrowed(thin), [hold, base.map_or(0, |key| key.next_after(*at))]);
         }
         match base {
             Some(key) if hold == 0 => (Cow::Borrowed(&key.thin), [0, key.next]),
@@ -214,8 +215,7 @@ impl Keys {
         let Charge::One { key: Some(of), .. } = &entry.charge else { return };
         let mut thin = self.state(&of.name).0.into_owned();
         charge(&self.each, &mut thin, entry, of);
-        let next = self.kept.states.get(&of.name).map_or(0, |key| key.next_after(entry.at));
-        self.ahead.insert(of.name.clone(), (thin, next));
+        self.ahead.insert(of.name.clone(), (thin, entry.at));
     }
 
     /// The time of an entry has come. `has_more`: another entry of its key follows.

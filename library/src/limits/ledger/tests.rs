@@ -903,3 +903,14 @@ fn however_many_wait_to_be_settled_the_ledger_can_be_read() {
     }
     assert_eq!(saved(&loaded(&saved(&ledger))), saved(&ledger));
 }
+
+/// Law 2 for all who share a bucket. A unit of the key was reserved while a server had slowed it down. The pace was forgiven, and
+/// who had read all of the log went on to keep the distance, while who had read a snapshot did not.
+#[test]
+fn a_pace_that_changes_while_a_unit_waits_is_the_same_for_who_reads_a_snapshot() {
+    let mut world = World::new(3_980_016_061_289_808_242);
+    (0..40).for_each(|_| world.step());
+    for place in 0..world.clients.len() {
+        world.read(place);
+    }
+}

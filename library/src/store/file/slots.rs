@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// The version of the format. Raise it whenever the same ledger is written in another way, or the same operations lead to
 /// another ledger.
-pub(super) const VERSION: u64 = 11;
+pub(super) const VERSION: u64 = 12;
 
 /// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;

@@ -384,7 +384,7 @@ mod tests {
         }
         assert!(matches!(link.understood(Value::Okay), Err(RedisError::NotRedis(_))));
         assert!(matches!(
-            link.understood(Value::Array(vec![Value::BulkString(b"format".into()), Value::BulkString(b"11".into())])),
+            link.understood(Value::Array(vec![Value::BulkString(b"format".into()), Value::BulkString(b"12".into())])),
             Err(RedisError::Format(..))
         ));
         assert!(matches!(link.understood(value(&["format", "mine"])), Err(RedisError::Foreign(..))));
