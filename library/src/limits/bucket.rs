@@ -347,21 +347,6 @@ impl Bucket {
     pub fn balance(&self, now: Nanos) -> i128 {
         self.terms.balance(self.level, now)
     }
-
-    /// Changes the rate from `now` on, or from the last grant if that is later. Saved credit is kept.
-    pub fn set_rate(&mut self, now: Nanos, rate: Rate) {
-        let to = self.terms.with_rate(rate, now.max(self.level.at));
-        self.terms.change(&mut self.level, now, &to);
-        self.terms = to;
-    }
-
-    /// Changes the size to `burst` from `now` on. A larger bucket is not filled by that; a smaller one loses the
-    /// excess.
-    pub fn set_burst(&mut self, now: Nanos, burst: NonZeroU64) {
-        self.terms.settle(&mut self.level, now);
-        self.terms.burst = burst.get();
-        self.terms.spill(&mut self.level, now, 0);
-    }
 }
 
 #[cfg(test)]

@@ -137,12 +137,6 @@ impl Each {
         self.fixed.has_windows()
     }
 
-    /// The kind of cost that each limit counts.
-    #[must_use]
-    pub fn kinds(&self) -> &[usize] {
-        &self.fixed.kinds
-    }
-
     /// How far a grant may lie in the past when its unit leaves, in nanoseconds: the time in which the quickest bucket
     /// fills. `None` without buckets.
     pub fn allowance(&self) -> Option<Nanos> {

@@ -106,6 +106,8 @@ pub enum PolicyError {
     ZeroBurst,
     /// A burst in bytes beside a rate in units.
     BurstInBytes(String),
+    /// A unit of a window would count for more than twice its period.
+    SlackAbovePeriod(String),
     /// The bucket would start with more than it can hold.
     InitialAboveBurst {
         /// What it should hold at the start.
@@ -130,6 +132,7 @@ messages! {
         PolicyError::BurstInBytes(text) => (
             "a burst of '{text}' is in bytes, but the limit counts units; write a number without a unit"
         ),
+        PolicyError::SlackAbovePeriod(text) => ("the slack of '{text}' is more than its period; write a shorter one"),
         PolicyError::InitialAboveBurst { initial, burst } => (
             "initial={initial} is more than the burst of {burst}, which is all the bucket holds; write burst={initial},initial={initial}"
         ),
@@ -519,7 +522,11 @@ fn resolve(
             return Err(PolicyError::BurstOnWindow(rate.to_string()));
         }
         Limit::Window { rate, slack } => {
-            return Ok(Resolved::Window { rate, slack: slack.map_or_else(|| default_slack(&rate), nanos) });
+            let slack = slack.map_or_else(|| default_slack(&rate), nanos);
+            if slack > rate.window().1.get() {
+                return Err(PolicyError::SlackAbovePeriod(limit.to_string()));
+            }
+            return Ok(Resolved::Window { rate, slack });
         }
         Limit::Bucket { rate, burst, initial } => (rate, burst, initial),
     };

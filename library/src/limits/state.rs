@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// An amount at a time: a bucket's credit, the units of an interval bucket, or the units in a window's log. A negative
-/// amount is a debt: units used without a grant and not yet paid. Only a queue has debts, and a queue is never saved.
+/// amount is a debt: units used without a grant, or that a grant cost more than it was charged.
 ///
 /// The time is that of the latest grant; it is in the future if the grant is a reservation. The struct is packed
 /// because 16-byte alignment would cost each bucket 8 bytes.

@@ -115,13 +115,15 @@ pub(super) fn refuse_commas_in_numbers(text: &str) -> Result<(), ParseError> {
     let is_in_number = |pair: &[&str]| pair[0].ends_with(is_digit) && pair[1].starts_with(is_digit);
     let Some(first) = pieces.windows(2).position(is_in_number) else { return Ok(()) };
     let last = first + pieces[first..].windows(2).take_while(|pair| is_in_number(pair)).count();
+    // With another such number behind it no suggestion parses.
+    let is_only = !pieces[last..].windows(2).any(is_in_number);
     // The number begins after the key, if there is one.
     let key = pieces[first].find('=').map_or("", |end| &pieces[first][..=end]);
     let kind = if key.is_empty() { Kind::Rate } else { Kind::Size };
     let joined = pieces[first..=last].join(",");
     let meant = meant::likeliest(kind, &joined[key.len()..]).map(|number| format!("{key}{number}"));
     let all = |meant: String| [&pieces[..first], &[meant.as_str()], &pieces[last + 1..]].concat().join(",");
-    let instead = meant.map(all).filter(|all| all.parse::<super::Limit>().is_ok());
+    let instead = meant.filter(|_| is_only).map(all).filter(|all| all.parse::<super::Limit>().is_ok());
     let otherwise = || "only digits and a point, like 1000/s or 0.5/s".to_owned();
     Err(misspelled(text, COMMA, instead.unwrap_or_else(otherwise)))
 }

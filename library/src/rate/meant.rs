@@ -151,7 +151,8 @@ struct Loose {
 impl Loose {
     fn read(text: &str) -> Option<Self> {
         let text = text.replace(" per ", "/").replace(char::is_whitespace, "");
-        let (number, rest) = Decimal::read(&text)?;
+        // No suggestion has so many decimals, and a text is formatted with at most 65535.
+        let (number, rest) = Decimal::read(&text).filter(|(number, _)| number.places <= 40)?;
         let (letters, per) = rest.split_once('/').unwrap_or((rest, ""));
         let (letters, time) = without_time(letters);
         let per = per.trim_start_matches('/');

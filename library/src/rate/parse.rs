@@ -41,7 +41,6 @@ pub(super) fn count(kind: Kind, text: &str, whole: &str) -> Result<Amount, Parse
     {
         return Err(error);
     }
-    // 64 bits hold at most 20 digits, so there are at most 20 decimals unless the number starts with zeros.
     let places = u8::try_from(decimals.len()).ok().filter(|places| *places <= 18);
     let places = places.ok_or_else(|| ParseError::TooManyDecimals(whole.to_owned()))?;
     let digits = format!("{integer}{decimals}").parse().map_err(|_| ParseError::TooLarge(whole.to_owned()))?;

@@ -103,6 +103,11 @@ fn each_mistake_has_its_own_message() {
         let error = text.parse::<Limit>().expect_err(text);
         assert_eq!(error.to_string(), expected);
     }
+    // Each of these used to end the program.
+    let zeros = format!("0,{}1/s", "0".repeat(70_000));
+    for text in ["1e-70000/s", "5/s,burst=1e-70000", &zeros, &"1,000/s,".repeat(10_000)] {
+        assert!(text.parse::<Limit>().is_err());
+    }
     let error = Limit::from_bytes(b"5/\xff").expect_err("invalid UTF-8");
     assert_eq!(error.to_string(), "\"5/\u{fffd}\" is not text; write for example 5/s");
 }

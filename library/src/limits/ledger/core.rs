@@ -379,7 +379,7 @@ impl Ledger {
     }
 
     /// Charges what can no longer change to `base`: grants whose time has come. The latest lease stays, so that it can be
-    /// given back in part. Returns the time, if it is not before that of the latest operation.
+    /// given back in part. Returns the time, or that of the latest operation if that is later.
     pub(crate) fn pass(&mut self, now: Nanos) -> Nanos {
         let now = self.all.in_order(now);
         while let Some(entry) = self.entries.front().filter(|entry| entry.at <= now) {
@@ -419,6 +419,7 @@ impl Ledger {
 
     /// Charges all entries again. Those that `may_move` get the least time that their owners learn of before.
     pub(super) fn recharge(&mut self, now: Nanos, may_move: bool) {
+        self.sort();
         let mut all = self.base.clone();
         self.keys.iter_mut().for_each(Keys::clear_ahead);
         let soon = now.saturating_add(LOOK);
@@ -435,11 +436,21 @@ impl Ledger {
             entry.apply(&mut all);
             self.keys.iter_mut().for_each(|keys| keys.charge_ahead(entry));
         }
-        if !self.entries.iter().is_sorted_by_key(|entry| entry.at) {
-            self.entries.make_contiguous().sort_by_key(|entry| entry.at);
-        }
         all.asked = now.max(all.asked);
         self.all = all;
+        if self.sort() {
+            self.recharge(now, false);
+        }
+    }
+
+    /// Sorts the entries by their times: one that moved up, or a lease that was cut, may be before others now. All who fold the log
+    /// charge them in this order. Returns whether that changed anything.
+    fn sort(&mut self) -> bool {
+        let is_unsorted = !self.entries.iter().is_sorted_by_key(|entry| entry.at);
+        if is_unsorted {
+            self.entries.make_contiguous().sort_by_key(|entry| entry.at);
+        }
+        is_unsorted
     }
 
     pub(super) fn entry(&self, number: u64) -> Option<&Entry> {

@@ -178,8 +178,7 @@ impl Ledger {
                 Err(_) => break,
             };
             if runs.is_empty() && (at - now.min(at) >= LOOK || !is_alone) {
-                let take = Take { costs: [units].into(), latest: Nanos::MAX, ..Take::default() };
-                return Ok(vec![self.take(now, owner, &take)?]);
+                return Ok(vec![self.take(now, owner, &Take::of(&[units]))?]);
             }
             if !runs.is_empty() && (at >= end || at.saturating_sub(now) >= LOOK) {
                 break;
@@ -243,6 +242,10 @@ impl Ledger {
         {
             *before = sums(&**before, &**costs);
             (last.at, last.number) = (entry.at, entry.number);
+            if !self.all.pays_steadily() || self.all.are_spaced() {
+                // As who reads a snapshot charges them. A single bucket does not care.
+                self.recharge(self.all.asked, false);
+            }
             return;
         }
         self.entries.push_back(entry);

@@ -114,3 +114,14 @@ fn a_limit_that_can_never_bind_is_found() {
     assert_eq!(several.never_bind().collect::<Vec<_>>(), [(1, 0), (2, 0)]);
     assert_eq!(several.without(&[1, 2]).to_string(), "5/s,burst=1");
 }
+
+/// A bucket with such a policy could be written and never read again.
+#[test]
+fn a_slack_above_its_period_is_refused_however_it_is_given() {
+    let rate = "5/s".parse().unwrap();
+    let of =
+        |seconds| Policy::new(&[Limit::Window { rate, slack: Some(std::time::Duration::from_secs(seconds)) }], None);
+    assert_eq!(of(2).unwrap_err(), PolicyError::SlackAbovePeriod("5/s,window,slack=2s".to_owned()));
+    let policy = of(1).unwrap();
+    assert_eq!(Policy::from_lines(&policy.to_lines()).unwrap(), policy);
+}
