@@ -409,8 +409,11 @@ impl Limiter {
         })
     }
 
-    /// The time of the latest grant, counted from when the limiter was made. It is exact to the nanosecond; the wake-up
-    /// may be later.
+    /// The time of the latest grant, counted from when the limiter was made; with a [`timer`](Builder::timer), from the
+    /// origin of that clock. Of a grant that waited it is exact to the nanosecond; the wake-up may be later.
+    ///
+    /// If a bucket is the only limit, the time of a grant that did not wait is not kept. Then this is a time between that
+    /// grant and this call. Without any grant it is the time at which the limiter was made.
     #[must_use]
     pub fn last_grant(&self) -> Duration {
         Duration::from_nanos(self.shared.with(|queue, now, effects| {

@@ -208,7 +208,7 @@ impl Semaphore {
         self.acquire_by(deadline).block()
     }
 
-    /// Free places, minus those that waiters have asked for.
+    /// Free places, minus those that waiters have asked for; 0 if they have asked for more. Tokens do not matter here.
     #[must_use]
     pub fn available(&self) -> usize {
         let free = |queue: &Queue| queue.places().map_or(0, |places| places.free());
@@ -216,7 +216,8 @@ impl Semaphore {
         usize::try_from(available).unwrap_or(usize::MAX)
     }
 
-    /// Whether a new request has to wait for a place or behind other waiters.
+    /// Whether no place is [available](Self::available). If some are, a new request may still have to wait for a token, or
+    /// behind others that do: see [`time_until`](Self::time_until).
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.available() == 0

@@ -222,11 +222,15 @@ impl Shared {
         block(self.take_to_settle(costs))
     }
 
-    /// Grants nothing for `time` from now to any user of the bucket, for example after a server answered with Retry-After.
-    /// It is sent now; the future tells whether it has arrived.
+    /// Grants nothing new for `time` from now to any user of the bucket, for example after a server answered with
+    /// Retry-After. At the end of the pause the buckets are empty and begin to fill. A request that already waits for a time
+    /// within the pause keeps that time; the others wait, and none moves up into the pause. A later pause that is shorter
+    /// does not end a longer one. Also [for a key](Self::for_key) this pauses the whole bucket.
+    ///
+    /// It is sent now; the future tells whether it has arrived. If that is dropped, the pause holds all the same.
     ///
     /// # Errors
-    /// The future's: [`StoreError`]
+    /// The future's: [`StoreError::File`], [`StoreError::Redis`], or [`StoreError::Stopped`]; nothing is paused then.
     pub fn pause_for(&self, time: Duration) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         let until = self.store.clock().now().saturating_add(nanos(time));
         self.job(move |store| store.hold_until(until))

@@ -152,8 +152,9 @@ impl Builder {
 
     /// Adds a limit. The limiter keeps all limits at once.
     ///
-    /// If there is also a [`rate`](Self::rate), a limit that names no burst is a window. Otherwise the fastest limit is a
-    /// bucket, and every other limit that names no burst is a window.
+    /// A limit that names neither `burst` nor `initial` is a window, unless there is no [`rate`](Self::rate) and it is the
+    /// fastest: then it is a bucket. A bucket that names no `burst` holds what comes in within 10 ms, at least one unit. A
+    /// window that names no `slack` has none. If a limit is in bytes, all must be: a unit is then a byte.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self

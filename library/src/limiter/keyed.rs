@@ -154,7 +154,8 @@ impl<K: Hash> Keyed<K> {
     }
 
     /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait would
-    /// be longer even though no waiter before it leaves, it is refused at once.
+    /// be longer even though no waiter before it leaves, it is refused at once. If the keys are
+    /// [within](Builder::keyed_within) other limits and others of its key wait, that is known only when its turn has come.
     ///
     /// # Errors
     /// The future's: as for [`Limiter::acquire_timeout`], and [`AcquireError::TooManyKeys`].
@@ -243,7 +244,7 @@ impl<K: Hash> Keyed<K> {
     /// Like [`reserve`](Self::reserve), but only if the wait is at most `limit`.
     ///
     /// # Errors
-    /// As for [`Limiter::reserve_within`], and [`AcquireError::TooManyKeys`].
+    /// As for [`reserve`](Self::reserve), and [`AcquireError::TooLong`] with the wait that would be needed.
     pub fn reserve_within<Q: AsKey<K> + ?Sized>(
         &self,
         key: &Q,
@@ -372,7 +373,11 @@ impl<K: Hash> Keyed<K> {
         self.table.all.as_ref().map_or(own, |all| own.min(all.available()))
     }
 
-    /// How long a request for `units` of the key would wait now, if no waiter leaves; see [`Limiter::time_until`].
+    /// How long a request for `units` of the key would wait now, if no waiter leaves; see [`Limiter::time_until`]. A key that
+    /// is not kept is not added by this.
+    ///
+    /// If the keys are [within](Builder::keyed_within) other limits, it is the longer of the waits for both. The real one may
+    /// be longer, because others of the key that wait for their turn do not count.
     ///
     /// # Errors
     /// As for [`Limiter::time_until`].

@@ -41,7 +41,7 @@ pub struct AcquireToSettle {
 }
 
 impl Limiter {
-    /// Like [`acquire`](Self::acquire), for a cost that is not known yet: `units` is an estimate, and
+    /// Like [`acquire`](Self::acquire), for a cost that is not known yet: `costs` is an estimate, and
     /// [`settle`](Granted::settle) corrects it later. Everything after that is as if the real cost had been acquired.
     ///
     /// While such grants are neither settled nor dropped, requests to the limiter take its lock.
@@ -78,7 +78,7 @@ impl Limiter {
         self.acquire_to_settle(costs).block()
     }
 
-    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes `units` now, or nothing.
+    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes `costs` now, or nothing.
     ///
     /// # Errors
     /// As for [`try_acquire`](Self::try_acquire).
