@@ -38,7 +38,7 @@ impl Reservation {
         &self.costs
     }
 
-    /// The time from now until the units may be used; 0 once that time has come.
+    /// The time from now until the units may be used; 0 once that time has come. This call does not wait for it.
     #[must_use]
     pub fn wait(&self) -> Duration {
         Duration::from_nanos(self.at.saturating_sub(self.shared.time.now()))
