@@ -31,7 +31,8 @@ const MOST_KEYS: u64 = 1_000_000;
 /// Limits for each key: each host, user or account has its own. Clones share one state.
 ///
 /// Each key is limited as a [`Limiter`] with these settings, made when this was made, would limit it: exactly, first in,
-/// first out within the key, and a waiter that is cancelled takes nothing. Keys do not wait for each other.
+/// first out within the key, and a waiter that is cancelled takes nothing. Keys do not wait for each other. Deadlines count
+/// from the call, as those of a [`Limiter`] do.
 ///
 /// ```
 /// use throttle_limits::limiter::{Keyed, Limiter};
@@ -115,7 +116,7 @@ impl<K: Hash> Keyed<K> {
     /// For all other settings see [`Builder::keyed`].
     ///
     /// # Errors
-    /// A rate or capacity that is not above 0, or not finite.
+    /// As for [`Limiter::new`].
     pub fn new(rate: impl Into<Units>, capacity: impl Into<Units>) -> Result<Self, BuildError> {
         Limiter::builder().rate(rate, Duration::from_secs(1)).burst(capacity).keyed()
     }
@@ -123,7 +124,8 @@ impl<K: Hash> Keyed<K> {
     /// Takes `units` of the key now, or nothing.
     ///
     /// # Errors
-    /// As for [`Limiter::try_acquire`], and [`AcquireError::TooManyKeys`].
+    /// As for [`Limiter::try_acquire`], and [`AcquireError::TooManyKeys`]. If the keys are
+    /// [within](Builder::keyed_within) other limits, also those of `all`.
     #[inline]
     pub fn try_acquire<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: impl Into<Units>) -> Result<(), AcquireError> {
         let units = units.into();
@@ -144,7 +146,8 @@ impl<K: Hash> Keyed<K> {
     /// behind it move up.
     ///
     /// # Errors
-    /// The future's: [`AcquireError`].
+    /// The future's: as for [`Limiter::acquire`], and [`AcquireError::TooManyKeys`]. If the keys are
+    /// [within](Builder::keyed_within) other limits, also those of `all`.
     pub fn acquire<Q: AsKey<K> + ?Sized>(
         &self,
         key: &Q,
@@ -185,7 +188,7 @@ impl<K: Hash> Keyed<K> {
     /// `async move { keyed.acquire_by(&key, 1, deadline).await }`, with a clone of this.
     ///
     /// # Errors
-    /// The future's: [`AcquireError`].
+    /// As for [`acquire`](Self::acquire).
     pub fn acquire_owned<U: Into<Units>>(
         &self,
         key: K,
@@ -258,10 +261,10 @@ impl<K: Hash> Keyed<K> {
     }
 
     /// Waits for units of the key whose real cost becomes known later; see [`Limiter::acquire_to_settle`]. The key is kept
-    /// until what was granted is settled or dropped.
+    /// until what was granted is settled or dropped. A future that is dropped unfinished takes nothing.
     ///
     /// # Errors
-    /// The future's: [`AcquireError`].
+    /// As for [`acquire`](Self::acquire).
     pub fn acquire_to_settle<Q: AsKey<K> + ?Sized>(
         &self,
         key: &Q,
@@ -298,7 +301,7 @@ impl<K: Hash> Keyed<K> {
         together::take(self.hold(key)?.get(), units.into())
     }
 
-    /// Grants the key nothing for `time` from now; see [`Limiter::pause_for`].
+    /// Grants the key nothing for `time` from now; see [`Limiter::pause_for`]. The key is kept until the pause is over.
     ///
     /// # Errors
     /// For a new key [`AcquireError::TooManyKeys`], or [`AcquireError::Closed`].
@@ -307,7 +310,7 @@ impl<K: Hash> Keyed<K> {
         Ok(())
     }
 
-    /// Like [`pause_for`](Self::pause_for), until `time`.
+    /// Like [`pause_for`](Self::pause_for), until `time`. If that has passed, nothing happens.
     ///
     /// # Errors
     /// For a new key [`AcquireError::TooManyKeys`], or [`AcquireError::Closed`].
@@ -355,7 +358,8 @@ impl<K: Hash> Keyed<K> {
     }
 
     /// Refuses every later request, of all keys, with [`AcquireError::Closed`]. All that wait are still served. From now on no
-    /// key is added, and keys are forgotten as before.
+    /// key is added, and keys are forgotten as before. Limits of all keys that these are [within](Builder::keyed_within) stay
+    /// open. This cannot be undone.
     pub fn close(&self) {
         self.table.close();
     }
@@ -366,7 +370,9 @@ impl<K: Hash> Keyed<K> {
         self.table.is_closed()
     }
 
-    /// Whole units of the key that could be taken now; 0 while others wait for it or a reservation lies in the future.
+    /// Whole units of the key that could be taken now; 0 while others wait for it or a reservation lies in the future. If the
+    /// keys are [within](Builder::keyed_within) other limits: at most what is available there. A key that is not kept is not
+    /// added by this.
     #[must_use]
     pub fn available<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> u64 {
         let own = self.table.look(key).available();
@@ -387,7 +393,8 @@ impl<K: Hash> Keyed<K> {
         Ok(own.time_until(units)?.max(of_all))
     }
 
-    /// The limiter of one key, for whatever else a [`Limiter`] can do.
+    /// The limiter of one key, for whatever else a [`Limiter`] can do. It knows the limits of this key only, also if the keys
+    /// are [within](Builder::keyed_within) others.
     ///
     /// The key is kept as long as a clone of the limiter is, or an unfinished future. It is also kept while the limiter is
     /// closed or has another rate or burst than those of the other keys, so this is how to give a key a rate of its own.
@@ -413,8 +420,9 @@ impl<K: Hash> Keyed<K> {
         self.table.list()
     }
 
-    /// Forgets a key and what it used: its next request is that of a key never seen. Returns `false`, and changes nothing, if
-    /// the key is not kept, or while somebody waits for it or holds its limiter, a reservation or a grant of it.
+    /// Forgets a key and what it used, a pause and a rate of [its own](Self::limiter) included: its next request is that of a
+    /// key never seen. Returns `false`, and changes nothing, if the key is not kept, or while somebody waits for it or holds its
+    /// limiter, a reservation or a grant of it.
     pub fn remove<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> bool {
         self.table.remove(key)
     }
