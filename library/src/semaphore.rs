@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 /// To take a place, a request also takes a token. Tokens come in at the rate. At the start, and at most, there are as many
 /// tokens as places, or as many as the [`burst`](Builder::burst). Clones share one state.
 ///
-/// All wait in one queue, futures and threads, first in, first out. A place is free again when its [`Permit`] is dropped; its
-/// token is used up.
+/// All wait in one queue, futures and threads, first in, first out. A place is free again when its [`Permit`] is
+/// dropped; its token is used up.
 ///
 /// ```
 /// use throttle_limits::semaphore::Semaphore;
@@ -103,14 +103,14 @@ impl Semaphore {
         Semaphore::builder(capacity, rate, Duration::from_secs(1)).timer(timer).build()
     }
 
-    /// A builder, for all settings. `starts` places are given out in every `period`; if they are not valid, that is an error of
-    /// [`build`](Builder::build).
+    /// A builder, for all settings. `starts` places are given out in every `period`; if they are not valid, that is an
+    /// error of [`build`](Builder::build).
     pub fn builder(capacity: usize, starts: impl Into<Units>, period: Duration) -> Builder {
         Builder { capacity, rate: (starts.into(), period), burst: None, time: None }
     }
 
-    /// Waits for a place and a token, behind all earlier waiters. The future owns a clone of the semaphore, so it can be
-    /// spawned. Nothing is taken before it is polled, and if it is dropped unfinished, those behind it move up.
+    /// Waits for a place and a token, behind all earlier waiters. The future owns a clone of the semaphore, so it can
+    /// be spawned. Nothing is taken before it is polled, and if it is dropped unfinished, those behind it move up.
     ///
     /// # Errors
     /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] if it has to wait for a token and the thread
@@ -139,8 +139,8 @@ impl Semaphore {
         AcquirePermit::new(self, places)
     }
 
-    /// Like [`acquire`](Self::acquire), but at most `limit` from now. A wait for a token that would be longer is refused at
-    /// once; how long it takes until a place is free, nobody knows before.
+    /// Like [`acquire`](Self::acquire), but at most `limit` from now. A wait for a token that would be longer is
+    /// refused at once; how long it takes until a place is free, nobody knows before.
     ///
     /// # Errors
     /// As for [`acquire`](Self::acquire), and [`AcquireError::TooLong`] at once or [`AcquireError::TimedOut`] later.
@@ -159,8 +159,8 @@ impl Semaphore {
     /// Takes a place now, or nothing.
     ///
     /// # Errors
-    /// [`AcquireError::OthersWait`], [`AcquireError::NoPlace`], [`AcquireError::Closed`], or [`AcquireError::TooLong`] with the
-    /// time until the token is there.
+    /// [`AcquireError::OthersWait`], [`AcquireError::NoPlace`], [`AcquireError::Closed`], or [`AcquireError::TooLong`]
+    /// with the time until the token is there.
     pub fn try_acquire(&self) -> Result<Permit, AcquireError> {
         self.try_acquire_many(1)
     }
@@ -168,8 +168,8 @@ impl Semaphore {
     /// Takes several places now, and as many tokens, or nothing.
     ///
     /// # Errors
-    /// As for [`try_acquire`](Self::try_acquire); [`AcquireError::Never`] if it would take more than 584 years until so many
-    /// tokens are there.
+    /// As for [`try_acquire`](Self::try_acquire); [`AcquireError::Never`] if it would take more than 584 years until so
+    /// many tokens are there.
     pub fn try_acquire_many(&self, places: usize) -> Result<Permit, AcquireError> {
         let places = count(places);
         let mut permit = Err(None);
@@ -223,8 +223,8 @@ impl Semaphore {
         usize::try_from(available).unwrap_or(usize::MAX)
     }
 
-    /// Whether no place is [available](Self::available). If some are, a new request may still have to wait for a token, or
-    /// behind others that do: see [`time_until`](Self::time_until).
+    /// Whether no place is [available](Self::available). If some are, a new request may still have to wait for a token,
+    /// or behind others that do: see [`time_until`](Self::time_until).
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.available() == 0
@@ -247,9 +247,9 @@ impl Semaphore {
         self.look(Queue::waiters)
     }
 
-    /// Changes the number of places from now on. Permits that are held stay valid: if there are more than places now, none is
-    /// given out until enough are dropped. Tokens for additional places come in at the rate. A [`burst`](Builder::burst) that
-    /// was set stays.
+    /// Changes the number of places from now on. Permits that are held stay valid: if there are more than places now,
+    /// none is given out until enough are dropped. Tokens for additional places come in at the rate. A
+    /// [`burst`](Builder::burst) that was set stays.
     pub fn set_capacity(&self, capacity: usize) {
         self.shared.with(|queue, now, effects| {
             self.follow_capacity(queue, now, count(capacity), effects);
@@ -291,8 +291,8 @@ impl Semaphore {
         Permit { semaphore: self.clone(), places }
     }
 
-    /// Refuses every later request with [`AcquireError::Closed`]. All waiters are still served, and permits stay valid. This
-    /// cannot be undone.
+    /// Refuses every later request with [`AcquireError::Closed`]. All waiters are still served, and permits stay valid.
+    /// This cannot be undone.
     pub fn close(&self) {
         self.shared.with(|queue, _, _| queue.close());
     }
@@ -318,7 +318,8 @@ impl Builder {
         self
     }
 
-    /// The clock and timer to use instead of tokio's. Futures are woken by it, and threads in blocking calls sleep on it.
+    /// The clock and timer to use instead of tokio's. Futures are woken by it, and threads in blocking calls sleep on
+    /// it.
     pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
         self.time = Some(Time::Custom(timer));
         self
@@ -377,8 +378,8 @@ impl AcquirePermit {
         AcquirePermit { semaphore: semaphore.clone(), places, wait: Wait::new(Cost::One(places)), given: false }
     }
 
-    /// Waits at most `limit` from this call; see [`Semaphore::acquire_timeout`]. This changes nothing once the future has been
-    /// polled.
+    /// Waits at most `limit` from this call; see [`Semaphore::acquire_timeout`]. This changes nothing once the future
+    /// has been polled.
     ///
     /// # Errors
     /// As for [`Semaphore::acquire_timeout`]. For several places also [`AcquireError::Never`], as in

@@ -54,8 +54,8 @@ impl<L: Borrow<Limiter>> AcquireFrom<L> {
         self
     }
 
-    /// Waits at most `limit` from this call, including the time in the queue. If the wait would be longer even though no
-    /// waiter before it leaves, it is refused at once. This changes nothing once the future has been polled.
+    /// Waits at most `limit` from this call, including the time in the queue. If the wait would be longer even though
+    /// no waiter before it leaves, it is refused at once. This changes nothing once the future has been polled.
     ///
     /// # Errors
     /// The future's: [`AcquireError::TooLong`] at once, with the wait that would be needed, or

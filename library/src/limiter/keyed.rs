@@ -30,9 +30,9 @@ const MOST_KEYS: u64 = 1_000_000;
 
 /// Limits for each key: each host, user or account has its own. Clones share one state.
 ///
-/// Each key is limited as a [`Limiter`] with these settings, made when this was made, would limit it: exactly, first in,
-/// first out within the key, and a waiter that is cancelled takes nothing. Keys do not wait for each other. Deadlines count
-/// from the call, as those of a [`Limiter`] do.
+/// Each key is limited as a [`Limiter`] with these settings, made when this was made, would limit it: exactly, first
+/// in, first out within the key, and a waiter that is cancelled takes nothing. Keys do not wait for each other.
+/// Deadlines count from the call, as those of a [`Limiter`] do.
 ///
 /// ```
 /// use throttle_limits::limiter::{Keyed, Limiter};
@@ -156,9 +156,10 @@ impl<K: Hash> Keyed<K> {
         acquire_until::<K, Q, _, _>(self, key, units.into(), None)
     }
 
-    /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait would
-    /// be longer even though no waiter before it leaves, it is refused at once. If the keys are
-    /// [within](Builder::keyed_within) other limits and others of its key wait, that is known only when its turn has come.
+    /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait
+    /// would be longer even though no waiter before it leaves, it is refused at once. If the keys are
+    /// [within](Builder::keyed_within) other limits and others of its key wait, that is known only when its turn has
+    /// come.
     ///
     /// # Errors
     /// The future's: as for [`Limiter::acquire_timeout`], and [`AcquireError::TooManyKeys`].
@@ -260,8 +261,8 @@ impl<K: Hash> Keyed<K> {
         self.hold(key)?.get().reserve_within(units.into(), limit)
     }
 
-    /// Waits for units of the key whose real cost becomes known later; see [`Limiter::acquire_to_settle`]. The key is kept
-    /// until what was granted is settled or dropped. A future that is dropped unfinished takes nothing.
+    /// Waits for units of the key whose real cost becomes known later; see [`Limiter::acquire_to_settle`]. The key is
+    /// kept until what was granted is settled or dropped. A future that is dropped unfinished takes nothing.
     ///
     /// # Errors
     /// As for [`acquire`](Self::acquire).
@@ -357,9 +358,9 @@ impl<K: Hash> Keyed<K> {
         })
     }
 
-    /// Refuses every later request, of all keys, with [`AcquireError::Closed`]. All that wait are still served. From now on no
-    /// key is added, and keys are forgotten as before. Limits of all keys that these are [within](Builder::keyed_within) stay
-    /// open. This cannot be undone.
+    /// Refuses every later request, of all keys, with [`AcquireError::Closed`]. All that wait are still served. From
+    /// now on no key is added, and keys are forgotten as before. Limits of all keys that these are
+    /// [within](Builder::keyed_within) stay open. This cannot be undone.
     pub fn close(&self) {
         self.table.close();
     }
@@ -370,20 +371,20 @@ impl<K: Hash> Keyed<K> {
         self.table.is_closed()
     }
 
-    /// Whole units of the key that could be taken now; 0 while others wait for it or a reservation lies in the future. If the
-    /// keys are [within](Builder::keyed_within) other limits: at most what is available there. A key that is not kept is not
-    /// added by this.
+    /// Whole units of the key that could be taken now; 0 while others wait for it or a reservation lies in the future.
+    /// If the keys are [within](Builder::keyed_within) other limits: at most what is available there. A key that is not
+    /// kept is not added by this.
     #[must_use]
     pub fn available<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> u64 {
         let own = self.table.look(key).available();
         self.table.all.as_ref().map_or(own, |all| own.min(all.available()))
     }
 
-    /// How long a request for `units` of the key would wait now, if no waiter leaves; see [`Limiter::time_until`]. A key that
-    /// is not kept is not added by this.
+    /// How long a request for `units` of the key would wait now, if no waiter leaves; see [`Limiter::time_until`]. A
+    /// key that is not kept is not added by this.
     ///
-    /// If the keys are [within](Builder::keyed_within) other limits, it is the longer of the waits for both. The real one may
-    /// be longer, because others of the key that wait for their turn do not count.
+    /// If the keys are [within](Builder::keyed_within) other limits, it is the longer of the waits for both. The real
+    /// one may be longer, because others of the key that wait for their turn do not count.
     ///
     /// # Errors
     /// As for [`Limiter::time_until`].
@@ -393,8 +394,8 @@ impl<K: Hash> Keyed<K> {
         Ok(own.time_until(units)?.max(of_all))
     }
 
-    /// The limiter of one key, for whatever else a [`Limiter`] can do. It knows the limits of this key only, also if the keys
-    /// are [within](Builder::keyed_within) others.
+    /// The limiter of one key, for whatever else a [`Limiter`] can do. It knows the limits of this key only, also if
+    /// the keys are [within](Builder::keyed_within) others.
     ///
     /// The key is kept as long as a clone of the limiter is, or an unfinished future. It is also kept while the limiter is
     /// closed or has another rate or burst than those of the other keys, so this is how to give a key a rate of its own.
@@ -420,9 +421,9 @@ impl<K: Hash> Keyed<K> {
         self.table.list()
     }
 
-    /// Forgets a key and what it used, a pause and a rate of [its own](Self::limiter) included: its next request is that of a
-    /// key never seen. Returns `false`, and changes nothing, if the key is not kept, or while somebody waits for it or holds its
-    /// limiter, a reservation or a grant of it.
+    /// Forgets a key and what it used, a pause and a rate of [its own](Self::limiter) included: its next request is
+    /// that of a key never seen. Returns `false`, and changes nothing, if the key is not kept, or while somebody waits
+    /// for it or holds its limiter, a reservation or a grant of it.
     pub fn remove<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> bool {
         self.table.remove(key)
     }

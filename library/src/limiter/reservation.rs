@@ -51,8 +51,8 @@ impl Reservation {
         tokio::time::Instant::now().into_std() + self.wait()
     }
 
-    /// When the units may be used, counted from when the limiter was made, or the [`Keyed`](super::Keyed) that it is of; with
-    /// a [`timer`](super::Builder::timer), from the origin of that clock.
+    /// When the units may be used, counted from when the limiter was made, or the [`Keyed`](super::Keyed) that it is
+    /// of; with a [`timer`](super::Builder::timer), from the origin of that clock.
     #[must_use]
     pub fn at(&self) -> Duration {
         Duration::from_nanos(self.at)

@@ -167,7 +167,8 @@ impl AcquireToSettle {
         AcquireToSettle { acquire: self.acquire.admitted(), ..self }
     }
 
-    /// Waits at most `limit` from this call; see [`AcquireFrom::timeout`](super::AcquireFrom::timeout), also for the errors.
+    /// Waits at most `limit` from this call; see [`AcquireFrom::timeout`](super::AcquireFrom::timeout), also for the
+    /// errors.
     pub fn timeout(self, limit: Duration) -> Self {
         AcquireToSettle { acquire: self.acquire.timeout(limit), ..self }
     }

@@ -83,13 +83,15 @@ impl Units {
         Units(Err(error))
     }
 
-    /// The nearest amount with six decimals; of two, the larger one. A negative number is not rounded to 0: it is not valid.
+    /// The nearest amount with six decimals; of two, the larger one. A negative number is not rounded to 0: it is not
+    /// valid.
     #[must_use]
     pub fn nearest(units: f64) -> Self {
         Units::rounded(units, Rounding::Nearest)
     }
 
-    /// Rounds up to six decimals, as [`nearest`](Self::nearest) does otherwise. For a cost, so that it is not too small.
+    /// Rounds up to six decimals, as [`nearest`](Self::nearest) does otherwise. For a cost, so that it is not too
+    /// small.
     #[must_use]
     pub fn at_least(units: f64) -> Self {
         Units::rounded(units, Rounding::Up)

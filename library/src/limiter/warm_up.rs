@@ -108,8 +108,8 @@ impl WarmUp {
     /// Takes a unit now, or nothing.
     ///
     /// # Errors
-    /// [`AcquireError::TooLong`] with the wait that would be needed; [`AcquireError::OthersWait`] in its place while others
-    /// wait; [`AcquireError::Closed`].
+    /// [`AcquireError::TooLong`] with the wait that would be needed; [`AcquireError::OthersWait`] in its place while
+    /// others wait; [`AcquireError::Closed`].
     pub fn try_acquire(&self) -> Result<(), AcquireError> {
         let of_one = |error| match error {
             AcquireError::TooLong { wait, .. } => AcquireError::TooLong { cost: Units::whole(1), wait },

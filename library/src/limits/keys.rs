@@ -54,8 +54,8 @@ pub struct Keys<K> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(u32);
 
-/// How a key may be given: as itself, or as what it borrows as, for example a `str` for a `String`. A type has this trait
-/// if its `ToOwned` gives the key.
+/// How a key may be given: as itself, or as what it borrows as, for example a `str` for a `String`. A type has this
+/// trait if its `ToOwned` gives the key.
 pub trait AsKey<K>: Hash {
     /// Whether it is this key. Then both have the same hash.
     fn is(&self, key: &K) -> bool;
