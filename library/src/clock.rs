@@ -41,7 +41,8 @@ pub(crate) fn shrink<T>(history: &mut VecDeque<T>) {
     }
 }
 
-/// `CLOCK_MONOTONIC`: changes of the wall clock do not move it, and it stops while the machine is suspended.
+/// `CLOCK_MONOTONIC`: changes of the wall clock do not move it. On Linux it stops while the machine is suspended, see
+/// clock_gettime(2); on macOS it goes on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -83,18 +84,20 @@ pub struct FakeClock {
 }
 
 impl FakeClock {
-    /// A clock that stands at `now`.
+    /// A clock that stands at `now`, in nanoseconds since its origin.
     #[must_use]
     pub fn at(now: Nanos) -> Self {
         FakeClock { now: Arc::new(AtomicU64::new(now)), alarms: Arc::default() }
     }
 
-    /// Moves the clock forward by `nanos`. Each waker on the way is woken at its own time.
+    /// Moves the clock forward by `nanos`. Each waker on the way is woken at its own time, on this thread and before
+    /// this returns.
     pub fn advance(&self, nanos: Nanos) {
         self.sleep_until(self.now().saturating_add(nanos));
     }
 
-    /// Sets the clock to `now`, forward or back, in one step. Wakers on the way are woken late.
+    /// Sets the clock to `now`, forward or back, in one step. Wakers on the way are woken late, on this thread. To a
+    /// limiter a time before the latest that it has seen counts as that.
     pub fn set(&self, now: Nanos) {
         self.now.store(now, Ordering::SeqCst);
         self.wake_due();

@@ -67,7 +67,8 @@ pub type Acquire<'a> = AcquireFrom<&'a RateLimiter>;
 /// Like [`Acquire`], but keeps the limiter alive, see [`RateLimiter::acquire_owned`].
 pub type AcquireOwned = AcquireFrom<Arc<RateLimiter>>;
 
-/// [`Acquire`] with a borrowed limiter, [`AcquireOwned`] with an owned one.
+/// [`Acquire`] with a borrowed limiter, [`AcquireOwned`] with an owned one. If polled again after it finished, it takes
+/// nothing more.
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireFrom<L: Borrow<RateLimiter>> {
     limiter: L,
@@ -112,11 +113,15 @@ impl RateLimiter {
     }
 
     /// Waits for one unit.
+    ///
+    /// # Panics
+    /// As for [`acquire`](Self::acquire).
     pub fn acquire_one(&self) -> Acquire<'_> {
         self.acquire(1)
     }
 
-    /// Waits for `permits` units, which may take several refills.
+    /// Waits for `permits` units, which may take several refills, behind all earlier waiters. Nothing is taken before
+    /// the future is polled; if it is dropped unfinished, those behind it move up.
     ///
     /// # Panics
     /// The future panics if it has to wait and the thread that wakes it cannot be started.
@@ -125,11 +130,14 @@ impl RateLimiter {
     }
 
     /// Like [`acquire`](Self::acquire), but the future keeps the limiter alive, so it is `'static`.
+    ///
+    /// # Panics
+    /// As for [`acquire`](Self::acquire).
     pub fn acquire_owned(self: Arc<Self>, permits: usize) -> AcquireOwned {
         AcquireFrom { limiter: self, wait: wait(permits) }
     }
 
-    /// Takes `permits` units now, or nothing. Takes nothing while others wait.
+    /// Takes `permits` units now, or nothing, and returns which. Takes nothing while others wait.
     #[must_use]
     pub fn try_acquire(&self, permits: usize) -> bool {
         self.shared.try_now(&Cost::One(units(permits)))
@@ -160,7 +168,7 @@ impl Builder {
         self
     }
 
-    /// Units at the start, at most `max`. The default is 0.
+    /// Units at the start. The default is 0. More than `max` count as `max`.
     pub fn initial(&mut self, initial: usize) -> &mut Self {
         self.initial = initial;
         self

@@ -106,6 +106,10 @@
 //! clock is used. A [`Clock`](clock::Clock), given as `timer` to the builder, replaces both; `examples/own_clock.rs` has
 //! one that is quicker to read. Trying, reserving and the blocking calls need none of this.
 //!
+//! These block the thread: calls with `blocking_` in their names, `block` of a future, a sleep on a clock, and opening
+//! a `shared::Shared`. Such a call within a task holds up all that its executor runs on that thread. All other calls
+//! return at once; what they return may be a future, which waits.
+//!
 //! Threads cannot wait under tokio's paused clock: blocking calls sleep in real time, while the paused clock stands
 //! still, and tokio does not move it while a `spawn_blocking` runs. Use futures there, or a
 //! [`FakeClock`](clock::FakeClock), which is also meant for tests of code that uses a limiter.

@@ -75,7 +75,8 @@ impl Limiter {
     /// A token bucket: `rate` units a second, at most `capacity` at once. The bucket is full at the start.
     ///
     /// # Errors
-    /// A rate or capacity that is not above 0, or not finite.
+    /// [`BuildError::ZeroRate`], [`BuildError::ZeroBurst`]; [`BuildError::FineRate`] for a rate with more than six
+    /// decimals; [`BuildError::Units`] if one of them is not a valid amount.
     pub fn new(rate: impl Into<Units>, capacity: impl Into<Units>) -> Result<Self, BuildError> {
         Limiter::builder().rate(rate, Duration::from_secs(1)).burst(capacity).build()
     }
@@ -84,7 +85,8 @@ impl Limiter {
     /// builder's defaults are 10 in 1 second.
     ///
     /// # Errors
-    /// A capacity below 1, or seconds that are not above 0.
+    /// [`BuildError::CapacityBelowOne`]; [`BuildError::ZeroPeriod`] if `seconds` is 0; [`BuildError::Units`] if one of
+    /// them is not a valid amount.
     pub fn leaky(capacity: impl Into<Units>, seconds: impl Into<Units>) -> Result<Self, BuildError> {
         let capacity = capacity.into();
         if capacity.millionths()? < PARTS.get() {
@@ -101,7 +103,8 @@ impl Limiter {
     /// conforms, and is charged on all of them at that time. Until then nothing is taken.
     ///
     /// The rate, burst, limits and [`Oversize`] of each builder apply to its own costs. The queue has the smallest
-    /// [`max_waiters`](Builder::max_waiters) of the builders, and the first [`timer`](Builder::timer) given.
+    /// [`max_waiters`](Builder::max_waiters) of the builders, and the first [`timer`](Builder::timer) given. Of no
+    /// builders, the limiter grants everything.
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -123,12 +126,12 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// [`BuildError`], as for each builder alone, or if one of them is not [fair](Builder::fair).
+    /// As for [`Builder::build`], for each of them; [`BuildError::JointIsFair`] if one is not [fair](Builder::fair).
     pub fn joint(limiters: impl IntoIterator<Item = Builder>) -> Result<Self, BuildError> {
         builder::joint(&limiters.into_iter().collect::<Vec<_>>())
     }
 
-    /// All settings.
+    /// A builder, for all settings; see there for the defaults.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -137,10 +140,15 @@ impl Limiter {
     /// `acquire([1, 4000])` from a [joint](Self::joint) limiter.
     ///
     /// Nothing is taken before the future is polled. A future that is dropped unfinished takes nothing, and the waiters
-    /// behind it move up.
+    /// behind it move up. A cost of 0 is granted at once.
+    ///
+    /// In a task of tokio a grant without a wait counts against the task's cooperative budget. Once that is used up, a
+    /// request waits for its next poll in the queue.
     ///
     /// # Errors
-    /// The future's: [`AcquireError`].
+    /// The future's, at its first poll: [`AcquireError::Units`], [`AcquireError::AboveBurst`], [`AcquireError::Never`],
+    /// [`AcquireError::Closed`]; [`AcquireError::Full`] if the queue is [bounded](Builder::max_waiters). At any poll:
+    /// [`AcquireError::NoTimer`]. Nothing is taken then.
     pub fn acquire(&self, costs: impl IntoCosts) -> Acquire<'_> {
         AcquireFrom::new(self, costs.into_costs(), Wait::new)
     }
@@ -172,7 +180,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// The future's: [`AcquireError`].
+    /// As for [`acquire`](Self::acquire).
     pub fn acquire_owned(&self, costs: impl IntoCosts) -> AcquireOwned {
         AcquireFrom::new(self.clone(), costs.into_costs(), Wait::new)
     }
@@ -180,9 +188,12 @@ impl Limiter {
     /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait would
     /// be longer even though no waiter before it leaves, it is refused at once.
     ///
+    /// The time counts from this call, not from the first poll. Once it is over, only what would have to wait is
+    /// refused.
+    ///
     /// # Errors
-    /// The future's: [`AcquireError::TooLong`] at once, with the wait that would be needed, or
-    /// [`AcquireError::TimedOut`] after `limit`. Nothing is taken then.
+    /// The future's: as for [`acquire`](Self::acquire); [`AcquireError::TooLong`] at once, with the wait that would be
+    /// needed, or [`AcquireError::TimedOut`] after `limit`. Nothing is taken then.
     pub fn acquire_timeout(&self, costs: impl IntoCosts, limit: Duration) -> Acquire<'_> {
         self.acquire(costs).timeout(limit)
     }
@@ -195,11 +206,12 @@ impl Limiter {
         self.acquire(costs).by(deadline)
     }
 
-    /// Takes these costs now, or nothing.
+    /// Takes these costs now, or nothing. A cost of 0 is always granted, unless the limiter is closed.
     ///
     /// # Errors
-    /// [`AcquireError::TooLong`] with the wait that would be needed. [`AcquireError::OthersWait`], unless the limiter is
-    /// unfair.
+    /// [`AcquireError::TooLong`] with the wait that would be needed; [`AcquireError::OthersWait`] in its place while
+    /// others wait, unless the limiter is [unfair](Builder::fair). [`AcquireError::Units`],
+    /// [`AcquireError::AboveBurst`], [`AcquireError::Never`], [`AcquireError::Closed`].
     #[inline]
     pub fn try_acquire(&self, costs: impl IntoCosts) -> Result<(), AcquireError> {
         let cost = costs.into_costs().parts()?;
@@ -235,11 +247,13 @@ impl Limiter {
         self.acquire_by(costs, deadline).block()
     }
 
-    /// Takes these costs at the earliest time behind the whole queue, and returns that time. The caller must wait for it. The
-    /// time is a promise: it never changes, neither to an earlier nor to a later time.
+    /// Takes these costs at the earliest time behind the whole queue, and returns that time. The caller must wait for
+    /// it. The time is a promise: it never changes, neither to an earlier nor to a later time. To give the units back,
+    /// see [`Reservation::cancel`].
     ///
     /// # Errors
-    /// [`AcquireError`]; nothing is taken then.
+    /// [`AcquireError::Units`], [`AcquireError::AboveBurst`], [`AcquireError::Never`], [`AcquireError::Closed`];
+    /// nothing is taken then.
     pub fn reserve(&self, costs: impl IntoCosts) -> Result<Reservation, AcquireError> {
         self.reserve_within(costs, Duration::MAX)
     }
@@ -247,7 +261,8 @@ impl Limiter {
     /// Like [`reserve`](Self::reserve), but only if the wait is at most `limit`.
     ///
     /// # Errors
-    /// [`AcquireError::TooLong`] with the wait that would be needed; nothing is taken then.
+    /// As for [`reserve`](Self::reserve), and [`AcquireError::TooLong`] with the wait that would be needed; nothing is
+    /// taken then.
     pub fn reserve_within(&self, costs: impl IntoCosts, limit: Duration) -> Result<Reservation, AcquireError> {
         let cost = costs.into_costs().parts()?;
         let reserved = self.shared.with(|queue, now, effects| queue.reserve(now, &cost, nanos(limit), effects));
@@ -255,8 +270,8 @@ impl Limiter {
         Ok(Reservation::new(Arc::clone(&self.shared), Costs::of_parts(cost), reserved))
     }
 
-    /// Whole units that could be taken now; 0 while others wait or a reservation lies in the future. Of several kinds of
-    /// costs: the least.
+    /// Whole units that could be taken now, rounded down; 0 while others wait, during a pause, or while a reservation
+    /// lies in the future. Of several kinds of costs: the least. Whether the limiter is closed does not matter.
     #[must_use]
     pub fn available(&self) -> u64 {
         let least = |queue: &mut Queue, now, effects: &mut Effects| {
@@ -265,17 +280,18 @@ impl Limiter {
         self.shared.with(least).unwrap_or(u64::MAX) / PARTS
     }
 
-    /// The same of one kind of costs, the first one 0.
+    /// The same of one kind of costs, the first one 0. Nothing limits a kind that the limiter does not count.
     #[must_use]
     pub fn available_of(&self, kind: usize) -> u64 {
         self.shared.with(|queue, now, effects| queue.available(now, kind, effects)) / PARTS
     }
 
-    /// Whether these costs are available, and how many units are missing or left over, even if others wait. Of several kinds:
-    /// those of which most are missing.
+    /// Whether these costs are available, and how many units are missing or left over, even if others wait. Of several
+    /// kinds: those of which most are missing. During a pause, or if a reservation is the next in the queue, nothing is
+    /// available.
     ///
     /// # Errors
-    /// If an amount is not valid.
+    /// [`UnitsError`] if an amount is not valid.
     pub fn capacity_info(&self, costs: impl IntoCosts) -> Result<CapacityInfo, UnitsError> {
         let cost = costs.into_costs().parts()?;
         let missing = |queue: &mut Queue, now, effects: &mut Effects| {
@@ -287,14 +303,15 @@ impl Limiter {
         Ok(CapacityInfo { has_capacity: missing <= 0, needed: in_units(missing) })
     }
 
-    /// How long a request for these costs would wait now, if no waiter leaves. The answer is exact.
+    /// How long a request for these costs would wait now, if no waiter leaves. The answer is exact, to the nanosecond.
+    /// A cost of 0 never waits, whatever this says of it.
     ///
     /// With windows, several limits, or reservations in the queue, the first such call after the queue has changed takes about
     /// 0.1 µs for each waiter, as does [`reserve`](Self::reserve) or [`acquire_timeout`](Self::acquire_timeout). A waiter that
     /// joins is no such change; a waiter that leaves is one, and so is a grant if there is a window.
     ///
     /// # Errors
-    /// If the request would never be granted, or an amount is not valid.
+    /// [`AcquireError::Units`], [`AcquireError::AboveBurst`], [`AcquireError::Never`], [`AcquireError::Closed`].
     pub fn time_until(&self, costs: impl IntoCosts) -> Result<Duration, AcquireError> {
         let cost = costs.into_costs().parts()?;
         self.shared.time_until(&cost).map_err(|denied| AcquireError::new(denied, &cost))
@@ -307,21 +324,25 @@ impl Limiter {
     /// once, more is granted than the burst or a window allows, because the time of a reservation never changes. All of
     /// it is charged, and later requests wait until it is paid.
     ///
-    /// With several limits this changes the one given by [`Builder::rate`], or else the fastest bucket; with several kinds of
-    /// costs, that of the first. A window cannot be changed.
+    /// With several limits this changes the one given by [`Builder::rate`], or else the fastest bucket; with several
+    /// kinds of costs, that of the first. A window cannot be changed. With [`Refill::Grid`] a new grid begins: now, or
+    /// at the end of a pause.
     ///
     /// # Errors
-    /// A rate that is not above 0, or too large; [`BuildError::NoBucket`] if all limits are windows.
+    /// [`BuildError::ZeroRate`], [`BuildError::ZeroPeriod`], [`BuildError::FineRate`] or [`BuildError::Units`];
+    /// [`BuildError::NoBucket`] if all limits are windows. Nothing is changed then.
     pub fn set_rate(&self, units: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
         let rate = builder::rate(units.into(), period)?;
         self.shared.with(|queue, now, effects| queue.set_rate(now, rate, effects)).ok_or(BuildError::NoBucket)
     }
 
-    /// Changes the size of the bucket to `units` from now on. A larger bucket is not filled by that; a smaller one loses
-    /// the excess. Reservations keep their times, as for [`set_rate`](Self::set_rate).
+    /// Changes the size of the bucket to `units` from now on. A larger bucket is not filled by that; a smaller one
+    /// loses the excess. Reservations keep their times, as for [`set_rate`](Self::set_rate), which also says which
+    /// bucket this is. Those who already wait for more units than the new size are still served.
     ///
     /// # Errors
-    /// 0, or not a valid amount; [`BuildError::NoBucket`] if all limits are windows.
+    /// [`BuildError::ZeroBurst`], [`BuildError::Units`]; [`BuildError::NoBucket`] if all limits are windows. Nothing is
+    /// changed then.
     pub fn set_burst(&self, units: impl Into<Units>) -> Result<(), BuildError> {
         let burst = NonZeroU64::new(units.into().millionths()?).ok_or(BuildError::ZeroBurst)?;
         self.shared.with(|queue, now, effects| queue.set_burst(now, burst, effects)).ok_or(BuildError::NoBucket)
@@ -331,6 +352,9 @@ impl Limiter {
     /// the same place and of the same kind keeps its credit, or its count; another starts anew. Reservations keep their
     /// times, as for [`set_rate`](Self::set_rate). Of a grant that is [settled](Granted::settle) only after this, units not
     /// used are given back less what came in since.
+    ///
+    /// A request that already waits for more than a new window's count is not refused. It waits until the limits change
+    /// again, and those behind it wait as well.
     ///
     /// ```
     /// use throttle_limits::limiter::Limiter;
@@ -352,9 +376,10 @@ impl Limiter {
         })
     }
 
-    /// Settles a cost that was acquired as `estimated` and turned out as `actual`. Units used beyond the estimate become
-    /// a debt: later requests wait until the rate has paid it, and windows count them. Units not used are given back, up
-    /// to the burst. [`acquire_to_settle`](Self::acquire_to_settle) is exact: it also knows what has overflowed since.
+    /// Settles a cost that was acquired as `estimated` and turned out as `actual`. Units used beyond the estimate
+    /// become a debt: later requests wait until the rate has paid it, and windows count them. Units not used are given
+    /// back, up to the burst, unless the limiter is paused. [`acquire_to_settle`](Self::acquire_to_settle) is exact: it
+    /// also knows what has overflowed since.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -368,7 +393,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// If one of them is not a valid amount.
+    /// [`UnitsError`] if one of them is not a valid amount; nothing is settled then.
     pub fn reconcile(&self, actual: impl IntoCosts, estimated: impl IntoCosts) -> Result<(), UnitsError> {
         let (actual, estimated) = (actual.into_costs().parts()?, estimated.into_costs().parts()?);
         self.shared.with(|queue, now, effects| queue.reconcile(now, [&actual, &estimated], effects));
@@ -376,19 +401,21 @@ impl Limiter {
     }
 
     /// Grants nothing for `time` from now, for example after a server answered with Retry-After. Waiters keep their
-    /// places. At the end of the pause the buckets are empty and begin to fill. Windows keep their counts.
+    /// places and their deadlines. At the end of the pause the buckets are empty and begin to fill. Windows keep their
+    /// counts. This call does not wait.
     ///
     /// A later pause that is shorter does not end a longer one. Reservations keep their times.
     pub fn pause_for(&self, time: Duration) {
         self.shared.pause_until(self.shared.time.after(time));
     }
 
-    /// Like [`pause_for`](Self::pause_for), until `time`.
+    /// Like [`pause_for`](Self::pause_for), until `time`. If that has passed, nothing happens.
     pub fn pause_until(&self, time: impl Into<Instant>) {
         self.shared.pause_until(self.shared.time.at(time));
     }
 
-    /// Refuses every later request with [`AcquireError::Closed`]. All in the queue are still served.
+    /// Refuses every later request with [`AcquireError::Closed`], also that of a future which was not polled yet. All
+    /// in the queue are still served, and grants can be settled. A closed limiter stays closed.
     pub fn close(&self) {
         self.shared.with(|queue, _, _| queue.close());
     }
@@ -409,8 +436,12 @@ impl Limiter {
         })
     }
 
-    /// The time of the latest grant, counted from when the limiter was made. It is exact to the nanosecond; the wake-up
-    /// may be later.
+    /// The time of the latest grant, counted from when the limiter was made, or the [`Keyed`] that it is of; with a
+    /// [`timer`](Builder::timer), from the origin of that clock. Of a grant that waited it is exact to the nanosecond;
+    /// the wake-up may be later.
+    ///
+    /// If a bucket is the only limit, the time of a grant that did not wait is not kept. Then this is a time between
+    /// that grant and this call. Without any grant it is the time at which the limiter was made.
     #[must_use]
     pub fn last_grant(&self) -> Duration {
         Duration::from_nanos(self.shared.with(|queue, now, effects| {

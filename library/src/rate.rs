@@ -26,7 +26,10 @@ const SLOWEST: u128 = 100 * 365 * 86_400 * 1_000_000_000;
 
 /// Units per period: an exact ratio of two 64-bit integers, units and nanoseconds.
 ///
-/// Text is accepted from one unit in 100 years; [`Rate::new`] has no such bound.
+/// As text it is `COUNT/TIME`, as in `5/s` or `3/15s`, or `COUNT` for a second. A count has up to 18 decimals, and may
+/// end with `k`, `M`, `G`, or with a unit of bytes, from `B` to `TB` and from `KiB` to `TiB`. A time is a whole number,
+/// or none for one, and `ms`, `s`, `min`, `h` or `d`. Text is accepted from one unit in 100 years; [`Rate::new`] has no
+/// such bound.
 ///
 /// ```
 /// use throttle_limits::rate::Rate;
@@ -129,7 +132,8 @@ impl Rate {
         self.period
     }
 
-    /// Count and period in nanoseconds as written, in whole numbers: what a window of this rate counts.
+    /// Count and period in nanoseconds as written, in whole numbers: what a window of this rate counts. `0.5/s` is 1 in
+    /// two seconds, and `30/min` stays 30 in a minute.
     #[must_use]
     pub fn window(&self) -> (NonZeroU64, NonZeroU64) {
         self.window
@@ -141,7 +145,7 @@ impl Rate {
         self.form.is_some_and(|form| form.count.is_bytes())
     }
 
-    /// Whole units in `nanos` at this rate, rounded down, at least one.
+    /// Whole units in `nanos` nanoseconds at this rate, rounded down, at least one.
     #[must_use]
     pub fn units_in(&self, nanos: u64) -> NonZeroU64 {
         let units = u128::from(self.units) * u128::from(nanos) / u128::from(self.period);
@@ -291,7 +295,8 @@ pub enum Limit {
     Bucket {
         /// How fast it fills.
         rate: Rate,
-        /// Its size, if given.
+        /// Its size, if given. If not, what this limit is depends on those beside it: see
+        /// [`Builder::limit`](crate::limiter::Builder::limit).
         burst: Option<Amount>,
         /// What it holds at the start; full if not given.
         initial: Option<Amount>,
@@ -300,7 +305,7 @@ pub enum Limit {
     Window {
         /// Count and period, see [`Rate::window`].
         rate: Rate,
-        /// How much longer than the period a unit counts, if given.
+        /// How much longer than the period a unit counts, if given; in text, at most the period.
         slack: Option<Duration>,
     },
     /// No limit at all.
@@ -318,7 +323,8 @@ impl Limit {
     /// ```
     ///
     /// # Errors
-    /// If one of them is zero, or the period is longer than 584 years.
+    /// [`ParseError::Zero`] for a count of 0, [`ParseError::Spelling`] for a period of 0, [`ParseError::TooSlow`] for
+    /// one that is longer than 584 years.
     pub fn window(count: u64, period: Duration) -> Result<Self, ParseError> {
         let written = || format!("{count} in {period:?}");
         match Rate::per(count, period) {
@@ -341,7 +347,7 @@ impl Limit {
     /// Parses a limit from bytes that need not be text.
     ///
     /// # Errors
-    /// What is wrong, with a right spelling.
+    /// [`ParseError::NotText`] if they are not UTF-8; otherwise what is wrong, with a right spelling.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
         match std::str::from_utf8(bytes) {
             Ok(text) => text.parse(),

@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// To take a place, a request also takes a token. Tokens come in at the rate. At the start, and at most, there are as many
 /// tokens as places, or as many as the [`burst`](Builder::burst). Clones share one state.
 ///
+/// All wait in one queue, futures and threads, first in, first out. A place is free again when its [`Permit`] is
+/// dropped; its token is used up.
+///
 /// ```
 /// use throttle_limits::semaphore::Semaphore;
 ///
@@ -61,7 +64,7 @@ pub struct Builder {
     time: Option<Time>,
 }
 
-/// Places that are held until this is dropped. It may be sent to other tasks and threads.
+/// Places that are held until this is dropped. It may be sent to other tasks and threads. Dropping it never waits.
 #[must_use = "the places are free again as soon as this is dropped"]
 pub struct Permit {
     semaphore: Semaphore,
@@ -87,7 +90,7 @@ impl Semaphore {
     /// raised.
     ///
     /// # Errors
-    /// A rate that is not above 0.
+    /// [`BuildError::ZeroRate`], [`BuildError::FineRate`], or [`BuildError::Units`] if it is not a valid amount.
     pub fn new(capacity: usize, rate: impl Into<Units>) -> Result<Self, BuildError> {
         Semaphore::builder(capacity, rate, Duration::from_secs(1)).build()
     }
@@ -100,12 +103,14 @@ impl Semaphore {
         Semaphore::builder(capacity, rate, Duration::from_secs(1)).timer(timer).build()
     }
 
-    /// All settings. `starts` places are given out in every `period`.
+    /// A builder, for all settings. `starts` places are given out in every `period`; if they are not valid, that is an
+    /// error of [`build`](Builder::build).
     pub fn builder(capacity: usize, starts: impl Into<Units>, period: Duration) -> Builder {
         Builder { capacity, rate: (starts.into(), period), burst: None, time: None }
     }
 
-    /// Waits for a place and a token, behind all earlier waiters.
+    /// Waits for a place and a token, behind all earlier waiters. The future owns a clone of the semaphore, so it can
+    /// be spawned. Nothing is taken before it is polled, and if it is dropped unfinished, those behind it move up.
     ///
     /// # Errors
     /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] if it has to wait for a token and the thread
@@ -134,7 +139,8 @@ impl Semaphore {
         AcquirePermit::new(self, places)
     }
 
-    /// Like [`acquire`](Self::acquire), but at most `limit` from now.
+    /// Like [`acquire`](Self::acquire), but at most `limit` from now. A wait for a token that would be longer is
+    /// refused at once; how long it takes until a place is free, nobody knows before.
     ///
     /// # Errors
     /// As for [`acquire`](Self::acquire), and [`AcquireError::TooLong`] at once or [`AcquireError::TimedOut`] later.
@@ -153,16 +159,17 @@ impl Semaphore {
     /// Takes a place now, or nothing.
     ///
     /// # Errors
-    /// [`AcquireError::OthersWait`], [`AcquireError::NoPlace`], or [`AcquireError::TooLong`] with the time until the next
-    /// token.
+    /// [`AcquireError::OthersWait`], [`AcquireError::NoPlace`], [`AcquireError::Closed`], or [`AcquireError::TooLong`]
+    /// with the time until the token is there.
     pub fn try_acquire(&self) -> Result<Permit, AcquireError> {
         self.try_acquire_many(1)
     }
 
-    /// Takes several places now, or nothing.
+    /// Takes several places now, and as many tokens, or nothing.
     ///
     /// # Errors
-    /// As for [`try_acquire`](Self::try_acquire).
+    /// As for [`try_acquire`](Self::try_acquire); [`AcquireError::Never`] if it would take more than 584 years until so
+    /// many tokens are there.
     pub fn try_acquire_many(&self, places: usize) -> Result<Permit, AcquireError> {
         let places = count(places);
         let mut permit = Err(None);
@@ -208,7 +215,7 @@ impl Semaphore {
         self.acquire_by(deadline).block()
     }
 
-    /// Free places, minus those that waiters have asked for.
+    /// Free places, minus those that waiters have asked for; 0 if they have asked for more. Tokens do not matter here.
     #[must_use]
     pub fn available(&self) -> usize {
         let free = |queue: &Queue| queue.places().map_or(0, |places| places.free());
@@ -216,7 +223,8 @@ impl Semaphore {
         usize::try_from(available).unwrap_or(usize::MAX)
     }
 
-    /// Whether a new request has to wait for a place or behind other waiters.
+    /// Whether no place is [available](Self::available). If some are, a new request may still have to wait for a token,
+    /// or behind others that do: see [`time_until`](Self::time_until).
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.available() == 0
@@ -233,14 +241,15 @@ impl Semaphore {
         self.shared.time_until(&Cost::One(1)).map_err(|denied| error(denied, 1))
     }
 
-    /// How many wait.
+    /// How many futures and threads wait, each counted once, for however many places.
     #[must_use]
     pub fn waiters(&self) -> usize {
         self.look(Queue::waiters)
     }
 
-    /// Changes the number of places from now on. Permits that are held stay valid. Tokens for additional places come in at
-    /// the rate. A [`burst`](Builder::burst) that was set stays.
+    /// Changes the number of places from now on. Permits that are held stay valid: if there are more than places now,
+    /// none is given out until enough are dropped. Tokens for additional places come in at the rate. A
+    /// [`burst`](Builder::burst) that was set stays.
     pub fn set_capacity(&self, capacity: usize) {
         self.shared.with(|queue, now, effects| {
             self.follow_capacity(queue, now, count(capacity), effects);
@@ -251,7 +260,8 @@ impl Semaphore {
     /// Changes the rate to `starts` in every `period` from now on. Saved tokens stay, and waiters get new times.
     ///
     /// # Errors
-    /// A rate that is not above 0.
+    /// [`BuildError::ZeroRate`], [`BuildError::ZeroPeriod`], [`BuildError::FineRate`], [`BuildError::Units`], or
+    /// [`BuildError::Rate`] if it is too slow for its numbers to fit 64 bits. Nothing is changed then.
     pub fn set_rate(&self, starts: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
         let rate = rate(starts.into(), period)?;
         self.shared.with(|queue, now, effects| queue.set_rate(now, rate, effects)).ok_or(BuildError::NoBucket)
@@ -265,7 +275,7 @@ impl Semaphore {
         self.shared.pause_until(self.shared.time.after(time));
     }
 
-    /// Like [`pause_for`](Self::pause_for), until `time`.
+    /// Like [`pause_for`](Self::pause_for), until `time`. If that has passed, nothing happens.
     pub fn pause_until(&self, time: impl Into<Instant>) {
         self.shared.pause_until(self.shared.time.at(time));
     }
@@ -281,7 +291,8 @@ impl Semaphore {
         Permit { semaphore: self.clone(), places }
     }
 
-    /// Refuses every later request with [`AcquireError::Closed`]. All waiters are still served.
+    /// Refuses every later request with [`AcquireError::Closed`]. All waiters are still served, and permits stay valid.
+    /// This cannot be undone.
     pub fn close(&self) {
         self.shared.with(|queue, _, _| queue.close());
     }
@@ -307,7 +318,8 @@ impl Builder {
         self
     }
 
-    /// The clock and timer to use instead of tokio's.
+    /// The clock and timer to use instead of tokio's. Futures are woken by it, and threads in blocking calls sleep on
+    /// it.
     pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
         self.time = Some(Time::Custom(timer));
         self
@@ -316,7 +328,7 @@ impl Builder {
     /// Builds the semaphore. Its time starts now.
     ///
     /// # Errors
-    /// A rate that is not above 0, or a burst of 0.
+    /// As for [`Semaphore::set_rate`], and [`BuildError::ZeroBurst`].
     pub fn build(self) -> Result<Semaphore, BuildError> {
         let rate = rate(self.rate.0, self.rate.1)?;
         let capacity = count(self.capacity);
@@ -366,13 +378,21 @@ impl AcquirePermit {
         AcquirePermit { semaphore: semaphore.clone(), places, wait: Wait::new(Cost::One(places)), given: false }
     }
 
-    /// Waits at most `limit` from now; see [`AcquireFrom::timeout`](crate::limiter::AcquireFrom::timeout).
+    /// Waits at most `limit` from this call; see [`Semaphore::acquire_timeout`]. This changes nothing once the future
+    /// has been polled.
+    ///
+    /// # Errors
+    /// As for [`Semaphore::acquire_timeout`]. For several places also [`AcquireError::Never`], as in
+    /// [`try_acquire_many`](Semaphore::try_acquire_many).
     pub fn timeout(self, limit: Duration) -> Self {
         let deadline = self.semaphore.shared.time.after(limit);
         self.until(Some(deadline))
     }
 
-    /// Waits until `deadline` at most; see [`AcquireFrom::by`](crate::limiter::AcquireFrom::by).
+    /// Like [`timeout`](Self::timeout), with a deadline instead of a duration.
+    ///
+    /// # Errors
+    /// As for [`timeout`](Self::timeout).
     pub fn by(self, deadline: impl Into<Instant>) -> Self {
         let deadline = self.semaphore.shared.time.at(deadline);
         self.until(Some(deadline))
@@ -383,7 +403,7 @@ impl AcquirePermit {
         self
     }
 
-    /// Blocks the thread instead.
+    /// Blocks the thread instead, until the places are granted or refused.
     ///
     /// # Errors
     /// As the future, except [`AcquireError::NoTimer`].

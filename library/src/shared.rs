@@ -24,10 +24,10 @@
 //!
 //! # What it does
 //!
-//! Costs are given for each limit of the bucket in its order, or one for all limits. Requests are granted in the order in
-//! which the bucket gets them, whichever process they come from. Whoever waits longer than a second looks once a second
-//! whether it has moved up. A future that is dropped gives back what it held. So does the end of a runtime; a process that is
-//! killed is noticed within 15 seconds.
+//! Costs are whole units, for each limit of the bucket in its order, or one for all limits: a limit beyond them costs
+//! what the last of them says. Requests are granted in the order in which the bucket gets them, whichever process they
+//! come from. Whoever waits longer than a second looks once a second whether it has moved up. A future that is dropped
+//! gives back what it held. So does the end of a runtime; a process that is killed is noticed within 15 seconds.
 //!
 //! A file takes some microseconds for each request, a server one round trip. Requests of one `Shared` reach the bucket one
 //! after another, on a thread of its own, `throttle-shared`, so no executor is blocked. The thread ends with the last clone.
@@ -132,17 +132,26 @@ holds! {
 impl Shared {
     /// The bucket of this name, path or address, which must exist: for example made by `throttle --bucket NAME --set -r LIMIT`.
     ///
+    /// This blocks the thread until the bucket has answered: until nobody else keeps its file locked, or for up to
+    /// three seconds if a server is away. It starts the thread `throttle-shared`.
+    ///
     /// # Errors
-    /// [`OpenError`]
+    /// [`OpenError::Name`], [`OpenError::Store`], [`OpenError::Thread`].
     pub fn open(bucket: impl AsRef<OsStr>) -> Result<Self, OpenError> {
         Shared::open_with(bucket.as_ref(), None)
     }
 
-    /// Like [`open`](Self::open), but makes the bucket with these limits if there is none. If there is one, its limits must be
-    /// these.
+    /// Like [`open`](Self::open), but makes the bucket with these limits if there is none. If there is one, its limits
+    /// must be these, in any order; only what is named here is compared.
+    ///
+    /// A limit that names none of `burst`, `initial` and `window` is a window, unless it is the fastest: then it is a
+    /// bucket. A bucket that names no `burst` holds what comes in within 10 ms, at least one unit. A window that names
+    /// no `slack` has a twentieth of its period, at most 250 ms.
     ///
     /// # Errors
-    /// [`OpenError`]; [`StoreError::Disagrees`] if it has other limits.
+    /// As for [`open`](Self::open); [`OpenError::Limits`] if there are none, or they contradict each other. In
+    /// [`OpenError::Store`]: [`StoreError::Disagrees`] if the bucket has other limits, [`StoreError::Limits`] if these
+    /// are more than 16, or `unlimited`.
     pub fn with_limits(bucket: impl AsRef<OsStr>, limits: &[Limit]) -> Result<Self, OpenError> {
         let shared = Shared::open_with(bucket.as_ref(), Some(&Policy::with_slack(limits, None)?))?;
         let said: Vec<_> = limits.iter().map(|limit| (*limit, None)).collect();
@@ -167,19 +176,24 @@ impl Shared {
     /// Waits until these costs are granted. The request is sent now, and not when the future is first polled. If the future is
     /// dropped before it ends, everything is given back.
     ///
+    /// A cost above the burst of a bucket waits until so much has come in.
+    ///
     /// # Errors
-    /// The future's: [`StoreError`]; nothing is taken then.
+    /// The future's; nothing is taken then. [`StoreError::Refused`] with [`Refusal::Never`] for a cost above a window's
+    /// count, and if the bucket keeps limits for each key and [no key](Self::for_key) is given. With a key also
+    /// [`Refusal::GivenUp`], and [`Refusal::TooLong`] if too many wait or are kept. [`StoreError::File`],
+    /// [`StoreError::Redis`], [`StoreError::Stopped`].
     pub fn take(&self, costs: &[u64]) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         let taken = self.request(costs, None, false);
         async move { taken.await.map(drop) }
     }
 
-    /// Like [`take`](Self::take), but if it would have to wait for longer than `limit`, it is refused at once. A limit of 0 does
-    /// not wait at all.
+    /// Like [`take`](Self::take), but if it would have to wait for longer than `limit`, it is refused at once. A limit
+    /// of 0 does not wait at all. The answer of the bucket itself may take longer.
     ///
     /// # Errors
-    /// The future's: [`Refusal::TooLong`] with the wait that would be needed, and others;
-    /// nothing is taken then.
+    /// As for [`take`](Self::take). In [`StoreError::Refused`] also [`Refusal::TooLong`] with the wait that would be
+    /// needed, or [`Refusal::Busy`] if until then as many commands run as may.
     pub fn take_timeout(
         &self,
         costs: &[u64],
@@ -222,20 +236,25 @@ impl Shared {
         block(self.take_to_settle(costs))
     }
 
-    /// Grants nothing for `time` from now to any user of the bucket, for example after a server answered with Retry-After.
-    /// It is sent now; the future tells whether it has arrived.
+    /// Grants nothing new for `time` from now to any user of the bucket, for example after a server answered with
+    /// Retry-After. At the end of the pause the buckets are empty and begin to fill. A request that already waits for a
+    /// time within the pause keeps that time; the others wait, and none moves up into the pause. A later pause that is
+    /// shorter does not end a longer one. Also [for a key](Self::for_key) this pauses the whole bucket.
+    ///
+    /// It is sent now; the future tells whether it has arrived. If that is dropped, the pause holds all the same.
     ///
     /// # Errors
-    /// The future's: [`StoreError`]
+    /// The future's: [`StoreError::File`], [`StoreError::Redis`], or [`StoreError::Stopped`]; nothing is paused then.
     pub fn pause_for(&self, time: Duration) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         let until = self.store.clock().now().saturating_add(nanos(time));
         self.job(move |store| store.hold_until(until))
     }
 
-    /// Whole units that could be taken now.
+    /// Whole units that could be taken now, as far as the limits of all go; those of a [key](Self::for_key) are not
+    /// looked at.
     ///
     /// # Errors
-    /// The future's: [`StoreError`]
+    /// The future's: [`StoreError::File`], [`StoreError::Redis`], or [`StoreError::Stopped`].
     pub fn available(&self) -> impl Future<Output = Result<u64, StoreError>> + Send + use<> {
         self.job(|store| store.view().map(|view| view.available))
     }
@@ -284,8 +303,9 @@ impl Shared {
         }
     }
 
-    /// The same bucket, for one key, if it keeps limits for each key (`--set -r 1/s,per=host`). Costs are then given for each limit
-    /// of all and behind them for each limit of the key, or once for all limits.
+    /// The same bucket, for one key, if it keeps limits for each key (`--set -r 1/s,per=host`). Costs are then given
+    /// for each limit of all and behind them for each limit of the key, or once for all limits. If it keeps none, the
+    /// key has no effect. This does not ask the bucket.
     #[must_use]
     pub fn for_key(&self, key: impl AsRef<[u8]>) -> Self {
         Shared { key: Some(key.as_ref().into()), ..self.clone() }
@@ -357,17 +377,17 @@ impl<T> Future for Answer<T> {
 }
 
 impl Taken {
-    /// What was taken.
+    /// What was taken, as it was given, without what stands there for the limits of a key.
     #[must_use]
     pub fn costs(&self) -> &[u64] {
         &self.take.costs
     }
 
-    /// Settles it at its real costs: from now on the bucket is as if they had been taken in the first place. It is sent now;
-    /// the future tells whether it has arrived.
+    /// Settles it at its real costs: from now on the bucket is as if they had been taken in the first place. It is sent
+    /// now; the future tells whether it has arrived. If that is dropped, it is settled all the same.
     ///
     /// # Errors
-    /// The future's: [`StoreError`]; it is not settled then.
+    /// The future's: [`StoreError::File`], [`StoreError::Redis`], or [`StoreError::Stopped`]; it is not settled then.
     pub fn settle(mut self, real: &[u64]) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         self.settle_at(Some(real.into()))
     }

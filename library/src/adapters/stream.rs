@@ -27,8 +27,12 @@ use std::task::{Context, Poll, ready};
 
 /// Adds [`throttle`](Self::throttle) to all streams.
 pub trait ThrottleExt: Stream + Sized {
-    /// Lets each item through once it is granted. A unit is taken only when there is an item. The items become `Result`s: an
-    /// error stands for an item that was refused, for example because the limiter is closed.
+    /// Lets each item through once it is granted. A unit is taken only when there is an item. The items become
+    /// `Result`s: an error stands for an item that was refused, for example because the limiter is closed. That item is
+    /// lost, and the stream goes on. The errors are those of [`Limiter::acquire`].
+    ///
+    /// An item waits in the queue of the limiter, behind all others there. If the stream is dropped, the item that
+    /// waits is lost, and takes nothing.
     fn throttle(self, limiter: &Limiter) -> Throttled<Self> {
         Throttled { stream: Box::pin(self), limiter: limiter.clone(), waits: None }
     }
@@ -36,7 +40,11 @@ pub trait ThrottleExt: Stream + Sized {
 
 /// Adds [`throttle_sink`](Self::throttle_sink) to all sinks.
 pub trait ThrottleSinkExt<Item>: Sink<Item> + Sized {
-    /// Becomes ready for an item once it is granted. A unit is taken for each item, and not given back if it is not sent.
+    /// Becomes ready for an item once it is granted. A unit is taken for each item, and not given back if it is not
+    /// sent. If the sink is dropped while it waits, nothing is taken.
+    ///
+    /// It waits in the queue of the limiter, behind all others there, and only when the sink itself is ready. After
+    /// [`SinkError::Refused`] it may be asked again.
     fn throttle_sink(self, limiter: &Limiter) -> ThrottledSink<Self> {
         ThrottledSink { sink: Box::pin(self), limiter: limiter.clone(), waits: None, is_granted: false }
     }
@@ -66,7 +74,7 @@ pub struct ThrottledSink<S> {
 /// Why a [`ThrottledSink`] takes no item.
 #[derive(Debug)]
 pub enum SinkError<E> {
-    /// The limiter refuses.
+    /// The limiter refuses, as for [`Limiter::acquire`]. Nothing was taken.
     Refused(AcquireError),
     /// The sink fails.
     Sink(E),

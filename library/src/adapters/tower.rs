@@ -43,7 +43,7 @@ type Waits = Pin<Box<dyn Future<Output = Result<(), AcquireError>> + Send>>;
 type Begin<Request> = dyn Fn(&Request, Option<Duration>) -> Waits + Send + Sync;
 
 /// Limits the requests to a service. Each waits for its grant, first in, first out, and is then passed on. To refuse
-/// instead of waiting: [`shed`](Self::shed).
+/// instead of waiting: [`shed`](Self::shed). If the future of a call is dropped before the grant, nothing is taken.
 ///
 /// It is always ready: the grant is taken in `call`, because the request may name a key or a cost, and a request that is not
 /// sent takes nothing. So any number of requests may wait; bound them with
@@ -62,13 +62,13 @@ pub struct Limited<S, Request> {
 }
 
 impl<Request> LimitLayer<Request> {
-    /// Each request costs 1.
+    /// Each request costs 1. It may be refused with the errors of [`Limiter::acquire`].
     #[must_use]
     pub fn new(limiter: &Limiter) -> Self {
         LimitLayer::with_costs(limiter, |_| 1)
     }
 
-    /// Each request costs what `costs` says, for example its tokens.
+    /// Each request costs what `costs` says, for example its tokens; refused as for [`new`](Self::new).
     pub fn with_costs<C: IntoCosts>(limiter: &Limiter, costs: impl Fn(&Request) -> C + Send + Sync + 'static) -> Self {
         let limiter = limiter.clone();
         let begin = move |request: &Request, most_wait: Option<Duration>| -> Waits {
@@ -81,7 +81,8 @@ impl<Request> LimitLayer<Request> {
         LimitLayer { begin: Arc::new(begin), most_wait: None }
     }
 
-    /// Each request costs its key 1, for example its user or host.
+    /// Each request costs its key 1, for example its user or host. It may be refused with the errors of
+    /// [`Keyed::acquire`].
     pub fn per_key<K: AsKey<K> + Hash + Send + Sync + 'static>(
         keyed: &Keyed<K>,
         key: impl Fn(&Request) -> K + Send + Sync + 'static,
@@ -99,13 +100,14 @@ impl<Request> LimitLayer<Request> {
         LimitLayer { begin: Arc::new(begin), most_wait: None }
     }
 
-    /// Refuses each request that would have to wait.
+    /// Refuses each request that would have to wait, as [`timeout`](Self::timeout) with a limit of 0 does.
     #[must_use]
     pub fn shed(self) -> Self {
         self.timeout(Duration::ZERO)
     }
 
-    /// Refuses each request that would have to wait for longer than `limit`.
+    /// Refuses each request that would have to wait for its grant for longer than `limit`, with
+    /// [`AcquireError::TooLong`] or [`AcquireError::TimedOut`]. The service itself may take any time after that.
     #[must_use]
     pub fn timeout(self, limit: Duration) -> Self {
         LimitLayer { most_wait: Some(limit), ..self }

@@ -15,7 +15,7 @@ pub trait Clock: Send + Sync {
     /// The time now, in nanoseconds since the clock's origin. It never decreases.
     fn now(&self) -> Nanos;
 
-    /// Returns at `time` or a little later, never earlier.
+    /// Blocks the thread, and returns at `time` or a little later, never earlier.
     fn sleep_until(&self, time: Nanos) {
         self.sleep_unless(time, &|| false);
     }
@@ -42,8 +42,9 @@ pub trait Clock: Send + Sync {
     /// Wakes `waker` at `time`, or as soon as possible after it, but never from within this call. A later call for the
     /// same waker replaces the earlier ones; extra wake-ups do no harm.
     ///
-    /// Without one of the clock's own, the thread `throttle-timer` sleeps in real time. All such clocks and all queues share
-    /// it; it exists while somebody waits, and for a second after that.
+    /// Without one of the clock's own, the thread `throttle-timer` sleeps in real time. All such clocks and all queues
+    /// share it; it exists while somebody waits, and for a second after that. If the system allows no thread, `waker`
+    /// is woken at once, from within this call.
     fn wake_at(&self, time: Nanos, waker: &Waker) {
         let wait = Duration::from_nanos(time.saturating_sub(self.now()));
         let now = Instant::now();

@@ -54,8 +54,8 @@ impl<L: Borrow<Limiter>> AcquireFrom<L> {
         self
     }
 
-    /// Waits at most `limit` from now, including the time in the queue. If the wait would be longer even though no waiter
-    /// before it leaves, it is refused at once. This changes nothing once the future has been polled.
+    /// Waits at most `limit` from this call, including the time in the queue. If the wait would be longer even though
+    /// no waiter before it leaves, it is refused at once. This changes nothing once the future has been polled.
     ///
     /// # Errors
     /// The future's: [`AcquireError::TooLong`] at once, with the wait that would be needed, or
@@ -66,12 +66,15 @@ impl<L: Borrow<Limiter>> AcquireFrom<L> {
     }
 
     /// Like [`timeout`](Self::timeout), with a deadline instead of a duration.
+    ///
+    /// # Errors
+    /// As for [`timeout`](Self::timeout).
     pub fn by(self, deadline: impl Into<Instant>) -> Self {
         let deadline = self.limiter.borrow().shared.time.at(deadline);
         self.until(Some(deadline))
     }
 
-    /// Blocks the thread instead.
+    /// Blocks the thread instead, until the units are granted or refused.
     ///
     /// # Errors
     /// As the future, except [`AcquireError::NoTimer`].

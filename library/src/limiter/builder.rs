@@ -23,11 +23,16 @@ pub enum Refill {
     /// Continuously.
     #[default]
     Continuous,
-    /// The whole count of the rate at once, at the end of each period. Periods count from when the limiter was made.
+    /// The whole count of the rate at once, at the end of each period. Periods count from when the limiter was made, or
+    /// from a change of its [rate](Limiter::set_rate) or [limits](Limiter::set_limits).
     Grid,
 }
 
-/// The settings of a [`Limiter`]. The defaults are 10 units a second, 10 at once, full at the start.
+/// The settings of a [`Limiter`]. The defaults are 10 units a second, 10 at once, full at the start; any number may
+/// wait, first in, first out.
+///
+/// A setting that is not valid is an error of [`build`](Self::build), not of the method that sets it. A period is
+/// counted as at most 584 years.
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until build is called"]
 pub struct Builder {
@@ -125,20 +130,22 @@ holds! {
 }
 
 impl Builder {
-    /// `units` in every `period`. The default is 10 in a second, if there is no [`limit`](Self::limit) either.
+    /// A bucket into which `units` come in every `period`. The default is 10 in a second, if there is no
+    /// [`limit`](Self::limit) either.
     pub fn rate(mut self, units: impl Into<Units>, period: Duration) -> Self {
         self.rate = Some((units.into(), period));
         self
     }
 
-    /// The most units at once. The default is the count of the rate. It does not apply to [limits](Self::limit), which
-    /// name their own.
+    /// The most units at once, at least a millionth. The default is the count of the rate. It does not apply to
+    /// [limits](Self::limit), which name their own.
     pub fn burst(mut self, units: impl Into<Units>) -> Self {
         self.burst = Some(units.into());
         self
     }
 
-    /// Units at the start. The default is the burst. It does not apply to [limits](Self::limit), which name their own.
+    /// Units at the start, at most the burst. The default is the burst. It does not apply to [limits](Self::limit),
+    /// which name their own.
     pub fn initial(mut self, units: impl Into<Units>) -> Self {
         self.initial = Some(units.into());
         self
@@ -152,8 +159,10 @@ impl Builder {
 
     /// Adds a limit. The limiter keeps all limits at once.
     ///
-    /// If there is also a [`rate`](Self::rate), a limit that names no burst is a window. Otherwise the fastest limit is a
-    /// bucket, and every other limit that names no burst is a window.
+    /// A limit that names none of `burst`, `initial` and `window` is a window, unless there is no [`rate`](Self::rate)
+    /// and it is the fastest: then it is a bucket. A bucket that names no `burst` holds what comes in within 10 ms, at
+    /// least one unit. A window that names no `slack` has none. If a limit is in bytes, all must be: a unit is then a
+    /// byte.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self
@@ -170,20 +179,22 @@ impl Builder {
         self
     }
 
-    /// What happens to a cost above the burst. By default it is refused.
+    /// What happens to a cost above the burst. By default it is refused. One above the count of a window is always
+    /// refused, with [`AcquireError::Never`](super::AcquireError::Never).
     pub fn oversize(mut self, oversize: Oversize) -> Self {
         self.oversize = oversize;
         self
     }
 
-    /// The most waiters (0: any number), and what happens to one more. Futures and threads count, reservations do not,
-    /// as in [`Limiter::waiters`].
+    /// The most waiters (0: any number), and what happens to one more. By default any number may wait. Futures and
+    /// threads count, reservations do not, as in [`Limiter::waiters`].
     pub fn max_waiters(mut self, most: usize, on_full: OnFull) -> Self {
         (self.most_waiters, self.on_full) = (most, on_full);
         self
     }
 
-    /// The clock and timer to use instead of tokio's.
+    /// The clock and timer to use instead of tokio's. Futures are woken by it, and threads in blocking calls sleep on
+    /// it.
     pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
         self.time = Some(Time::Custom(timer));
         self
@@ -192,7 +203,10 @@ impl Builder {
     /// Builds the limiter. Its time starts now.
     ///
     /// # Errors
-    /// [`BuildError`] if a setting is out of range or contradicts another.
+    /// Of the rate: [`BuildError::ZeroRate`], [`BuildError::ZeroPeriod`], [`BuildError::FineRate`]. Of its bucket:
+    /// [`BuildError::ZeroBurst`], [`BuildError::InitialAboveBurst`]; [`BuildError::WithoutRate`] if only limits were
+    /// given. Of the limits: [`BuildError::Policy`], [`BuildError::Rate`]. Of all: [`BuildError::Units`] for a number
+    /// that is not a valid amount.
     pub fn build(self) -> Result<Limiter, BuildError> {
         let (time, rules) = self.parts()?;
         let shared = Shared::new(time, |now| Ok::<_, BuildError>(Queue::new(self.limits(now)?, rules, None)))?;

@@ -11,7 +11,7 @@ pub struct Costs(Result<Cost, UnitsError>);
 
 /// What can be passed as costs: `acquire(3)`, `acquire(0.25)`, and `acquire([1, 4000])` for several kinds.
 pub trait IntoCosts {
-    /// The costs.
+    /// The costs. A number that is not a valid amount is an error of the call that gets it.
     fn into_costs(self) -> Costs;
 }
 

@@ -41,9 +41,9 @@ pub enum AcquireError {
     },
     /// Others wait, and the limiter is fair.
     OthersWait,
-    /// The queue is full.
+    /// The queue is full, see [`Builder::max_waiters`](super::Builder::max_waiters).
     Full,
-    /// The limiter was closed.
+    /// The limiter was closed before the request came to it, see [`Limiter::close`](super::Limiter::close).
     Closed,
     /// The key is new, and a [`Keyed`](super::Keyed) limiter keeps as many keys as it may.
     TooManyKeys,

@@ -3,7 +3,10 @@
 use super::shared::Shared;
 use std::sync::Arc;
 
-/// A rate limiter for async and blocking callers. Clones share one state.
+/// A rate limiter for async and blocking callers, with one queue for both. Clones share one state.
+///
+/// Only futures wait, and the calls that block the thread. All others return at once; at most a lock is held for a
+/// moment. What holds for all of them is in the documentation of the [crate](crate#what-always-holds).
 ///
 /// ```
 /// use std::time::Duration;

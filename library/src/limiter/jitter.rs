@@ -34,7 +34,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// The future's: [`AcquireError`]; nothing is taken then, except by [`AcquireError::NoTimer`] during the jitter.
+    /// As for [`acquire`](Self::acquire); nothing is taken then, except by [`AcquireError::NoTimer`] during the jitter.
     pub async fn acquire_with_jitter(
         &self,
         costs: impl IntoCosts,

@@ -30,8 +30,9 @@ const MOST_KEYS: u64 = 1_000_000;
 
 /// Limits for each key: each host, user or account has its own. Clones share one state.
 ///
-/// Each key is limited as a [`Limiter`] with these settings, made when this was made, would limit it: exactly, first in,
-/// first out within the key, and a waiter that is cancelled takes nothing. Keys do not wait for each other.
+/// Each key is limited as a [`Limiter`] with these settings, made when this was made, would limit it: exactly, first
+/// in, first out within the key, and a waiter that is cancelled takes nothing. Keys do not wait for each other.
+/// Deadlines count from the call, as those of a [`Limiter`] do.
 ///
 /// ```
 /// use throttle_limits::limiter::{Keyed, Limiter};
@@ -115,7 +116,7 @@ impl<K: Hash> Keyed<K> {
     /// For all other settings see [`Builder::keyed`].
     ///
     /// # Errors
-    /// A rate or capacity that is not above 0, or not finite.
+    /// As for [`Limiter::new`].
     pub fn new(rate: impl Into<Units>, capacity: impl Into<Units>) -> Result<Self, BuildError> {
         Limiter::builder().rate(rate, Duration::from_secs(1)).burst(capacity).keyed()
     }
@@ -123,7 +124,8 @@ impl<K: Hash> Keyed<K> {
     /// Takes `units` of the key now, or nothing.
     ///
     /// # Errors
-    /// As for [`Limiter::try_acquire`], and [`AcquireError::TooManyKeys`].
+    /// As for [`Limiter::try_acquire`], and [`AcquireError::TooManyKeys`]. If the keys are
+    /// [within](Builder::keyed_within) other limits, also those of `all`.
     #[inline]
     pub fn try_acquire<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: impl Into<Units>) -> Result<(), AcquireError> {
         let units = units.into();
@@ -144,7 +146,8 @@ impl<K: Hash> Keyed<K> {
     /// behind it move up.
     ///
     /// # Errors
-    /// The future's: [`AcquireError`].
+    /// The future's: as for [`Limiter::acquire`], and [`AcquireError::TooManyKeys`]. If the keys are
+    /// [within](Builder::keyed_within) other limits, also those of `all`.
     pub fn acquire<Q: AsKey<K> + ?Sized>(
         &self,
         key: &Q,
@@ -153,8 +156,10 @@ impl<K: Hash> Keyed<K> {
         acquire_until::<K, Q, _, _>(self, key, units.into(), None)
     }
 
-    /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait would
-    /// be longer even though no waiter before it leaves, it is refused at once.
+    /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait
+    /// would be longer even though no waiter before it leaves, it is refused at once. If the keys are
+    /// [within](Builder::keyed_within) other limits and others of its key wait, that is known only when its turn has
+    /// come.
     ///
     /// # Errors
     /// The future's: as for [`Limiter::acquire_timeout`], and [`AcquireError::TooManyKeys`].
@@ -184,7 +189,7 @@ impl<K: Hash> Keyed<K> {
     /// `async move { keyed.acquire_by(&key, 1, deadline).await }`, with a clone of this.
     ///
     /// # Errors
-    /// The future's: [`AcquireError`].
+    /// As for [`acquire`](Self::acquire).
     pub fn acquire_owned<U: Into<Units>>(
         &self,
         key: K,
@@ -243,7 +248,7 @@ impl<K: Hash> Keyed<K> {
     /// Like [`reserve`](Self::reserve), but only if the wait is at most `limit`.
     ///
     /// # Errors
-    /// As for [`Limiter::reserve_within`], and [`AcquireError::TooManyKeys`].
+    /// As for [`reserve`](Self::reserve), and [`AcquireError::TooLong`] with the wait that would be needed.
     pub fn reserve_within<Q: AsKey<K> + ?Sized>(
         &self,
         key: &Q,
@@ -256,11 +261,11 @@ impl<K: Hash> Keyed<K> {
         self.hold(key)?.get().reserve_within(units.into(), limit)
     }
 
-    /// Waits for units of the key whose real cost becomes known later; see [`Limiter::acquire_to_settle`]. The key is kept
-    /// until what was granted is settled or dropped.
+    /// Waits for units of the key whose real cost becomes known later; see [`Limiter::acquire_to_settle`]. The key is
+    /// kept until what was granted is settled or dropped. A future that is dropped unfinished takes nothing.
     ///
     /// # Errors
-    /// The future's: [`AcquireError`].
+    /// As for [`acquire`](Self::acquire).
     pub fn acquire_to_settle<Q: AsKey<K> + ?Sized>(
         &self,
         key: &Q,
@@ -297,7 +302,7 @@ impl<K: Hash> Keyed<K> {
         together::take(self.hold(key)?.get(), units.into())
     }
 
-    /// Grants the key nothing for `time` from now; see [`Limiter::pause_for`].
+    /// Grants the key nothing for `time` from now; see [`Limiter::pause_for`]. The key is kept until the pause is over.
     ///
     /// # Errors
     /// For a new key [`AcquireError::TooManyKeys`], or [`AcquireError::Closed`].
@@ -306,7 +311,7 @@ impl<K: Hash> Keyed<K> {
         Ok(())
     }
 
-    /// Like [`pause_for`](Self::pause_for), until `time`.
+    /// Like [`pause_for`](Self::pause_for), until `time`. If that has passed, nothing happens.
     ///
     /// # Errors
     /// For a new key [`AcquireError::TooManyKeys`], or [`AcquireError::Closed`].
@@ -353,8 +358,9 @@ impl<K: Hash> Keyed<K> {
         })
     }
 
-    /// Refuses every later request, of all keys, with [`AcquireError::Closed`]. All that wait are still served. From now on no
-    /// key is added, and keys are forgotten as before.
+    /// Refuses every later request, of all keys, with [`AcquireError::Closed`]. All that wait are still served. From
+    /// now on no key is added, and keys are forgotten as before. Limits of all keys that these are
+    /// [within](Builder::keyed_within) stay open. This cannot be undone.
     pub fn close(&self) {
         self.table.close();
     }
@@ -366,13 +372,19 @@ impl<K: Hash> Keyed<K> {
     }
 
     /// Whole units of the key that could be taken now; 0 while others wait for it or a reservation lies in the future.
+    /// If the keys are [within](Builder::keyed_within) other limits: at most what is available there. A key that is not
+    /// kept is not added by this.
     #[must_use]
     pub fn available<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> u64 {
         let own = self.table.look(key).available();
         self.table.all.as_ref().map_or(own, |all| own.min(all.available()))
     }
 
-    /// How long a request for `units` of the key would wait now, if no waiter leaves; see [`Limiter::time_until`].
+    /// How long a request for `units` of the key would wait now, if no waiter leaves; see [`Limiter::time_until`]. A
+    /// key that is not kept is not added by this.
+    ///
+    /// If the keys are [within](Builder::keyed_within) other limits, it is the longer of the waits for both. The real
+    /// one may be longer, because others of the key that wait for their turn do not count.
     ///
     /// # Errors
     /// As for [`Limiter::time_until`].
@@ -382,7 +394,8 @@ impl<K: Hash> Keyed<K> {
         Ok(own.time_until(units)?.max(of_all))
     }
 
-    /// The limiter of one key, for whatever else a [`Limiter`] can do.
+    /// The limiter of one key, for whatever else a [`Limiter`] can do. It knows the limits of this key only, also if
+    /// the keys are [within](Builder::keyed_within) others.
     ///
     /// The key is kept as long as a clone of the limiter is, or an unfinished future. It is also kept while the limiter is
     /// closed or has another rate or burst than those of the other keys, so this is how to give a key a rate of its own.
@@ -408,8 +421,9 @@ impl<K: Hash> Keyed<K> {
         self.table.list()
     }
 
-    /// Forgets a key and what it used: its next request is that of a key never seen. Returns `false`, and changes nothing, if
-    /// the key is not kept, or while somebody waits for it or holds its limiter, a reservation or a grant of it.
+    /// Forgets a key and what it used, a pause and a rate of [its own](Self::limiter) included: its next request is
+    /// that of a key never seen. Returns `false`, and changes nothing, if the key is not kept, or while somebody waits
+    /// for it or holds its limiter, a reservation or a grant of it.
     pub fn remove<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> bool {
         self.table.remove(key)
     }

@@ -38,19 +38,21 @@ impl Reservation {
         &self.costs
     }
 
-    /// The time from now until the units may be used; 0 once that time has come.
+    /// The time from now until the units may be used; 0 once that time has come. This call does not wait for it.
     #[must_use]
     pub fn wait(&self) -> Duration {
         Duration::from_nanos(self.at.saturating_sub(self.shared.time.now()))
     }
 
-    /// When the units may be used, on the system's monotonic clock; under a paused clock of tokio, on that.
+    /// When the units may be used, on the system's monotonic clock; under a paused clock of tokio, on that. With a
+    /// [`timer`](super::Builder::timer) it is [`wait`](Self::wait) from now, as if that clock kept real time.
     #[must_use]
     pub fn instant(&self) -> Instant {
         tokio::time::Instant::now().into_std() + self.wait()
     }
 
-    /// When the units may be used, counted from when the limiter was made.
+    /// When the units may be used, counted from when the limiter was made, or the [`Keyed`](super::Keyed) that it is
+    /// of; with a [`timer`](super::Builder::timer), from the origin of that clock.
     #[must_use]
     pub fn at(&self) -> Duration {
         Duration::from_nanos(self.at)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// What happens to a cost above the burst. The bucket never holds that much at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Oversize {
-    /// It is refused at once.
+    /// It is refused at once, with [`AcquireError::AboveBurst`](super::AcquireError::AboveBurst).
     #[default]
     Reject,
     /// It waits until enough has come in, and the waiters behind it wait as well.
@@ -19,7 +19,7 @@ pub enum OnFull {
     /// It joins the queue all the same, so the bound has no effect.
     #[default]
     Wait,
-    /// It is refused at once.
+    /// It is refused at once, with [`AcquireError::Full`](super::AcquireError::Full).
     Fail,
 }
 

@@ -41,7 +41,7 @@ pub struct AcquireToSettle {
 }
 
 impl Limiter {
-    /// Like [`acquire`](Self::acquire), for a cost that is not known yet: `units` is an estimate, and
+    /// Like [`acquire`](Self::acquire), for a cost that is not known yet: `costs` is an estimate, and
     /// [`settle`](Granted::settle) corrects it later. Everything after that is as if the real cost had been acquired.
     ///
     /// While such grants are neither settled nor dropped, requests to the limiter take its lock.
@@ -64,7 +64,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// The future's: [`AcquireError`].
+    /// As for [`acquire`](Self::acquire).
     pub fn acquire_to_settle(&self, costs: impl IntoCosts) -> AcquireToSettle {
         let acquire = AcquireOwned::new(self.clone(), costs.into_costs(), Wait::to_settle);
         AcquireToSettle { acquire, shared: Arc::clone(&self.shared), is_given: false }
@@ -78,7 +78,7 @@ impl Limiter {
         self.acquire_to_settle(costs).block()
     }
 
-    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes `units` now, or nothing.
+    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes `costs` now, or nothing.
     ///
     /// # Errors
     /// As for [`try_acquire`](Self::try_acquire).
@@ -118,7 +118,7 @@ impl Granted {
     /// rate has paid it. Windows count the real cost, from the time of the grant. No grant changes its time.
     ///
     /// # Errors
-    /// If `real` is not a valid amount; nothing is settled then.
+    /// [`UnitsError`] if `real` is not a valid amount; then it cost what was acquired.
     pub fn settle(mut self, real: impl IntoCosts) -> Result<(), UnitsError> {
         let (real, grant) = (real.into_costs().parts()?, self.grant.take());
         self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| match grant {
@@ -167,17 +167,18 @@ impl AcquireToSettle {
         AcquireToSettle { acquire: self.acquire.admitted(), ..self }
     }
 
-    /// Waits at most `limit` from now; see [`AcquireFrom::timeout`](super::AcquireFrom::timeout).
+    /// Waits at most `limit` from this call; see [`AcquireFrom::timeout`](super::AcquireFrom::timeout), also for the
+    /// errors.
     pub fn timeout(self, limit: Duration) -> Self {
         AcquireToSettle { acquire: self.acquire.timeout(limit), ..self }
     }
 
-    /// Waits until `deadline` at most; see [`AcquireFrom::by`](super::AcquireFrom::by).
+    /// Waits until `deadline` at most; see [`AcquireFrom::by`](super::AcquireFrom::by), also for the errors.
     pub fn by(self, deadline: impl Into<Instant>) -> Self {
         AcquireToSettle { acquire: self.acquire.by(deadline), ..self }
     }
 
-    /// Blocks the thread instead.
+    /// Blocks the thread instead, until the units are granted or refused.
     ///
     /// # Errors
     /// As the future, except [`AcquireError::NoTimer`].

@@ -83,19 +83,21 @@ impl Units {
         Units(Err(error))
     }
 
-    /// The nearest amount with six decimals; of two, the larger one.
+    /// The nearest amount with six decimals; of two, the larger one. A negative number is not rounded to 0: it is not
+    /// valid.
     #[must_use]
     pub fn nearest(units: f64) -> Self {
         Units::rounded(units, Rounding::Nearest)
     }
 
-    /// Rounds up to six decimals. For a cost, so that it is not too small.
+    /// Rounds up to six decimals, as [`nearest`](Self::nearest) does otherwise. For a cost, so that it is not too
+    /// small.
     #[must_use]
     pub fn at_least(units: f64) -> Self {
         Units::rounded(units, Rounding::Up)
     }
 
-    /// Rounds down to six decimals.
+    /// Rounds down to six decimals, as [`nearest`](Self::nearest) does otherwise.
     #[must_use]
     pub fn at_most(units: f64) -> Self {
         Units::rounded(units, Rounding::Down)
@@ -104,7 +106,7 @@ impl Units {
     /// The amount in millionths of a unit, exact.
     ///
     /// # Errors
-    /// If it is not a valid amount.
+    /// [`UnitsError`] says why it is not a valid amount.
     pub const fn millionths(self) -> Result<u64, UnitsError> {
         self.0
     }
@@ -112,7 +114,7 @@ impl Units {
     /// Whole units, rounded down.
     ///
     /// # Errors
-    /// If it is not a valid amount.
+    /// As for [`millionths`](Self::millionths).
     pub fn floor(self) -> Result<u64, UnitsError> {
         self.0.map(|parts| parts / PARTS)
     }
@@ -120,7 +122,7 @@ impl Units {
     /// The amount as a float, exact to 53 bits.
     ///
     /// # Errors
-    /// If it is not a valid amount.
+    /// As for [`millionths`](Self::millionths).
     #[allow(clippy::cast_precision_loss, reason = "shown, not calculated with")]
     pub fn to_f64(self) -> Result<f64, UnitsError> {
         self.0.map(|parts| parts as f64 / PARTS.get() as f64)

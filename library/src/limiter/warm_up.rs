@@ -73,7 +73,8 @@ impl Builder {
     /// are those of this builder; its burst and its other settings have no effect. With a `time` of 0 it is always warm.
     ///
     /// # Errors
-    /// A rate that is not above 0, or too large; [`BuildError::WarmUp`] if there are other limits.
+    /// [`BuildError::ZeroRate`], [`BuildError::ZeroPeriod`], [`BuildError::FineRate`] or [`BuildError::Units`];
+    /// [`BuildError::WarmUp`] if there are other limits.
     pub fn warm_up(self, time: Duration) -> Result<WarmUp, BuildError> {
         let rate = self.own_rate()?;
         let most = if time.is_zero() { 0 } else { rate.units_in(nanos(time)).get() };
@@ -87,7 +88,7 @@ impl Builder {
 
 impl WarmUp {
     /// Waits until all earlier waiters have been served and a unit is there, and takes it. To bound the wait, drop the
-    /// future.
+    /// future: unfinished, it takes nothing.
     ///
     /// # Errors
     /// The future's: [`AcquireError::Full`], [`AcquireError::Closed`] or [`AcquireError::NoTimer`].
@@ -107,8 +108,8 @@ impl WarmUp {
     /// Takes a unit now, or nothing.
     ///
     /// # Errors
-    /// [`AcquireError::TooLong`] with the wait that would be needed; [`AcquireError::OthersWait`], or
-    /// [`AcquireError::Closed`].
+    /// [`AcquireError::TooLong`] with the wait that would be needed; [`AcquireError::OthersWait`] in its place while
+    /// others wait; [`AcquireError::Closed`].
     pub fn try_acquire(&self) -> Result<(), AcquireError> {
         let of_one = |error| match error {
             AcquireError::TooLong { wait, .. } => AcquireError::TooLong { cost: Units::whole(1), wait },
@@ -117,7 +118,7 @@ impl WarmUp {
         self.settle(self.limiter.try_acquire_to_settle(COLD).map_err(of_one)?)
     }
 
-    /// Refuses every later request. All that wait are still served.
+    /// Refuses every later request with [`AcquireError::Closed`]. All that wait are still served.
     pub fn close(&self) {
         self.limiter.close();
     }

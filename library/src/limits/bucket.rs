@@ -289,7 +289,9 @@ fn product(a: u64, b: u64) -> i128 {
     i128::try_from(u128::from(a) * u128::from(b)).unwrap_or(i128::MAX)
 }
 
-/// One bucket: its rate, its burst and its credit at a time.
+/// One bucket: its rate, its burst and its credit at a time. It has no clock and never waits: the caller says what time
+/// it is, in nanoseconds since an origin of the caller's choice, and waits until the time of a grant. Amounts are whole
+/// units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     pub(super) terms: Terms,
@@ -304,8 +306,8 @@ impl Bucket {
         Bucket { terms, level: terms.start(initial, now) }
     }
 
-    /// A bucket on a grid that begins at `now`: `refill` units every `interval` nanoseconds, of which at most `burst` are
-    /// kept. It holds `initial` (at most `burst`).
+    /// A bucket on a grid that begins at `now`: `refill` units every `interval` nanoseconds, of which at most `burst`
+    /// are kept. It holds `initial` (at most `burst`). The first refill arrives after one interval.
     #[must_use]
     pub fn on_grid(refill: NonZeroU64, interval: NonZeroU64, burst: u64, initial: u64, now: Nanos) -> Self {
         let terms =
@@ -337,7 +339,7 @@ impl Bucket {
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked, cost)`.
     ///
     /// If `grant` is later than that, the bucket has filled up in between, at most to its burst. A cost above the burst
-    /// then leaves it empty.
+    /// then leaves it empty. So does a charge that is earlier: it grants more than the rate, and leaves no debt.
     pub fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
         self.terms.charge(&mut self.level, asked, grant, cost);
     }

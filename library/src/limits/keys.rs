@@ -54,12 +54,13 @@ pub struct Keys<K> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(u32);
 
-/// How a key may be given: as itself, or as what it borrows as, for example a `str` for a `String`.
+/// How a key may be given: as itself, or as what it borrows as, for example a `str` for a `String`. A type has this
+/// trait if its `ToOwned` gives the key.
 pub trait AsKey<K>: Hash {
     /// Whether it is this key. Then both have the same hash.
     fn is(&self, key: &K) -> bool;
 
-    /// The key, to be stored.
+    /// The key, to be stored: called only when the key is new.
     fn to_key(&self) -> K;
 }
 

@@ -9,22 +9,36 @@ use super::number::Amount;
 #[allow(missing_docs, reason = "the messages are the documentation")]
 #[non_exhaustive]
 pub enum ParseError {
+    /// A rate or limit without any text.
     Empty,
+    /// Bytes that are not UTF-8.
     NotText(String),
+    /// A size without any text.
     NoSize,
-    /// Another misspelling: the text, the problem, and what to write instead.
+    /// Another misspelling. The message is its three parts, one after the other.
     Spelling {
+        /// The text.
         text: String,
+        /// The problem.
         problem: &'static str,
+        /// What to write instead.
         instead: String,
     },
+    /// More than 18 decimals.
     TooManyDecimals(String),
+    /// A count of 0.
     Zero(String),
+    /// More than 2⁶⁴−1 units.
     TooLarge(String),
+    /// Slower than one unit in 100 years, or a period of more than 584.
     TooSlow(String),
+    /// A count with `k`, `M` or `G` and no time, like `10M`: it could mean bytes.
     LinesOrBytes(String),
+    /// Another word for `unlimited`, like `inf`.
     NoLimit(String),
+    /// `unlimited` with something behind it.
     UnlimitedAlone(String),
+    /// A size that is not a whole number.
     NotWhole(String),
     /// A mistake in the keys after the rate: the whole message.
     Key(String),

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A number of units or bytes as written, exact.
+/// A number of units or bytes as written, exact. As text it is a whole number once its suffix is counted: `5`, `10k`,
+/// `1.5KiB`.
 ///
 /// ```
 /// let size: throttle_limits::rate::Amount = "1.5KiB".parse()?;
