@@ -290,9 +290,11 @@ impl Shared {
                 } else {
                     let mut taken = answer?;
                     taken.wait().await;
-                    let (grant, late) = (taken.grant, clock.now().saturating_sub(taken.grant.at));
-                    let asked = taken.take.clone();
-                    if late < LATE || !shared.job(move |store| Ok(store.is_too_late(&grant, &asked))).await? {
+                    let (grant, asked) = (taken.grant, taken.take.clone());
+                    let may_be_late = clock.now().saturating_sub(grant.at) > LATE;
+                    // If this is dropped meanwhile, the bucket may have learned already that it was not used.
+                    taken.stage = if may_be_late { Stage::Settled } else { Stage::Waits };
+                    if !may_be_late || !shared.job(move |store| Ok(store.is_too_late(&grant, &asked))).await? {
                         taken.stage = if is_open { Stage::Open } else { Stage::Settled };
                         return Ok(taken);
                     }

@@ -397,6 +397,39 @@ mod a_file {
         }
     }
 
+    /// Each worked out from the wall clock how time went on, until somebody wrote a snapshot. A window was granted twice.
+    #[test]
+    fn after_a_restart_all_have_one_clock() {
+        let bucket = Bucket::new();
+        let before = bucket.open(&FakeClock::at(1000 * HOUR), 1, HOUR, &["100/h,window,slack=0"]);
+        let _ = before.take(&[1], Nanos::MAX).unwrap();
+        let clock = FakeClock::at(5);
+        let first = bucket.open(&clock, 2, 2 * HOUR, &["100/h"]);
+        let _ = first.take(&[1], 0).unwrap();
+        clock.advance(2 * HOUR);
+        // The wall clock was set back meanwhile.
+        let second = bucket.open(&clock, 2, 2 * HOUR, &["100/h"]);
+        let (grant, now) = second.take(&[100], 0).unwrap();
+        assert_eq!(grant.at, now);
+        assert_eq!(now, first.clock().now());
+        assert!(first.take(&[1], 0).is_err(), "all of the window is used");
+    }
+
+    /// Others with the old file waited for ever for the lock of one that had found that its file was replaced.
+    #[test]
+    fn who_finds_something_else_in_the_place_of_the_bucket_leaves_nothing_locked() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
+        let [one, other] = [0, 1].map(|_| bucket.open(&clock, 1, 0, &["9/h,burst=9"]));
+        let path = bucket.0.path().join("b");
+        let old = std::fs::File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "a note").unwrap();
+        assert!(one.take(&[1], 0).is_err());
+        rustix::fs::flock(&old, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("nobody has it locked");
+        drop(old);
+        assert!(other.take(&[1], 0).is_err());
+    }
+
     /// After a restart a grant keeps its time, and nobody waits longer than needed.
     #[test]
     fn a_restart_never_leaves_anyone_stuck() {
@@ -789,9 +822,13 @@ mod a_server {
                 assert_eq!(at, START + place * 100_000_000, "{name}");
             }
         }
-        let () = server.tell(&["HSET", "throttle:bucket", "s", "nonsense"]);
-        let damaged = Redis::open_on_fake(server.bucket("bucket").parse().unwrap(), None, clock).unwrap_err();
-        assert!(damaged.to_string().contains("damaged"), "{damaged}");
+        // Without a snapshot the server was asked again and again, and was said to be away in the end.
+        for damage in [&["HSET", "throttle:bucket", "s", "nonsense"][..], &["HDEL", "throttle:bucket", "s"]] {
+            let () = server.tell(damage);
+            let open = Redis::open_on_fake(server.bucket("bucket").parse().unwrap(), None, clock.clone());
+            let damaged = open.unwrap_err().to_string();
+            assert!(damaged.contains("damaged"), "{damaged}");
+        }
     }
 
     /// Those who were told a time have their ledgers at that time, and an operation before it would lead to another

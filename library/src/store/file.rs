@@ -6,11 +6,12 @@
 
 use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View, check};
+use crate::clock::sync::unpoisoned;
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Record, Reply};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 mod error;
@@ -150,11 +151,10 @@ impl File {
 
     /// Applies an operation and appends it to the log, under the file's lock.
     fn append(&self, handle: &mut Handle, operation: Operation) -> Result<(Reply, Nanos), FileError> {
-        let is_restarted = handle.kept.boot != self.clock.machine.boot;
         let time = self.clock.read(&mut handle.kept);
         let (owner, wall) = (owner::this_process(), self.clock.machine.wall());
         let record = Record { time, owner, sequence: 0, operation };
-        if is_restarted {
+        if handle.has_new_clock() {
             handle.publish()?;
         }
         Ok((handle.append(&record, wall)?, time))
@@ -179,7 +179,7 @@ impl File {
     }
 
     fn handle(&self) -> MutexGuard<'_, Handle> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.handle.lock())
     }
 }
 

@@ -68,12 +68,6 @@ impl Lease {
         self.rules
     }
 
-    /// The runs that are not used yet, in order.
-    #[must_use = "nothing is taken out"]
-    pub fn runs(&self) -> impl ExactSizeIterator<Item = &Grant> {
-        self.runs.iter()
-    }
-
     /// Takes out what is left, to give it back: the latest lease first.
     pub(super) fn take_rest(&mut self) -> Vec<GiveBack> {
         self.last = None;

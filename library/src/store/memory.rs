@@ -1,10 +1,11 @@
 //! Limits of this process alone.
 
 use super::{Store, StoreError};
+use crate::clock::sync::unpoisoned;
 use crate::clock::{Clock, Nanos};
 use crate::limits::{Ledger, Operation, Policy, Record, Reply};
 use std::fmt::Debug;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Limits of this process alone, on its own clock.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ impl<C: Clock> Memory<C> {
 
     /// A change of the ledger is one step, so a panic elsewhere does not leave it half changed.
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.ledger.lock())
     }
 }
 

@@ -5,9 +5,10 @@
 
 use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View, check, random};
+use crate::clock::sync::unpoisoned;
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{Grant, LOOK, Ledger, Operation, Owner, Policy, Record, Reply, from_bytes, to_bytes};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 mod address;
@@ -353,7 +354,7 @@ impl Redis {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }
 

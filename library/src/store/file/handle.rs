@@ -31,6 +31,8 @@ pub(super) struct Handle {
     other: Prefix,
     /// Where the log ends in the file.
     end: u64,
+    /// The boot and the offset of the clock, as the snapshot in the file has them.
+    clock: (u128, i64),
 }
 
 impl Handle {
@@ -58,8 +60,8 @@ impl Handle {
         let state = newest(&place, &file, &machine);
         unlock(&file);
         let Newest { known, other, kept, end } = state?;
-        let identity = Identity::of(&place.path, &file)?;
-        Ok(Handle { place, kept, deadline, swept: 0, machine, file, identity, known, other, end })
+        let (identity, clock) = (Identity::of(&place.path, &file)?, (kept.boot, kept.ahead));
+        Ok(Handle { place, kept, deadline, swept: 0, machine, file, identity, known, other, end, clock })
     }
 
     /// Applies `act` to the newest state under the file's lock.
@@ -67,7 +69,8 @@ impl Handle {
         &mut self,
         act: impl FnOnce(&mut Self) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.lock()?;
+        // One that was replaced may be locked already.
+        self.lock().inspect_err(|_| unlock(&self.file))?;
         let result = self.refresh().map_err(E::from).and_then(|()| act(self));
         unlock(&self.file);
         result
@@ -97,7 +100,14 @@ impl Handle {
         }
         let Newest { known, other, kept, end } = newest(&self.place, &self.file, &self.machine)?;
         (self.known, self.other, self.kept, self.end) = (known, other, kept, end);
+        self.clock = (self.kept.boot, self.kept.ahead);
         Ok(())
+    }
+
+    /// Whether the machine was restarted, and the file does not say yet how the clock went on: everybody would work that out
+    /// from the wall clock, and come to another time.
+    pub(super) fn has_new_clock(&self) -> bool {
+        (self.kept.boot, self.kept.ahead) != self.clock
     }
 
     /// Writes and syncs the record of a policy, for the case that the state is lost when the machine stops.
@@ -140,6 +150,7 @@ impl Handle {
         written.map_err(|error| failed("write the bucket", &self.place.path, error))?;
         let known = Prefix::read(&bytes);
         (self.known, self.other, self.end) = (Some(known), before.unwrap_or_default(), slots::log_of(&known));
+        self.clock = (self.kept.boot, self.kept.ahead);
         Ok(())
     }
 }

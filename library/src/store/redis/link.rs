@@ -174,7 +174,12 @@ impl Link {
             let error = match self.send_as(name, question).and_then(|()| self.answer()) {
                 Ok(value) => match self.complete(value)? {
                     Some(answer) => return Ok(answer),
-                    None => continue, // Another client wrote a snapshot in between. This time the script returns it.
+                    // Another client wrote a snapshot in between. This time the script returns it.
+                    None if moves < MOVES => {
+                        moves += 1;
+                        continue;
+                    }
+                    None => return Err(RedisError::Damaged(self.address.to_string(), self.address.key())),
                 },
                 Err(error) => error,
             };

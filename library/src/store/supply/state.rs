@@ -1,13 +1,14 @@
 //! What a supply knows.
 
 use super::asked::Asked;
+use crate::clock::sync::unpoisoned;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{Grant, Policy, Served, Take};
 use crate::store::lease::Lease;
 use crate::store::{Store, StoreError, seen};
 use std::hash::RandomState;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -143,5 +144,5 @@ impl Supply {
 
 /// A poisoned lock is as good as any: nothing here is left half done.
 pub(in crate::store) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
 }
