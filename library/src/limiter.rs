@@ -304,7 +304,7 @@ impl Limiter {
     }
 
     /// How long a request for these costs would wait now, if no waiter leaves. The answer is exact, to the nanosecond.
-    /// A cost of 0 never waits, whatever this says of it.
+    /// A cost of 0 never waits.
     ///
     /// With windows, several limits, or reservations in the queue, the first such call after the queue has changed takes about
     /// 0.1 µs for each waiter, as does [`reserve`](Self::reserve) or [`acquire_timeout`](Self::acquire_timeout). A waiter that
@@ -353,8 +353,7 @@ impl Limiter {
     /// times, as for [`set_rate`](Self::set_rate). Of a grant that is [settled](Granted::settle) only after this, units not
     /// used are given back less what came in since.
     ///
-    /// A request that already waits for more than a new window's count is not refused. It waits until the limits change
-    /// again, and those behind it wait as well.
+    /// A request that already waits for more than a new window's count is refused, as [`AcquireError::Never`].
     ///
     /// ```
     /// use throttle_limits::limiter::Limiter;

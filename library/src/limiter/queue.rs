@@ -144,7 +144,7 @@ impl Queue {
                 effects.opened = entry.opens.then_some(grant);
                 Ok(())
             }
-            Turn::TimedOut(after) => Err(Denied::TimedOut { after }),
+            Turn::Refused(denied) => Err(denied),
             Turn::Waiting | Turn::Promised(_) | Turn::Late(_) => {
                 if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
                     effects.dropped.extend(entry.waker.replace(waker.clone()));
@@ -185,7 +185,7 @@ impl Queue {
                 self.leave_queue(key);
                 self.give_back(&grant, &cost);
             }
-            Some((Turn::TimedOut(_), _)) | None => {}
+            Some((Turn::Refused(_), _)) | None => {}
         }
         self.forget(key, effects);
         self.advance(now, effects);

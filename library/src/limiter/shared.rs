@@ -102,6 +102,9 @@ impl Shared {
         self.with(|queue, now, effects| {
             queue.advance(now, effects);
             queue.check(cost)?;
+            if cost.largest() == 0 {
+                return Ok(Duration::ZERO);
+            }
             let at = queue.estimate(cost).ok_or(Denied::Never(0))?;
             Ok(Duration::from_nanos(at.saturating_sub(now)))
         })

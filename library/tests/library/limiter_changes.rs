@@ -303,3 +303,31 @@ fn what_a_waiter_above_the_burst_has_gathered_is_lost_if_it_leaves_after_a_chang
     drop(waiter);
     assert_eq!(limiter.available(), 5);
 }
+
+/// It waited for ever, and all behind it with it.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_more_than_a_new_window_is_refused_and_those_behind_move_up() {
+    let limiter = Limiter::builder().limit("5/1s,window".parse().unwrap()).build().unwrap();
+    limiter.try_acquire(5).unwrap();
+    let (large, behind) = (limiter.clone(), limiter.clone());
+    let large = tokio::spawn(async move { large.acquire(4).await });
+    tokio::task::yield_now().await;
+    let behind = tokio::spawn(async move { behind.acquire(1).await });
+    tokio::task::yield_now().await;
+    limiter.set_limits(&Limiter::builder().limit("3/1s,window".parse().unwrap())).unwrap();
+    assert!(matches!(large.await.unwrap(), Err(AcquireError::Never { .. })));
+    behind.await.unwrap().unwrap();
+}
+
+/// It was the time of the whole queue, though such a request passes it.
+#[tokio::test(start_paused = true)]
+async fn a_cost_of_nothing_waits_for_nobody() {
+    let limiter = Limiter::new(1, 1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    let waits = limiter.clone();
+    let waits = tokio::spawn(async move { waits.acquire(1).await });
+    tokio::task::yield_now().await;
+    assert_eq!(limiter.time_until(0), Ok(Duration::ZERO));
+    limiter.try_acquire(0).unwrap();
+    waits.await.unwrap().unwrap();
+}

@@ -1,5 +1,6 @@
 //! What happens as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
+use super::Denied;
 use super::state::{Effects, Entry, Key, Queue, Tail, Turn};
 use crate::clock::Nanos;
 use crate::limits::{Cost, Grant, Limits};
@@ -178,11 +179,29 @@ impl Queue {
         if let Some((Turn::Late(grant), cost)) = self.list.get(&key).map(|entry| (entry.turn, entry.cost.clone())) {
             self.give_back(&grant, &cost);
         }
+        let since = |entry: &Entry| entry.deadline.unwrap_or(self.now).saturating_sub(entry.since);
+        let after = self.list.get(&key).map_or(0, since);
+        self.refuse(key, Denied::TimedOut { after }, effects);
+    }
+
+    fn refuse(&mut self, key: Key, denied: Denied, effects: &mut Effects) {
         self.step_out(key);
         if let Some(entry) = self.gone.get_mut(&key) {
-            let deadline = entry.deadline.unwrap_or(self.now);
-            entry.turn = Turn::TimedOut(deadline.saturating_sub(entry.since));
+            entry.turn = Turn::Refused(denied);
             effects.wake.extend(entry.waker.take());
+        }
+    }
+
+    /// Those who wait for more than a new window ever lets through.
+    fn refuse_too_large(&mut self, effects: &mut Effects) {
+        let too_large = |entry: &Entry| {
+            let mut kinds = self.most.iter().enumerate();
+            kinds.find(|(kind, (_, ever))| entry.cost.of(*kind) > *ever).map(|(kind, _)| kind)
+        };
+        let waiting = self.list.iter().filter(|(_, entry)| matches!(entry.turn, Turn::Waiting));
+        let refused: Vec<_> = waiting.filter_map(|(key, entry)| Some((*key, too_large(entry)?))).collect();
+        for (key, kind) in refused {
+            self.refuse(key, Denied::Never(kind), effects);
         }
     }
 
@@ -251,6 +270,7 @@ impl Queue {
         self.fill_time = self.limits.fill_time();
         self.allowance = self.limits.allowance();
         self.most = self.rules.most(&self.limits);
+        self.refuse_too_large(effects);
         self.serve(effects);
     }
 

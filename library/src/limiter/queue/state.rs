@@ -1,5 +1,6 @@
 //! The state of a queue.
 
+use super::Denied;
 use crate::clock::Nanos;
 use crate::limiter::panics::contained;
 use crate::limiter::rules::Rules;
@@ -122,7 +123,8 @@ pub(super) enum Turn {
     /// Granted, but fetched so late that a window had given its room to others. It now waits only for room in the window.
     Late(Grant),
     Granted(Grant),
-    TimedOut(Nanos),
+    /// It timed out, or will never be granted.
+    Refused(Denied),
 }
 
 impl Entry {
