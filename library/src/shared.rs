@@ -39,6 +39,7 @@
 //! If the bucket keeps `jobs=`, a request counts as running until what it [took](Taken) is dropped. While as many run as may, others
 //! ask again 200 times a second, on a server four times: so here they are not granted in the order in which they came.
 
+use crate::clock::sync::unpoisoned;
 use crate::clock::{Clock, MILLISECOND, Nanos, Unpark};
 use crate::limits::{CostList, Grant, OfKey, Policy, Take};
 use crate::rate::{Limit, nanos};
@@ -48,7 +49,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -461,7 +462,7 @@ struct Sleeper(Mutex<Option<Waker>>);
 
 impl Wake for Sleeper {
     fn wake(self: Arc<Self>) {
-        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let waker = unpoisoned(self.0.lock()).take();
         waker.into_iter().for_each(Waker::wake);
     }
 }
@@ -472,7 +473,7 @@ async fn sleep_until(clock: &dyn Clock, time: Nanos) {
         if clock.now() >= time {
             return Poll::Ready(());
         }
-        *sleeper.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+        *unpoisoned(sleeper.0.lock()) = Some(context.waker().clone());
         clock.wake_at(time, &Waker::from(Arc::clone(&sleeper)));
         Poll::Pending
     })

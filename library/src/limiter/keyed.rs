@@ -133,7 +133,7 @@ impl<K: Hash> Keyed<K> {
             return self.try_acquire_to_settle(key, units).map(drop);
         }
         let cost = units.millionths()?;
-        match self.table.take(key, cost, false) {
+        match self.table.visit(key, Some(cost), false) {
             Ok(None) => Ok(()),
             Ok(Some(limiter)) => self.held(key, limiter).get().try_acquire(units),
             Err(denied) => AcquireError::refuse(denied, &Cost::One(cost)),
@@ -450,7 +450,7 @@ impl<K: Hash> Keyed<K> {
             return together::block(self.hold(key)?.get(), units, deadline).map(drop);
         }
         let cost = units.millionths()?;
-        match self.table.take(key, cost, true) {
+        match self.table.visit(key, Some(cost), true) {
             Ok(None) => Ok(()),
             Ok(Some(limiter)) => self.held(key, limiter).get().acquire(units).until(deadline).block(),
             Err(denied) => AcquireError::refuse(denied, &Cost::One(cost)),
@@ -484,7 +484,7 @@ async fn acquire_until<K: Hash, Q: AsKey<K> + ?Sized, T: Borrow<Keyed<K>>, P: Bo
         let Poll::Ready(budget) = coop::poll_proceed(context) else {
             return Poll::Ready(keyed.table.limiter(key).map(Some));
         };
-        let taken = keyed.table.take(key, cost, true);
+        let taken = keyed.table.visit(key, Some(cost), true);
         if !matches!(taken, Ok(Some(_))) {
             budget.made_progress();
         }

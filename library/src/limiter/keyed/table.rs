@@ -153,18 +153,6 @@ impl<K: Hash> Table<K> {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Takes `cost` now, or nothing. If the key has a limiter, that is returned, and nothing was taken. A key gets one if
-    /// the caller `waits`, and cannot have it now.
-    #[inline]
-    pub(super) fn take<Q: AsKey<K> + ?Sized>(
-        &self,
-        key: &Q,
-        cost: u64,
-        waits: bool,
-    ) -> Result<Option<Limiter>, Denied> {
-        self.visit(key, Some(cost), waits)
-    }
-
     /// The limiter of the key, which others wait for, too.
     pub(super) fn limiter<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> Result<Limiter, Denied> {
         self.visit(key, None, true)?.ok_or(Denied::Never(0))
@@ -321,9 +309,14 @@ impl<K: Hash> Table<K> {
     }
 
     /// Takes `cost` from the state of a key that has no limiter. If that fails, or there is no cost, and the caller `waits`,
-    /// the key gets one. If there is no room for a new key, it looks for keys to forget, and tries again.
+    /// the key gets one. If the key has a limiter, that is returned, and nothing was taken. If there is no room for a new key, it looks for keys to forget, and tries again.
     #[inline]
-    fn visit<Q: AsKey<K> + ?Sized>(&self, key: &Q, cost: Option<u64>, waits: bool) -> Result<Option<Limiter>, Denied> {
+    pub(super) fn visit<Q: AsKey<K> + ?Sized>(
+        &self,
+        key: &Q,
+        cost: Option<u64>,
+        waits: bool,
+    ) -> Result<Option<Limiter>, Denied> {
         let (hash, now) = (self.hasher.hash_one(key), self.time.now());
         for tries in 0..2 {
             if tries > 0 && !self.search() {

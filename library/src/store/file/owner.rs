@@ -17,14 +17,14 @@ pub(super) fn this_process() -> Owner {
 
 /// Whether a process has ended. Of one in another container that cannot be told.
 pub(super) fn is_gone([id, started]: Owner) -> bool {
-    let Ok(pid) = u32::try_from(id & u64::from(u32::MAX)) else { return false };
+    let Ok(pid) = i32::try_from(id & u64::from(u32::MAX)) else { return false };
     if id >> 32 != this_process()[0] >> 32 {
         return false;
     }
-    match stat(pid) {
+    match stat(pid.cast_unsigned()) {
         // A zombie has ended. A process with another start has got the id since.
         Some((state, since)) => since != started || "ZX".contains(&state),
-        None => Pid::from_raw(pid.cast_signed()).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)),
+        None => Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)),
     }
 }
 
