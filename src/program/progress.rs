@@ -6,6 +6,7 @@
 
 use super::args::{ProgressWhen, ReportFlags};
 use super::say::say;
+use super::signals;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use rustix::fs::FileType;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
@@ -299,7 +300,8 @@ fn columns() -> usize {
     size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
 }
 
-/// Whether something else may use the terminal: the reader of our output, a user who types our input, or a command.
+/// Whether something else may use the terminal: the reader of our output, a user who types our input, a command, or the rest of a
+/// script that we run beside.
 fn spoils_something(reads_stdin: bool, commands: Option<Output>) -> bool {
     let is_typed = reads_stdin && std::io::stdin().is_terminal();
     let output_spoils = match (commands.is_some(), std::io::stdout().is_terminal()) {
@@ -308,7 +310,7 @@ fn spoils_something(reads_stdin: bool, commands: Option<Output>) -> bool {
         (false, true) => true,
         (_, false) => !has_no_reader_here(std::io::stdout()),
     };
-    is_typed || output_spoils || commands == Some(Output::Direct)
+    is_typed || output_spoils || commands == Some(Output::Direct) || signals::are_those_of_a_background_job()
 }
 
 /// Whether it is a file or a device: what is read from a pipe or a socket may end up on the terminal.

@@ -30,6 +30,12 @@ pub(super) fn come_from_the_usual_keys() -> bool {
         && ![SIGINT, SIGQUIT].into_iter().any(is_ignored)
 }
 
+/// Whether INT and QUIT were ignored at the start, as a shell without job control has them ignored for what it runs in the
+/// background (POSIX, Shell Command Language, 2.12 Signals and Error Handling).
+pub(super) fn are_those_of_a_background_job() -> bool {
+    [SIGINT, SIGQUIT].into_iter().all(is_ignored)
+}
+
 /// Dies of SIGPIPE, as other programs do when nothing reads their output. If SIGPIPE was ignored at the start, reports an
 /// error.
 pub(crate) fn die_of_broken_pipe() -> Exit {

@@ -288,6 +288,23 @@ fn a_pager_shows_searches_and_quits_as_without_a_bar() {
     });
 }
 
+/// The bar wiped out a question that the script asked.
+#[test]
+fn in_the_background_of_a_script_no_bar_is_drawn_over_what_the_script_says() {
+    at_three_widths(&[()], |columns, ()| {
+        let (folder, mut terminal) = (folder(), Terminal::new(columns));
+        let script = "throttle -r 1/s -b1 -a lines > out & sleep 1.5; printf 'Delete? '; read n; kill $!; echo over";
+        let child = run(&terminal, folder.path(), script);
+        terminal.wait_for("the question", |row| row.trim_end() == "Delete?");
+        thread::sleep(Duration::from_millis(700));
+        stays(&terminal, &["Delete?"]);
+        terminal.press(b"no\r");
+        terminal.watch(child, |_| false);
+        terminal.wait_for("the end", |row| row == "over");
+        assert!(!terminal.at_rest().concat().contains("====="));
+    });
+}
+
 /// A program in the background that writes is stopped by `stty tostop`.
 #[test]
 fn in_the_background_no_bar_is_written() {

@@ -18,8 +18,7 @@ pub(crate) struct ReportFlags {
     /// there. In a pipe, standard output must not be the terminal. Commands must not write to the terminal themselves
     /// (-u, -j 1 without --tag), and units must not be typed in.
     ///
-    /// In a script, a run in the background does not know what else writes to the terminal, such as a question to the user:
-    /// write --progress=never there.
+    /// In the background of a script no bar is shown: the script may ask the user something.
     ///
     /// No bar is drawn while the terminal does not echo what is typed: then a program asks for a password, or shows
     /// pages.
