@@ -47,6 +47,17 @@ pub struct Launcher {
     tasks: tokio::runtime::Handle,
 }
 
+/// What waited when a run ended.
+#[derive(Debug)]
+pub struct Waiting {
+    /// The jobs of which another attempt will not be made any more, the oldest first.
+    pub again: Vec<Arc<Job>>,
+    /// How many jobs were read that will not be tried at all.
+    pub unstarted: usize,
+    /// All of the input was read, and nothing waited.
+    pub is_all_started: bool,
+}
+
 impl Launcher {
     /// Ready to start commands as `options` say. SIGCHLD must not be ignored: the system would wait for commands itself, and
     /// how they ended would be lost (wait(2)).
@@ -113,15 +124,17 @@ impl Launcher {
         &self.shared.slots
     }
 
-    /// Takes out the jobs that wait for another attempt, which will not be made any more, the oldest first. Also returns
-    /// how many jobs were read that will not be tried at all.
-    pub fn take_waiting(&self) -> (Vec<Arc<Job>>, usize) {
+    /// Takes out the jobs that wait. For the time when no command runs and none will.
+    pub fn take_waiting(&self) -> Waiting {
         let queue = &self.shared.queue;
-        let (first, again): (Vec<_>, Vec<_>) = queue.drain().into_iter().partition(|attempt| attempt.number == 1);
-        let mut jobs: Vec<_> = again.into_iter().map(|attempt| attempt.job).collect();
-        jobs.sort_by_key(|job| job.seq);
+        let waiting = queue.drain();
+        let is_all_started = waiting.is_empty() && queue.is_all_read();
+        let (first, again): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|attempt| attempt.number == 1);
+        let mut again: Vec<_> = again.into_iter().map(|attempt| attempt.job).collect();
+        again.sort_by_key(|job| job.seq);
         // Without keys, a first attempt is there only because its turn has come: it is the next of the input.
-        (jobs, if queue.is_keyed() { first.len() } else { 0 })
+        let unstarted = if queue.is_keyed() { first.len() } else { 0 };
+        Waiting { again, unstarted, is_all_started }
     }
 
     /// Prints output that waits for its turn, when no command runs and none will. Returns the jobs that succeeded and whose
