@@ -17,11 +17,11 @@ use super::units::Units;
 use crate::flow::unpoisoned;
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{self, Stdio};
@@ -227,7 +227,7 @@ impl Launcher {
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
         command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));
-        command.envs(attempt.job.key.as_ref().map(|key| ("THROTTLE_KEY", OsStr::from_bytes(key))));
+        command.envs(attempt.job.key.as_deref().map(|key| ("THROTTLE_KEY", without_nul(key))));
         let units = || match (&mut input, &attempt.job.input) {
             (Some(units), _) => as_input(units).map(Some),
             // Another attempt will need them.
@@ -294,6 +294,11 @@ pub fn command(program: &OsStr, name: &OsStr, ignores_sigpipe: bool) -> process:
     let mut shell = process::Command::new("/bin/sh");
     shell.args(["-c", "trap '' PIPE; exec \"$0\" \"$@\""]).arg(program);
     shell
+}
+
+/// What a variable can hold of `bytes`.
+fn without_nul(bytes: &[u8]) -> OsString {
+    OsString::from_vec(bytes.iter().copied().filter(|byte| *byte != 0).collect())
 }
 
 /// tokio panics if it cannot open the six files it waits with (two pairs and a copy of one end of each, so far) or start

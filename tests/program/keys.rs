@@ -624,3 +624,14 @@ fn a_key_that_is_sent_away_for_too_long_is_named_once_however_many_of_its_comman
     let said = run(args, "a 1\na 2\na 3\n").err;
     assert_eq!(said.matches("'a' asked to wait until").count(), 1, "{said}");
 }
+
+/// No variable can hold a NUL byte, so the key is given without it; it is still a key of its own.
+#[test]
+fn commands_get_a_key_without_its_nul_bytes() {
+    for (limit, input) in
+        [("100/s,per=f1", &b"x\0y 1\nz 2\n"[..]), ("100/s,per=/k", b"{\"k\":\"x\\u0000y\"}\n{\"k\":\"z\"}\n")]
+    {
+        let ended = run(["-r", limit, "-k", "--stdin", "-c", "cat > /dev/null; echo \"$THROTTLE_KEY\""], input);
+        assert_eq!(ok(&ended), "xy\nz\n", "{limit}: {}", ended.err);
+    }
+}
