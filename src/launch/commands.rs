@@ -115,8 +115,14 @@ impl Launcher {
         // A shortage is about no file.
         let named = |error: io::Error| io::Error::new(error.kind(), format!("/dev/null: {error}"));
         let _input = File::open("/dev/null").map_err(|error| if is_shortage(&error) { error } else { named(error) })?;
-        let _reply = self.shared.options.again.as_ref().map(|_| ReplyFile::new()).transpose()?;
+        let _reply = self.replies().then(ReplyFile::new).transpose()?;
         (0..pipes).map(|_| io::pipe()).collect::<io::Result<Vec<_>>>().map(drop)
+    }
+
+    /// Whether each command gets a file for its reply: it says what follows from its end, or what it cost.
+    fn replies(&self) -> bool {
+        let Options { again, settling, .. } = &self.shared.options;
+        again.is_some() || settling.is_any()
     }
 
     /// The commands that run.
@@ -239,8 +245,7 @@ impl Launcher {
         }
         // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
-            let replies = options.again.is_some() || options.settling.is_any();
-            let reply = replies.then(ReplyFile::new).transpose()?;
+            let reply = self.replies().then(ReplyFile::new).transpose()?;
             if let Some(reply) = &reply {
                 command.env("THROTTLE_REPLY", reply.path());
             }
