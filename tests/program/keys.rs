@@ -617,6 +617,17 @@ fn a_dry_run_tells_of_the_keys() {
     }
 }
 
+/// The key of the last unit is behind all that is shown of it.
+#[test]
+fn a_dry_run_finds_the_key_of_a_long_last_unit_without_its_end() {
+    let long = format!("{} k", "x".repeat(2000));
+    for input in [format!("{long}\n{long}"), format!("{long}\n{long}\n"), format!("{long} {long}\n{long} {long}")] {
+        let ended = run(["-r", "1/min,per=f2", "--dry-run"], &input);
+        let text = ok(&ended);
+        assert!(text.ends_with("# 1 key; longest: 'k', 2 units, 1m\n"), "{text}");
+    }
+}
+
 #[test]
 fn a_key_that_is_sent_away_for_too_long_is_named_once_however_many_of_its_commands_run() {
     let script = "sleep 0.3; echo 'retry-after: 7200' >> \"$THROTTLE_REPLY\"; exit 1";
