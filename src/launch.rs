@@ -38,7 +38,7 @@ mod units;
 mod wakes;
 
 pub use attempt::{Ended, Ledger};
-pub use commands::{Launcher, command};
+pub use commands::{Launcher, Waiting, command};
 pub use event::{Event, Events, Sent, Success, Told};
 pub use identity::Identity;
 pub use job::{Batches, Before, Job, Key, Known, Numbers, Outcome, Shape};

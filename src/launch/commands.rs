@@ -17,11 +17,11 @@ use super::units::Units;
 use crate::flow::unpoisoned;
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{self, Stdio};
@@ -45,6 +45,17 @@ const FITS_A_PIPE: u64 = 4096;
 pub struct Launcher {
     pub(super) shared: Arc<Shared>,
     tasks: tokio::runtime::Handle,
+}
+
+/// What waited when a run ended.
+#[derive(Debug)]
+pub struct Waiting {
+    /// The jobs of which another attempt will not be made any more, the oldest first.
+    pub again: Vec<Arc<Job>>,
+    /// How many jobs were read that will not be tried at all.
+    pub unstarted: usize,
+    /// All of the input was read, and nothing waited.
+    pub is_all_started: bool,
 }
 
 impl Launcher {
@@ -104,8 +115,14 @@ impl Launcher {
         // A shortage is about no file.
         let named = |error: io::Error| io::Error::new(error.kind(), format!("/dev/null: {error}"));
         let _input = File::open("/dev/null").map_err(|error| if is_shortage(&error) { error } else { named(error) })?;
-        let _reply = self.shared.options.again.as_ref().map(|_| ReplyFile::new()).transpose()?;
+        let _reply = self.replies().then(ReplyFile::new).transpose()?;
         (0..pipes).map(|_| io::pipe()).collect::<io::Result<Vec<_>>>().map(drop)
+    }
+
+    /// Whether each command gets a file for its reply: it says what follows from its end, or what it cost.
+    fn replies(&self) -> bool {
+        let Options { again, settling, .. } = &self.shared.options;
+        again.is_some() || settling.is_any()
     }
 
     /// The commands that run.
@@ -113,15 +130,17 @@ impl Launcher {
         &self.shared.slots
     }
 
-    /// Takes out the jobs that wait for another attempt, which will not be made any more, the oldest first. Also returns
-    /// how many jobs were read that will not be tried at all.
-    pub fn take_waiting(&self) -> (Vec<Arc<Job>>, usize) {
+    /// Takes out the jobs that wait. For the time when no command runs and none will.
+    pub fn take_waiting(&self) -> Waiting {
         let queue = &self.shared.queue;
-        let (first, again): (Vec<_>, Vec<_>) = queue.drain().into_iter().partition(|attempt| attempt.number == 1);
-        let mut jobs: Vec<_> = again.into_iter().map(|attempt| attempt.job).collect();
-        jobs.sort_by_key(|job| job.seq);
+        let waiting = queue.drain();
+        let is_all_started = waiting.is_empty() && queue.is_all_read();
+        let (first, again): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|attempt| attempt.number == 1);
+        let mut again: Vec<_> = again.into_iter().map(|attempt| attempt.job).collect();
+        again.sort_by_key(|job| job.seq);
         // Without keys, a first attempt is there only because its turn has come: it is the next of the input.
-        (jobs, if queue.is_keyed() { first.len() } else { 0 })
+        let unstarted = if queue.is_keyed() { first.len() } else { 0 };
+        Waiting { again, unstarted, is_all_started }
     }
 
     /// Prints output that waits for its turn, when no command runs and none will. Returns the jobs that succeeded and whose
@@ -214,7 +233,7 @@ impl Launcher {
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
         command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));
-        command.envs(attempt.job.key.as_ref().map(|key| ("THROTTLE_KEY", OsStr::from_bytes(key))));
+        command.envs(attempt.job.key.as_deref().map(|key| ("THROTTLE_KEY", without_nul(key))));
         let units = || match (&mut input, &attempt.job.input) {
             (Some(units), _) => as_input(units).map(Some),
             // Another attempt will need them.
@@ -226,8 +245,7 @@ impl Launcher {
         }
         // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
-            let replies = options.again.is_some() || options.settling.is_any();
-            let reply = replies.then(ReplyFile::new).transpose()?;
+            let reply = self.replies().then(ReplyFile::new).transpose()?;
             if let Some(reply) = &reply {
                 command.env("THROTTLE_REPLY", reply.path());
             }
@@ -281,6 +299,11 @@ pub fn command(program: &OsStr, name: &OsStr, ignores_sigpipe: bool) -> process:
     let mut shell = process::Command::new("/bin/sh");
     shell.args(["-c", "trap '' PIPE; exec \"$0\" \"$@\""]).arg(program);
     shell
+}
+
+/// What a variable can hold of `bytes`.
+fn without_nul(bytes: &[u8]) -> OsString {
+    OsString::from_vec(bytes.iter().copied().filter(|byte| *byte != 0).collect())
 }
 
 /// tokio panics if it cannot open the six files it waits with (two pairs and a copy of one end of each, so far) or start

@@ -117,6 +117,11 @@ impl Queue {
         self.is_all_read.store(true, Ordering::SeqCst);
     }
 
+    /// Whether no unit is left that is not in the queue.
+    pub(super) fn is_all_read(&self) -> bool {
+        self.is_all_read.load(Ordering::SeqCst)
+    }
+
     /// Whether attempts may be made again.
     pub(super) fn repeats(&self) -> bool {
         self.lock().retries.is_some()
@@ -262,7 +267,7 @@ impl Queue {
         let (key, history) = (&running.attempt.job.key, &mut running.attempt.history);
         let no_others_wait = || {
             let mut waiting = running.granted.iter().flat_map(|granted| order.waiting_of(granted.key)).chain(chosen);
-            self.is_all_read.load(Ordering::SeqCst) && waiting.all(|attempt| attempt.history.was_told())
+            self.is_all_read() && waiting.all(|attempt| attempt.history.was_told())
         };
         let chance = |most| fastrand::u64(..=most);
         let verdict = retries.judge(key, (judged, history), (outcome, reply), no_others_wait, chance);

@@ -191,11 +191,6 @@ impl Slots {
         !std::mem::replace(&mut self.lock().stopping, true)
     }
 
-    /// Whether no more are started.
-    pub fn is_stopping(&self) -> bool {
-        self.lock().stopping
-    }
-
     /// Whether the running commands were told to end.
     pub(super) fn is_ending(&self) -> bool {
         self.lock().passed_on.is_some()

@@ -166,7 +166,6 @@ impl Plan {
             self.pump(&mut flow.looked_into(self.look.clone()))?;
         }
         if !beginning.is_empty() {
-            self.count_key(&beginning);
             self.write_unit(&mut beginning).map_err(FlowError::Write)?;
         }
         let reading = self.meter.read(0);
@@ -220,7 +219,7 @@ impl Plan {
             .try_for_each(|(policy, each)| (0..policy.len()).try_for_each(|place| write_most(out, policy, place, each)))
     }
 
-    /// Counts a unit that leaves now. `unit`: as many of its bytes as are known.
+    /// Counts a unit that leaves now. Where there are keys, each is there as a whole.
     fn count_key(&self, unit: &[u8]) {
         if let Some(per) = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref()) {
             self.keys.borrow_mut().count(per.key(unit).as_deref(), self.now());
@@ -273,8 +272,8 @@ impl Sink for UnitLines<'_> {
             let room = SHOWN_BYTES.saturating_sub(self.beginning.len());
             let unit = piece.strip_suffix(&[end]).unwrap_or(piece);
             self.beginning.extend(unit.iter().take(room));
+            self.plan.count_key(unit);
             if piece.ends_with(&[end]) {
-                self.plan.count_key(unit);
                 self.plan.write_unit(self.beginning)?;
             }
         }

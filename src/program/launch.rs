@@ -193,7 +193,6 @@ fn drive(
     }
     let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
-    run.outcomes().left.is_all_started = result.is_ok() && !launcher.slots().is_stopping();
     launcher.flush();
     run.outcomes().set_skipped(flow.batches().skipped(), flow.batches().done_before());
     launcher.slots().drain();

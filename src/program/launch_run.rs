@@ -176,11 +176,12 @@ impl LaunchRun {
     pub(super) fn close_ledger(&self) {
         let unprinted = self.launcher.print_rest();
         self.launcher.flush();
-        let (waiting, unstarted) = self.launcher.take_waiting();
+        let waiting = self.launcher.take_waiting();
         let mut outcomes = self.outcomes();
-        outcomes.retries.unstarted = unstarted as u64;
+        outcomes.retries.unstarted = waiting.unstarted as u64;
+        outcomes.left.is_all_started = waiting.is_all_started;
         outcomes.left.done = self.ledger.as_ref().and_then(|ledger| ledger.done_units());
-        let lines = [outcomes.unprinted(&unprinted), outcomes.give_up(&waiting)].concat();
+        let lines = [outcomes.unprinted(&unprinted), outcomes.give_up(&waiting.again)].concat();
         drop(outcomes);
         self.report.asides(&lines);
         if let Err(error) = self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.finish()) {

@@ -137,7 +137,8 @@ impl Outcomes {
     /// that were skipped is subtracted from the rest. If that leaves a quarter or less, the input so far is the measure.
     pub(super) fn commands_unread(&self, commands: u64, bytes: u64, unread: u64) -> u64 {
         let Retries { done_before, known, .. } = self.retries;
-        let all = scaled(commands * self.max_args + done_before, unread, bytes) / self.max_args;
+        let units = commands.saturating_mul(self.max_args).saturating_add(done_before);
+        let all = scaled(units, unread, bytes) / self.max_args;
         let new = all.saturating_sub(known.saturating_sub(done_before) / self.max_args);
         let as_so_far = scaled(commands, unread, bytes);
         if new > all / 4 { new.max(as_so_far) } else { as_so_far }
@@ -419,9 +420,9 @@ impl Outcomes {
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
         lines.extend(self.hint_at_cost());
         lines.extend(self.retries.slowed_down());
-        let again = self.retries.given_up + self.left.sent_away;
-        let left = (about, again + unread * self.max_args);
-        lines.extend(self.left.line(left).filter(|_| self.interrupted.is_none()));
+        let commands = unread.saturating_add(self.retries.given_up).saturating_add(self.left.sent_away);
+        let left = self.left.line((about, commands), self.max_args);
+        lines.extend(left.filter(|_| self.interrupted.is_none()));
         lines.push(line + &next.unwrap_or_default());
         lines
     }

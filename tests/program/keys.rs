@@ -617,10 +617,32 @@ fn a_dry_run_tells_of_the_keys() {
     }
 }
 
+/// The key of the last unit is behind all that is shown of it.
+#[test]
+fn a_dry_run_finds_the_key_of_a_long_last_unit_without_its_end() {
+    let long = format!("{} k", "x".repeat(2000));
+    for input in [format!("{long}\n{long}"), format!("{long}\n{long}\n"), format!("{long} {long}\n{long} {long}")] {
+        let ended = run(["-r", "1/min,per=f2", "--dry-run"], &input);
+        let text = ok(&ended);
+        assert!(text.ends_with("# 1 key; longest: 'k', 2 units, 1m\n"), "{text}");
+    }
+}
+
 #[test]
 fn a_key_that_is_sent_away_for_too_long_is_named_once_however_many_of_its_commands_run() {
     let script = "sleep 0.3; echo 'retry-after: 7200' >> \"$THROTTLE_REPLY\"; exit 1";
     let args = ["-r", "1k/s,burst=9,per=f1", "-j", "2", "--attempts", "2", "--max-pause", "1h", "-c", script];
     let said = run(args, "a 1\na 2\na 3\n").err;
     assert_eq!(said.matches("'a' asked to wait until").count(), 1, "{said}");
+}
+
+/// No variable can hold a NUL byte, so the key is given without it; it is still a key of its own.
+#[test]
+fn commands_get_a_key_without_its_nul_bytes() {
+    for (limit, input) in
+        [("100/s,per=f1", &b"x\0y 1\nz 2\n"[..]), ("100/s,per=/k", b"{\"k\":\"x\\u0000y\"}\n{\"k\":\"z\"}\n")]
+    {
+        let ended = run(["-r", limit, "-k", "--stdin", "-c", "cat > /dev/null; echo \"$THROTTLE_KEY\""], input);
+        assert_eq!(ok(&ended), "xy\nz\n", "{limit}: {}", ended.err);
+    }
 }

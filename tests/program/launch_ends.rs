@@ -300,8 +300,19 @@ fn a_run_that_is_to_stop_lets_what_runs_finish() {
 #[test]
 fn a_run_that_had_nothing_left_to_start_ends_as_its_units_did() {
     let (folder, script) = (tempfile::tempdir().unwrap(), "until [ -e go ]; do sleep 0.01; done; exit $1");
-    for (unit, code) in [("0", 0), ("3", 123)] {
-        let mut command = throttle(["-r", "100/s", "-j2", "-c", script]);
+    let again = &["--attempts", "2"][..];
+    let of_keys = &["-r", "100/s,per=f1", "--attempts", "2", "--done", "seen"][..];
+    let of_a_bucket = &["-r", "100/s,per=f1,fails=3", "--bucket", "./bucket"][..];
+    for (options, unit, code) in [
+        (&[][..], "0", 0),
+        (&[], "3", 123),
+        (again, "0", 0),
+        // It would have been tried again.
+        (again, "3", 75),
+        (of_keys, "0", 0),
+        (of_a_bucket, "0", 0),
+    ] {
+        let mut command = throttle([&["-r", "200/s", "-j2"], options, &["-c", script]].concat());
         let mut child = command.current_dir(&folder).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(unit.as_bytes()).unwrap();
         let run = Started::new(child);

@@ -3,6 +3,7 @@
 use crate::common::{feed, shell, text, throttle};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 use std::{fs, path::Path};
 
 /// The output of a command line that must not be run.
@@ -595,4 +596,21 @@ fn a_folder_in_the_place_of_the_command_is_called_one() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(126));
     assert!(said.contains("'/etc' cannot be run: it is a folder") && !said.contains("chmod"), "{said}");
+}
+
+/// A message may repeat any end of a word, so each is compared with all of them: also of the longest words that Linux
+/// passes, 128 KiB, and with little memory. No word of these is an address, so nothing is hidden.
+#[test]
+fn a_mistake_beside_a_long_script_is_told_at_once_and_takes_little_memory() {
+    for (flag, words) in [
+        ("--rtae 5/s", "there is no option '--rtae'; did you mean --rate?"),
+        ("-r 5m", "a minute stands after the slash, 5/min; a million is 5M/s"),
+    ] {
+        let long = "s=$(yes \"echo 'ü'; #\" | head -c 120000)";
+        let begun = Instant::now();
+        let output = feed(shell(&format!("ulimit -v 500000; {long}; exec \"$0\" {flag} -c \"$s\" \"$s$0\"")), b"");
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{}: {said}", output.status);
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
 }

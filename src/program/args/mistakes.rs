@@ -40,10 +40,7 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
 /// `text` without the passwords in `args`.
 pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
     // An argument as a whole, or what is attached to an option.
-    let parts =
-        |word: &str| -> Vec<String> { word.char_indices().map(|(place, _)| word[place..].to_owned()).collect() };
-    let repeated =
-        |word: &OsString| parts(&word.to_string_lossy()).into_iter().find(|part| text.contains(part.as_str()));
+    let repeated = |word: &OsString| longest_end_in(text, &word.to_string_lossy()).map(str::to_owned);
     let redacted = |text: String, part: String| match Address::redacted(part.as_ref()) {
         // Nothing is hidden of a scheme alone, which may also be in what to write instead.
         shown if shown.strip_suffix('…') == Some(part.trim_end_matches([':', '/'])) => text,
@@ -54,6 +51,14 @@ pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
         let end = word.char_indices().map(|(place, _)| place).take_while(|place| *place <= LONG / 2).last();
         text.replace(&*word, &format!("{}…", &word[..end.unwrap_or(0)]))
     })
+}
+
+/// The longest end of `word` that `text` repeats. Of an end that is repeated each shorter one is, too: so a few of them are
+/// looked for, however long the word is.
+fn longest_end_in<'a>(text: &str, word: &'a str) -> Option<&'a str> {
+    let places: Vec<usize> = word.char_indices().map(|(place, _)| place).collect();
+    let first = places.partition_point(|place| !text.contains(&word[*place..]));
+    places.get(first).map(|place| &word[*place..])
 }
 
 /// Longer words are not repeated as a whole.

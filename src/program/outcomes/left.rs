@@ -17,9 +17,19 @@ pub(crate) struct Left {
 
 impl Left {
     /// `stopped by --stop-after 8h: about 188 units are left; run the same command again to go on (812 units done)`
-    pub(super) fn line(&self, (about, units): (&str, u64)) -> Option<String> {
+    ///
+    /// They are those of so many `commands`, each of which is for `max_args` units at most.
+    pub(super) fn line(&self, (about, commands): (&str, u64), max_args: u64) -> Option<String> {
         let why = self.why.as_ref()?;
-        let about = if self.is_all_started { "" } else { about };
+        // Beyond the largest number nothing is said of it.
+        let (about, most) = (if self.is_all_started { "" } else { about }, commands.checked_mul(max_args).unwrap_or(0));
+        let (about, units) = match about {
+            about if max_args <= 1 => (about, commands),
+            "" => ("at most ", most),
+            // Each of them has a unit.
+            "at least " => (about, commands),
+            _ => ("at most about ", most),
+        };
         let left = match units {
             0 => "units are left".to_owned(),
             1 => format!("{about}1 unit is left"),

@@ -157,3 +157,16 @@ fn units_done_before_make_the_time_left_neither_too_short_nor_too_long() {
     assert_eq!(known(900, 576).commands_unread(64, 6400, 3600), 36, "a tenth of the rest is");
     assert_eq!(known(5000, 0).commands_unread(64, 640, 9360), 936, "the list has units of other inputs");
 }
+
+/// `-n` may be any number.
+#[test]
+fn commands_of_many_units_count_no_further_than_there_are_numbers() {
+    let most = u64::MAX.to_string();
+    let mut outcomes = outcomes(&["-r", "5/s", "-n", &most]);
+    outcomes.set_skipped(0, 3);
+    assert_eq!(outcomes.commands_unread(2, 10, 40), 8);
+    outcomes.leave("stopped".to_owned());
+    let left = |outcomes: &Outcomes, unread| outcomes.closing(0, 0, unread)[0].split("; ").next().map(str::to_owned);
+    assert_eq!(left(&outcomes, ("about ", 3)), Some("stopped: units are left".to_owned()));
+    assert_eq!(left(&outcomes, ("at least ", 3)), Some("stopped: at least 3 units are left".to_owned()));
+}

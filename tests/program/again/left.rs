@@ -1,7 +1,7 @@
 //! What a run says that ends with 75: why, how many units are left, and how to go on.
 
 use super::asked;
-use crate::launching::{Ended, Started, number_in, numbers, throttle};
+use crate::launching::{Ended, Started, finish, number_in, numbers, throttle};
 use crate::support::server::{Answer, Server};
 use rustix::process::Signal;
 use std::fs;
@@ -122,4 +122,21 @@ fn a_run_that_gives_a_key_up_says_what_is_left() {
     let words = "throttle: a key asked to wait for longer than --max-pause: 3 units are left; \
                  with --done FILE a run can go on where it stopped";
     assert_eq!(told(&ended), words);
+}
+
+/// How many units the commands that were not started are for is not known: the last of them may be for fewer.
+#[test]
+fn units_that_share_a_command_are_at_most_as_many_as_its_most() {
+    let left = |options: &[&str], input: &str| {
+        let mut command = throttle([&["-r", "1/h", "--stop-after", "500ms"], options, &["true"]].concat());
+        command.env_remove("THROTTLE_BUCKET");
+        let ended = finish(command, input);
+        told(&ended).split_once(": ").unwrap().1.split_once("; ").unwrap().0.split_once(": ").unwrap().1.to_owned()
+    };
+    assert_eq!(left(&["--repeat", "100", "-n", "30"], ""), "at most 90 units are left");
+    let most = u64::MAX.to_string();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, numbers(100_000)).unwrap();
+    assert_eq!(left(&["-a", file.path().to_str().unwrap(), "-n", &most], ""), "units are left");
+    assert_eq!(left(&["-n", "2"], "1\n2\n3\n4\n5\n6\n7\n"), "at least 3 units are left");
 }
