@@ -1,12 +1,4 @@
-//! The sink that runs one command per unit. A unit's way through it:
-//!
-//! 1. `job` cuts the input into jobs, one command's worth of units each.
-//! 2. `commands`, on the pump's thread, waits for a free slot (`slots`), takes a grant, fills the template
-//!    (`template`) and hands the command over. No granted start waits for a slot.
-//! 3. `child`, in a task on another thread, starts the command, reads its output, and watches its time and its end. Then
-//!    `shared` decides what follows.
-//! 4. `output` prints that, in the order asked for.
-//! 5. `event` tells the receiver what happened.
+//! The sink that runs one command per unit. A unit's way through it is described in docs/architecture.md.
 //!
 //! Whatever ends the run (a signal, a reader that is gone, an exit of 255) stops the slots: then nothing more starts,
 //! wherever the pump is.

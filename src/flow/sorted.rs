@@ -219,11 +219,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                 self.order.get_mut().set_away(self.clock.now(), self.asked.len());
                 Price::OfKey { ticket: self.ticket, take, waited }
             }
-            Next::Drop(key, _) => {
-                self.drop_waiting(key);
-                Price::Nothing
-            }
-            Next::At(_) | Next::Blocked | Next::Empty => Price::Nothing,
+            // No unit is dropped under the limits of a bucket.
+            Next::Drop(..) | Next::At(_) | Next::Blocked | Next::Empty => Price::Nothing,
         }
     }
 
@@ -442,8 +439,7 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         self.sort();
         match self.shared {
             None => Price::Usual,
-            Some(of_all) if !self.outgoing.is_stalled => self.choose_of_key(of_all),
-            Some(_) => Price::Unknown,
+            Some(of_all) => self.choose_of_key(of_all),
         }
     }
 

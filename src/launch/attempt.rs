@@ -73,7 +73,7 @@ pub(super) struct Running {
     pub(super) started: Instant,
     /// Where its command may tell of the answer it got.
     pub(super) reply: Option<ReplyFile>,
-    /// Its grant, if limits are kept for each key.
+    /// Its grant, also if no limits are kept for each key; `None`: it never runs.
     pub(super) granted: Option<Granted>,
     /// What its real cost settles.
     pub(super) charge: Option<Charge>,
@@ -85,14 +85,6 @@ pub(super) struct Charge {
     pub(super) grant: Grant,
     /// What was asked for.
     pub(super) take: Take,
-}
-
-impl Charge {
-    /// What it cost each limit: those of all, then those of its key.
-    pub(super) fn costs(&self) -> Box<[u64]> {
-        let of_key = self.take.key.iter().flat_map(|of| &of.costs);
-        self.take.costs.iter().chain(of_key).copied().collect()
-    }
 }
 
 impl Running {

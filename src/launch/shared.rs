@@ -139,10 +139,9 @@ impl Shared {
 
     /// What it really cost each limit.
     fn real(&self, running: &Running, reply: &Reply) -> Real {
-        let Running { granted, charge, .. } = running;
-        let of_charge = || charge.as_ref().map(Charge::costs);
-        let charged = granted.as_ref().map(|granted| granted.costs.clone()).or_else(of_charge);
-        let mut real = self.options.settling.real(&charged.unwrap_or_default(), reply);
+        // One that never runs costs nothing.
+        let charged = running.granted.as_ref().map_or(&[][..], |granted| &granted.costs);
+        let mut real = self.options.settling.real(charged, reply);
         if let Some(remark) = real.remark.take() {
             self.events.send_once(Event::BadReply(remark));
         }

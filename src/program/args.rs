@@ -1,5 +1,5 @@
 //! The command line, as typed. Nothing is opened here, and no environment variable is read. Nothing outside this folder
-//! knows clap.
+//! knows clap, but for the tests that make the man page and the completions from it (`generated`).
 //!
 //! Each flag is one field in the file of its group: its names and values, its one line of help, its long help (the
 //! comment), and beside it the parser of its value, what it means for the task, and their tests. Which flags exclude or need

@@ -32,7 +32,7 @@ const LEAST_FOR_MEAN: u64 = 10;
 const LEAST_FOR_PERCENT: u64 = 20;
 
 #[derive(Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "six are options, two have happened or not")]
+#[allow(clippy::struct_excessive_bools, reason = "seven are options, two have happened or not")]
 pub(crate) struct Outcomes {
     pub(super) quiet: bool,
     pub(super) trace: bool,
