@@ -372,7 +372,9 @@ fn who_waits_is_not_counted_as_refused() {
     }
     for bucket in [Some(Bucket::in_file("100/s,jobs=1")), on_server("100/s,jobs=1")].into_iter().flatten() {
         let both = [(); 2].map(|()| Running::start(bucket.command(&["--once", "sleep", "0.3"])));
-        both.into_iter().for_each(|one| assert!(one.finish().status.success()));
+        for one in both {
+            assert!(one.finish().status.success());
+        }
         assert_eq!(refused(&bucket), Some(0));
     }
 }

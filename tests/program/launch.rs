@@ -377,7 +377,7 @@ fn a_dry_run_can_be_pasted_and_shows_times_total_and_the_most() {
 
 #[test]
 fn a_dry_run_stops_when_the_run_would() {
-    let ended = run(["-r", "5/s", "-b", "1", "--stop-after", "1s", "--dry-run", "echo"], &numbers(40));
+    let ended = run(["-r", "5/s", "-b", "1", "--stop-after", "1s", "--dry-run", "echo"], numbers(40));
     let lines: Vec<&str> = ended.text().lines().collect();
     assert_eq!(
         (lines.len(), lines.last().copied()),
