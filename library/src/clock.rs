@@ -42,7 +42,7 @@ pub(crate) fn shrink<T>(history: &mut VecDeque<T>) {
 }
 
 /// `CLOCK_MONOTONIC`: changes of the wall clock do not move it. On Linux it stops while the machine is suspended, see
-/// clock_gettime(2); on macOS it goes on.
+/// `clock_gettime(2)`; on macOS it goes on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
