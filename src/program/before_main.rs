@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static IGNORED_SIGNALS: AtomicU64 = AtomicU64::new(0);
-static STDIN_IS_CLOSED: AtomicBool = AtomicBool::new(false);
 static STDOUT_IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Runs before Rust's runtime starts, so it does as little as possible. SIGUSR1, a question for the status, may come at any
@@ -20,7 +19,6 @@ static STDOUT_IS_CLOSED: AtomicBool = AtomicBool::new(false);
 fn look() {
     // Best effort: without a handler SIGUSR1 ends the program, as it would by default.
     let _ = held_back(&[SIGUSR1], || {
-        STDIN_IS_CLOSED.store(fcntl_getfd(rustix::stdio::stdin()).is_err(), Ordering::Relaxed);
         STDOUT_IS_CLOSED.store(fcntl_getfd(rustix::stdio::stdout()).is_err(), Ordering::Relaxed);
         IGNORED_SIGNALS.store(ignored_now(), Ordering::Relaxed);
         survive_questions()
@@ -50,11 +48,6 @@ pub(super) fn held_back<T>(wanted: &[i32], act: impl FnOnce() -> io::Result<T>) 
 /// Whether a signal was ignored when we were started.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     IGNORED_SIGNALS.load(Ordering::Relaxed) & (1 << (signal - 1)) != 0
-}
-
-/// Whether standard input was closed when we were started.
-pub(crate) fn stdin_is_closed() -> bool {
-    STDIN_IS_CLOSED.load(Ordering::Relaxed)
 }
 
 /// Whether standard output was closed when we were started.

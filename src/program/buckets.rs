@@ -88,7 +88,7 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
         agree(named, &*opened)?;
         check_kept(Some(bucket), &*opened, |policy| once.take(policy))
     };
-    if max_wait.is_some() && opened.is_remote() {
+    if max_wait.is_some_and(|wait| !wait.is_zero()) && opened.is_remote() {
         opened.sync()?;
     }
     let (mut take, latest) = (due()?, once.latest(opened.clock().now()));

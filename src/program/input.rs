@@ -1,6 +1,5 @@
 //! The input, and a hint if it is unlikely to be what was meant.
 
-use super::before_main;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fd::AsFd;
 use rustix::fs::{FileType, OFlags, Stat};
@@ -27,10 +26,6 @@ pub(crate) fn open(file: Option<&Path>) -> Result<Input> {
         let file = File::open(path).with_context(|| format!("--arg-file: cannot open {}", path.display()))?;
         (OwnedFd::from(file), path.display().to_string())
     } else {
-        ensure!(
-            !before_main::stdin_is_closed(),
-            "cannot read standard input: it is closed; for no input write throttle < /dev/null"
-        );
         let stdin = std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
         (stdin, "standard input".to_owned())
     };

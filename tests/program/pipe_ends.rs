@@ -124,15 +124,6 @@ fn a_summary_that_is_also_the_input_or_the_output_is_refused() {
 }
 
 #[test]
-fn a_closed_input_is_an_error() {
-    let output = feed(shell("exec \"$0\" -r 1k/s <&-"), b"");
-    let said = text(&output.stderr);
-    assert!(output.status.code() == Some(1) && said.contains("standard input: it is closed"), "{said}");
-    let output = feed(shell("exec \"$0\" -r 1k/s --repeat 2 echo x <&-"), b"");
-    assert!(output.status.success(), "{}", text(&output.stderr));
-}
-
-#[test]
 fn an_input_that_is_also_the_output_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let run = |script: &str| {

@@ -13,7 +13,7 @@
 
 use super::rules::{Oversize, Rules};
 use crate::clock::Nanos;
-use crate::limits::{Cost, Limits, Refusal};
+use crate::limits::{Cost, Limits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::task::Waker;
@@ -23,28 +23,8 @@ mod estimates;
 mod serving;
 mod state;
 
-pub(crate) use state::{Effects, Key, Places, Queue};
+pub(crate) use state::{Denied, Effects, Key, Places, Queue};
 use state::{Entry, Turn};
-
-/// Why a queue grants nothing. Nothing was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Denied {
-    /// The cost of this kind is above the burst, which is this.
-    AboveBurst(usize, u64),
-    /// The cost of this kind is never granted.
-    Never(usize),
-    TooLong {
-        wait: Nanos,
-    },
-    TimedOut {
-        after: Nanos,
-    },
-    OthersWait,
-    Full,
-    Closed,
-    NoTimer,
-    TooManyKeys,
-}
 
 /// A new waiter.
 #[derive(Debug)]
@@ -378,15 +358,6 @@ impl Queue {
         let behind = self.now.saturating_sub(self.lag);
         let caught_up = self.lag == 0 || self.limits.at_rest(behind) || self.limits.latest() > self.now;
         self.floor.max(if caught_up { self.now } else { behind })
-    }
-}
-
-impl From<Refusal> for Denied {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::TooLong { wait } => Denied::TooLong { wait },
-            Refusal::Never | Refusal::Busy | Refusal::GivenUp(_) => Denied::Never(0),
-        }
     }
 }
 

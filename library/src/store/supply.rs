@@ -426,17 +426,21 @@ impl Supply {
         }
         let (latest, available) = seen(&*self.store, |ledger| (ledger.latest(), ledger.limits().available(now)));
         match leased.number {
-            None if windows.are_used(available) => leased.shared_until = now.saturating_add(UNKNOWN),
+            None => {
+                leased.began = now;
+                leased.shared_until = if windows.are_used(available) { now.saturating_add(UNKNOWN) } else { 0 };
+            }
             Some(ours) if latest > ours => leased.shared_until = now.saturating_add(windows.longest),
-            _ => {}
+            Some(_) => {}
         }
         if now < leased.shared_until {
             let next = (leased.lease.latest() / turn + 1).saturating_mul(turn);
             let from = leased.number.map_or(0, |_| next);
             return Ask { waiting: waiting.min(share), span: AT_ONCE, from, served };
         }
-        // Of a window that is used up only a few are reserved: others may come before it opens.
-        at_once(if available == 0 { waiting.min(share.max(FEW)) } else { waiting })
+        // It is used up for the first time: others may come before it opens.
+        let is_new = now < leased.began.saturating_add(windows.longest);
+        at_once(if is_new && available == 0 { waiting.min(share.max(FEW)) } else { waiting })
     }
 }
 

@@ -1,7 +1,6 @@
 //! What happens as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
-use super::Denied;
-use super::state::{Effects, Entry, Key, Queue, Tail, Turn};
+use super::state::{Denied, Effects, Entry, Key, Queue, Tail, Turn};
 use crate::clock::Nanos;
 use crate::limits::{Cost, Grant, Limits};
 use std::borrow::Cow;

@@ -1,12 +1,40 @@
 //! The state of a queue.
 
-use super::Denied;
 use crate::clock::Nanos;
 use crate::limiter::panics::contained;
 use crate::limiter::rules::Rules;
-use crate::limits::{Cost, Grant, Limits};
+use crate::limits::{Cost, Grant, Limits, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
+
+/// Why a queue grants nothing. Nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// The cost of this kind is above the burst, which is this.
+    AboveBurst(usize, u64),
+    /// The cost of this kind is never granted.
+    Never(usize),
+    TooLong {
+        wait: Nanos,
+    },
+    TimedOut {
+        after: Nanos,
+    },
+    OthersWait,
+    Full,
+    Closed,
+    NoTimer,
+    TooManyKeys,
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::TooLong { wait } => Denied::TooLong { wait },
+            Refusal::Never | Refusal::Busy | Refusal::GivenUp(_) => Denied::Never(0),
+        }
+    }
+}
 
 /// What to do after the lock is released: wake these wakers, and drop those. Both may run the caller's code.
 #[derive(Debug, Default)]

@@ -41,6 +41,8 @@ pub(in crate::store) struct Leased {
     pub(in crate::store) is_sent_for: bool,
     /// The number of the latest known grant, to anybody.
     pub(in crate::store) number: Option<u64>,
+    /// When the stream asked for the first time.
+    pub(in crate::store) began: Nanos,
     /// Until this time others are expected to take from the bucket, too.
     pub(in crate::store) shared_until: Nanos,
     /// What was granted last: a run, or a unit with costs of its own, and how it was asked for.
