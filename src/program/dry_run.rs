@@ -40,9 +40,9 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
     });
     let policy = buckets::policy(limits, |policy| launch.check(policy))?;
     let sorting = sorted(limits, &policy, launch.stream())?;
-    let plan = Plan::new(limits, policy, sorting);
     let until = flags.again.stop_after.map_or(Nanos::MAX, in_nanos);
-    ended(plan.commands(commands, opened.source, known.transpose()?, until), &opened.name)
+    let plan = Plan { until, ..Plan::new(limits, policy, sorting) };
+    ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)
 }
 
 /// Shows which units would leave, and when.
@@ -85,6 +85,8 @@ struct Plan {
     clock: FakeClock,
     /// The time on the clock at the beginning.
     began: Cell<Nanos>,
+    /// Nothing starts later than this after the beginning.
+    until: Nanos,
     meter: Meter,
     sorting: Option<Sorting>,
     keys: RefCell<Keys>,
@@ -101,23 +103,16 @@ impl Plan {
             sorting.found.clone_from(&found);
         }
         let (clock, began, keys) = (FakeClock::at(began), Cell::new(began), RefCell::default());
-        Plan { policy, found, look, clock, began, meter, sorting, keys }
+        Plan { policy, found, look, clock, began, until: Nanos::MAX, meter, sorting, keys }
     }
 
-    /// Shows those that would start `until` then.
-    fn commands(
-        &self,
-        commands: &Commands,
-        source: impl Source,
-        known: Option<Known>,
-        until: Nanos,
-    ) -> Result<(), PumpError> {
+    fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
         let (Commands { template, shape, .. }, room) = (commands, room_for_words());
         let (names, on_terminal) = (Names::new(commands, u64::MAX), io::stdout().is_terminal());
         let (mut count, mut failed, is_stopped) = (0, 0, Cell::new(false));
         let show = |job: &Job, refused: Option<Outcome>| {
             let (mut out, time) = (io::stdout(), self.now());
-            if time > until {
+            if time > self.until {
                 is_stopped.set(true);
                 return Err(io::Error::other("--stop-after"));
             }
@@ -138,10 +133,7 @@ impl Plan {
             (RefCell::new(sorting.begin(clock.now())), clock, sorting.ahead)
         });
         let mut flow = Preview { batches: launch::batches(commands, source, known, self.look.clone()), show, by_key };
-        match self.pump(&mut flow) {
-            Err(PumpError::Flow(FlowError::Write(_))) if is_stopped.get() => self.clock.set(self.began.get() + until),
-            result => result?,
-        }
+        self.pump_until_stopped(&mut flow, &is_stopped)?;
         let (skipped, done_before) = (flow.batches.skipped(), flow.batches.done_before());
         drop(flow);
         let more = nonzero([
@@ -176,6 +168,17 @@ impl Plan {
     /// The time since the beginning.
     fn now(&self) -> Nanos {
         self.clock.now() - self.began.get()
+    }
+
+    /// If it was stopped, that was at the time after which nothing starts.
+    fn pump_until_stopped(&self, flow: &mut impl Flow, is_stopped: &Cell<bool>) -> Result<(), PumpError> {
+        match self.pump(flow) {
+            Err(PumpError::Flow(FlowError::Write(_))) if is_stopped.get() => {
+                self.clock.set(self.began.get() + self.until);
+                Ok(())
+            }
+            result => result,
+        }
     }
 
     fn pump(&self, flow: &mut impl Flow) -> Result<(), PumpError> {
