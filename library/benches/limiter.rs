@@ -1,35 +1,89 @@
-//! The library's speed compared with governor and leaky-bucket: `cargo bench --bench limiter`.
+//! The library beside governor and leaky-bucket: `cargo bench -p throttle-limits --bench limiter` prints one table.
 //!
-//! The targets, on the same clock: `try_acquire`, granted or refused, takes at most 1.2 times as long as governor's `check`,
-//! and 1.5 times on two threads; with 1 and 1000 keys as long as `check_key`, with a million keys 0.7 times; with default
-//! clocks 1.5 times. An uncontended `acquire` takes at most 0.9 times as long as leaky-bucket's fair `acquire_one`.
-//! `time_until`, and a timeout, behind 20 000 waiters: 50 µs. 1000 tasks at 1000 per second finish within 1.002 s;
-//! 10 000 per second are kept within 1 %.
+//! The two of a row take turns, so that what else the machine does slows both. Times are medians of the turns, and the
+//! ratio is the median of their ratios.
 
-use criterion::{Criterion, criterion_group, criterion_main};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{Clock, FakeClock, MILLISECOND, Nanos};
-use throttle_limits::limiter::{Acquire, Keyed, Limiter, Units};
-use tokio::runtime::{Builder, Runtime};
+use throttle_limits::leaky_bucket as same_names;
+use throttle_limits::limiter::{Acquire, Builder, Keyed, Limiter, Units};
+use tokio::runtime::{self, Runtime};
+
+const TURNS: usize = 11;
+const TURN: Duration = Duration::from_millis(40);
 
 /// So fast that every call is granted, with so large a bucket that it need not be full.
 const RATE: u32 = 1_000_000_000;
 const BURST: u32 = 1_000_000_000;
 
-fn ours() -> Limiter {
-    Limiter::new(RATE, BURST).expect("a valid rate")
+fn main() {
+    println!("| work | throttle-limits | beside it | result | at most | |\n|---|---|---|---|---|---|");
+    trying();
+    refusals();
+    keyed();
+    acquiring();
+    queues();
+    behind_waiters();
+    precision();
 }
 
-/// As many are granted, but the bucket is never full again: the case that the fast path is for.
-fn ours_from_the_store() -> Limiter {
-    Limiter::new(1_000, BURST).expect("a valid rate")
+/// Runs of so many calls; how long they took.
+type Calls<'a> = &'a mut dyn FnMut(u32) -> Duration;
+
+/// A row of two that do the same. The first call of each is not measured.
+fn row(work: &str, (who, beside): (&str, Calls<'_>), ours: Calls<'_>, at_most: Option<f64>) {
+    let (n, m) = (calls_in_a_turn(ours), calls_in_a_turn(beside));
+    let turns: Vec<(f64, f64)> = (0..TURNS).map(|_| (per_call(ours, n), per_call(beside, m))).collect();
+    let ratio = median(turns.iter().map(|(ours, theirs)| ours / theirs));
+    let (ours, theirs) = (median(turns.iter().map(|turn| turn.0)), median(turns.iter().map(|turn| turn.1)));
+    let (most, met) = at_most.map_or_else(Default::default, |most| (format!("{most}×"), met(ratio <= most)));
+    println!("| {work} | {} | {who} {} | {ratio:.2}× | {most} | {met} |", time(ours), time(theirs));
+}
+
+/// A row without another beside it, whose bound is in seconds.
+fn alone(work: &str, calls: Calls<'_>, at_most: Option<f64>) {
+    let n = calls_in_a_turn(calls);
+    let took = median((0..TURNS).map(|_| per_call(calls, n)));
+    let (most, met) = at_most.map_or_else(Default::default, |most| (time(most), met(took <= most)));
+    println!("| {work} | {} | | | {most} | {met} |", time(took));
+}
+
+fn calls_in_a_turn(calls: Calls<'_>) -> u32 {
+    let mut n = 1;
+    while calls(n) < TURN / 2 && n < 1 << 24 {
+        n *= 2;
+    }
+    n
+}
+
+fn per_call(calls: Calls<'_>, n: u32) -> f64 {
+    calls(n).as_secs_f64() / f64::from(n)
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn met(met: bool) -> &'static str {
+    if met { "met" } else { "**missed**" }
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-6 => format!("{:.1} ns", s * 1e9),
+        s if s < 1e-3 => format!("{:.2} µs", s * 1e6),
+        s if s < 0.5 => format!("{:.2} ms", s * 1e3),
+        s => format!("{s:.4} s"),
+    }
 }
 
 /// The processor's counter, as governor reads it.
@@ -41,25 +95,22 @@ impl Clock for Counter {
     }
 }
 
-fn ours_on_the_counter(rate: impl Into<Units>, burst: u32) -> Limiter {
-    let builder = Limiter::builder().rate(rate, Duration::from_secs(1)).burst(burst);
-    builder.timer(Arc::new(Counter(quanta::Clock::new()))).build().expect("a valid rate")
+fn limiter(rate: impl Into<Units>, burst: u32) -> Builder {
+    Limiter::builder().rate(rate, Duration::from_secs(1)).burst(burst)
 }
 
-fn governors() -> governor::DefaultDirectRateLimiter {
+fn on_the_counter(limiter: Builder) -> Builder {
+    limiter.timer(Arc::new(Counter(quanta::Clock::new())))
+}
+
+/// Every call is granted, but the bucket is never full again: the case that the fast path is for.
+fn granting() -> Builder {
+    limiter(1_000, BURST)
+}
+
+fn quota() -> governor::Quota {
     let (rate, burst) = (NonZeroU32::new(RATE), NonZeroU32::new(BURST));
-    let quota = governor::Quota::per_second(rate.expect("not 0")).allow_burst(burst.expect("not 0"));
-    governor::RateLimiter::direct(quota)
-}
-
-/// By default governor reads the processor's counter. This measures it on the clock that this library uses by default.
-fn governors_on_our_clock() -> impl Fn() -> bool {
-    let quota = governor::Quota::per_second(NonZeroU32::new(RATE).expect("not 0"));
-    let clock = governor::clock::MonotonicClock;
-    let limiter = governor::RateLimiter::<_, _, _, governor::middleware::NoOpMiddleware<Instant>>::direct_with_clock(
-        quota, clock,
-    );
-    move || limiter.check().is_ok()
+    governor::Quota::per_second(rate.expect("not 0")).allow_burst(burst.expect("not 0"))
 }
 
 fn leaky_buckets() -> leaky_bucket::RateLimiter {
@@ -67,68 +118,70 @@ fn leaky_buckets() -> leaky_bucket::RateLimiter {
 }
 
 fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_time().build().expect("a runtime")
+    runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
 }
 
-fn trying(c: &mut Criterion) {
-    let mut group = c.benchmark_group("try, granted");
-    let (ours, stored, governors, leaky) = (ours(), ours_from_the_store(), governors(), leaky_buckets());
-    group.bench_function("throttle", |b| b.iter(|| black_box(ours.try_acquire(1)).is_ok()));
-    group.bench_function("throttle, bucket not full", |b| b.iter(|| black_box(stored.try_acquire(1)).is_ok()));
-    let counted = ours_on_the_counter(RATE, BURST);
-    group.bench_function("throttle, the counter", |b| b.iter(|| black_box(counted.try_acquire(1)).is_ok()));
-    group.bench_function("governor, the counter", |b| b.iter(|| black_box(governors.check()).is_ok()));
-    let on_our_clock = governors_on_our_clock();
-    group.bench_function("governor, the system's clock", |b| b.iter(|| black_box(on_our_clock())));
-    let runtime = runtime();
-    let _context = runtime.enter();
-    group.bench_function("leaky-bucket", |b| b.iter(|| black_box(leaky.try_acquire(1))));
-    group.finish();
-}
-
-fn refusals(c: &mut Criterion) {
-    let mut group = c.benchmark_group("try, refused");
-    let ours = Limiter::new(0.001, 1).expect("a valid rate");
-    let quota = governor::Quota::with_period(Duration::from_secs(1000)).expect("not 0");
-    let governors = governor::RateLimiter::direct(quota);
-    let counted = ours_on_the_counter(0.001, 1);
-    group.bench_function("throttle", |b| b.iter(|| black_box(ours.try_acquire(1)).is_ok()));
-    group.bench_function("throttle, the counter", |b| b.iter(|| black_box(counted.try_acquire(1)).is_ok()));
-    group.bench_function("governor, the counter", |b| b.iter(|| black_box(governors.check()).is_ok()));
-    // This library's refusal says how long the wait would be. Governor calculates that when it is asked, on another reading.
-    let clock = governor::clock::DefaultClock::default();
-    let wait = || governors.check().map_err(|refused| refused.wait_time_from(governor::clock::Clock::now(&clock)));
-    group.bench_function("governor, the counter, and the wait", |b| b.iter(|| black_box(wait()).is_ok()));
-    group.finish();
-}
-
-/// `iterations` of `call` on each of two threads at once.
-fn on_two_threads(iterations: u64, call: impl Fn() + Sync) -> Duration {
-    on_threads(2, iterations, |_| call())
-}
-
-/// Like [`on_two_threads`]; `call` gets its own number.
-fn on_threads(threads: u64, iterations: u64, call: impl Fn(u64) + Sync) -> Duration {
-    let run = |thread| (0..iterations).for_each(|k| call(threads * k + thread));
+fn timed(work: impl FnOnce()) -> Duration {
     let start = Instant::now();
-    std::thread::scope(|scope| {
-        (1..threads).for_each(|thread| drop(scope.spawn(move || run(thread))));
-        run(0);
-    });
+    work();
     start.elapsed()
 }
 
-fn contended(c: &mut Criterion) {
-    let mut group = c.benchmark_group("try, granted, two threads");
-    let (ours, counted, governors) = (ours_from_the_store(), ours_on_the_counter(1_000, BURST), governors());
-    group.bench_function("throttle", |b| b.iter_custom(|n| on_two_threads(n, || drop(black_box(ours.try_acquire(1))))));
-    group.bench_function("throttle, the counter", |b| {
-        b.iter_custom(|n| on_two_threads(n, || drop(black_box(counted.try_acquire(1)))));
-    });
-    group.bench_function("governor, the counter", |b| {
-        b.iter_custom(|n| on_two_threads(n, || drop(black_box(governors.check()))));
-    });
-    group.finish();
+fn each<R>(call: impl Fn() -> R) -> impl FnMut(u32) -> Duration {
+    move |n| timed(|| (0..n).for_each(|_| drop(black_box(call()))))
+}
+
+/// `n` calls on each of so many threads at once; `call` gets its own number.
+fn on_threads(threads: u64, call: impl Fn(u64) + Sync) -> impl FnMut(u32) -> Duration {
+    move |n| {
+        let run = |thread| (0..u64::from(n)).for_each(|k| call(threads * k + thread));
+        timed(|| {
+            std::thread::scope(|scope| {
+                (1..threads).for_each(|thread| drop(scope.spawn(move || run(thread))));
+                run(0);
+            });
+        })
+    }
+}
+
+fn trying() {
+    let ours = granting().build().expect("a valid rate");
+    let counted = on_the_counter(granting()).build().expect("a valid rate");
+    let governors = governor::RateLimiter::direct(quota());
+    let on_our_clock =
+        governor::RateLimiter::<_, _, _, governor::middleware::NoOpMiddleware<Instant>>::direct_with_clock(
+            quota(),
+            governor::clock::MonotonicClock,
+        );
+    let (ours, counted) = (|| ours.try_acquire(1).is_ok(), || counted.try_acquire(1).is_ok());
+    let (governors, on_our_clock) = (|| governors.check().is_ok(), || on_our_clock.check().is_ok());
+    let check = "governor's `check`";
+    row("`try_acquire`, granted", (check, &mut each(governors)), &mut each(counted), Some(1.2));
+    row("the same, both on the system's clock", (check, &mut each(on_our_clock)), &mut each(ours), Some(1.2));
+    row("the same, each on its default clock", (check, &mut each(governors)), &mut each(ours), Some(1.5));
+    let mut threads = (on_threads(2, |_| _ = black_box(counted())), on_threads(2, |_| _ = black_box(governors())));
+    row("the same, two threads at once", (check, &mut threads.1), &mut threads.0, Some(1.5));
+    let (runtime, leaky) = (runtime(), leaky_buckets());
+    let _context = runtime.enter();
+    let mut leaky = each(|| leaky.try_acquire(1));
+    row("`try_acquire`, system's clock", ("leaky-bucket's", &mut leaky), &mut each(ours), None);
+}
+
+/// This library's refusal says how long the wait would be. Governor calculates that when it is asked, on another reading.
+fn refusals() {
+    let ours = on_the_counter(limiter(0.001, 1)).build().expect("a valid rate");
+    let period = governor::Quota::with_period(Duration::from_secs(1000)).expect("not 0");
+    let (governors, clock) = (governor::RateLimiter::direct(period), governor::clock::DefaultClock::default());
+    let ours = || ours.try_acquire(1).is_ok();
+    let wait = || governors.check().map_err(|refused| refused.wait_time_from(governor::clock::Clock::now(&clock)));
+    let check = ("governor's `check`", &mut each(|| governors.check().is_ok()) as Calls<'_>);
+    row("`try_acquire`, refused", check, &mut each(ours), Some(1.2));
+    row(
+        "`try_acquire`, refused",
+        ("`check`, and how long to wait", &mut each(|| wait().is_ok())),
+        &mut each(ours),
+        None,
+    );
 }
 
 /// Keys in an order without pattern, the same for all.
@@ -138,106 +191,55 @@ fn key(call: u64, keys: u64) -> u64 {
 
 /// At 1000 a second a key is as new again after a millisecond, so most of a million are forgotten before they come again.
 /// At 1 a second all are kept. Governor keeps all.
-fn keyed(c: &mut Criterion) {
-    for (keys, rate, kept) in [(1, 1, ""), (1000, 1, ""), (1_000_000, 1, " kept"), (1_000_000, 1000, " forgotten")] {
-        let ours = Keyed::<u64>::new(rate, BURST).expect("a valid rate");
-        let builder = Limiter::builder().rate(rate, Duration::from_secs(1)).burst(BURST);
-        let counted: Keyed<u64> = builder.timer(Arc::new(Counter(quanta::Clock::new()))).keyed().expect("a valid rate");
-        let quota = governor::Quota::per_second(NonZeroU32::new(RATE).expect("not 0"));
-        let governors = governor::DefaultKeyedRateLimiter::<u64>::keyed(quota);
-        let calls: [(&str, &(dyn Fn(u64) + Sync)); 3] = [
-            ("throttle", &|k| drop(black_box(ours.try_acquire(&key(k, keys), 1)))),
-            ("throttle, the counter", &|k| drop(black_box(counted.try_acquire(&key(k, keys), 1)))),
-            ("governor, the counter", &|k| drop(black_box(governors.check_key(&key(k, keys))))),
-        ];
-        for threads in [1, 2] {
-            let mut group = c.benchmark_group(format!("try, granted, {keys} keys{kept}, threads: {threads}"));
-            for (name, call) in calls {
-                (0..4 * keys).for_each(call);
-                group.bench_function(name, |b| b.iter_custom(|n| on_threads(threads, n, call)));
-            }
-            group.finish();
+fn keyed() {
+    for (keys, rate, what) in [
+        (1, 1, "1 key"),
+        (1000, 1, "1000 keys"),
+        (1_000_000, 1, "1 M keys, all kept"),
+        (1_000_000, 1000, "1 M keys, as new again when they come back"),
+    ] {
+        let ours: Keyed<u64> = on_the_counter(limiter(rate, BURST)).keyed().expect("a valid rate");
+        let governors = governor::DefaultKeyedRateLimiter::<u64>::keyed(quota());
+        let ours = |k| drop(black_box(ours.try_acquire(&key(k, keys), 1)));
+        let governors = |k| drop(black_box(governors.check_key(&key(k, keys))));
+        (0..4 * keys).for_each(|k| (ours(k), governors(k)).1);
+        for (threads, at_once) in [(1, ""), (2, ", two threads at once")] {
+            let most = match (threads, keys) {
+                (2, _) => 1.5,
+                (_, 1_000_000) => 0.7,
+                _ => 1.0,
+            };
+            let beside = ("`check_key`", &mut on_threads(threads, governors) as Calls<'_>);
+            row(&format!("{what}{at_once}"), beside, &mut on_threads(threads, ours), Some(most));
         }
     }
 }
 
-fn acquiring(c: &mut Criterion) {
-    let mut group = c.benchmark_group("acquire, uncontended");
-    let runtime = runtime();
-    let (ours, leaky) = (ours_from_the_store(), leaky_buckets());
-    let same_names =
-        throttle_limits::leaky_bucket::RateLimiter::builder().max(usize::MAX / 2).initial(usize::MAX / 4).build();
-    group.bench_function("throttle", |b| {
-        b.iter_custom(|n| {
+/// Calls that are awaited one after another.
+fn awaited<F: Future>(runtime: &Runtime, call: impl Fn() -> F) -> impl FnMut(u32) -> Duration {
+    move |n| {
+        timed(|| {
             runtime.block_on(async {
-                let start = Instant::now();
                 for _ in 0..n {
-                    ours.acquire(1).await.expect("granted");
+                    let _ = black_box(call().await);
                 }
-                start.elapsed()
-            })
-        });
-    });
-    group.bench_function("throttle_limits::leaky_bucket", |b| {
-        b.iter_custom(|n| {
-            runtime.block_on(async {
-                let start = Instant::now();
-                for _ in 0..n {
-                    same_names.acquire_one().await;
-                }
-                start.elapsed()
-            })
-        });
-    });
-    group.bench_function("leaky-bucket, fair", |b| {
-        b.iter_custom(|n| {
-            runtime.block_on(async {
-                let start = Instant::now();
-                for _ in 0..n {
-                    leaky.acquire_one().await;
-                }
-                start.elapsed()
-            })
-        });
-    });
-    group.finish();
-}
-
-fn precision(c: &mut Criterion) {
-    let mut group = c.benchmark_group("1000 tasks through 1000 a second");
-    group.sample_size(10).measurement_time(Duration::from_secs(10)).warm_up_time(Duration::from_millis(1));
-    let runtime = runtime();
-    group.bench_function("throttle", |b| b.iter(|| runtime.block_on(one_second_of_tasks(1000))));
-    group.finish();
-    precision_of_many(c);
-}
-
-/// Real time. A current-thread runtime needs 3 ms of it to create the tasks, before the first grant.
-fn precision_of_many(c: &mut Criterion) {
-    let mut group = c.benchmark_group("10000 tasks through 10000 a second");
-    group.sample_size(10).measurement_time(Duration::from_secs(10)).warm_up_time(Duration::from_millis(1));
-    let threads = Builder::new_multi_thread().enable_time().build().expect("a runtime");
-    for (name, runtime) in [("current_thread", runtime()), ("multi_thread", threads)] {
-        group.bench_function(name, |b| b.iter(|| runtime.block_on(one_second_of_tasks(10_000))));
-    }
-    group.finish();
-}
-
-async fn one_second_of_tasks(rate: u32) {
-    let limiter = Limiter::new(rate, 1).expect("a valid rate");
-    let tasks: Vec<_> = (0..rate)
-        .map(|_| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move { limiter.acquire(1).await })
+            });
         })
-        .collect();
-    for task in tasks {
-        task.await.expect("no panic").expect("granted");
     }
+}
+
+fn acquiring() {
+    let (runtime, leaky) = (runtime(), leaky_buckets());
+    let ours = granting().build().expect("a valid rate");
+    let named = same_names::RateLimiter::builder().max(usize::MAX / 2).initial(usize::MAX / 4).build();
+    let mut fair = awaited(&runtime, || leaky.acquire_one());
+    let who = "leaky-bucket's fair `acquire_one`";
+    row("`acquire` that need not wait", (who, &mut fair), &mut awaited(&runtime, || ours.acquire(1)), Some(1.0));
+    row("`acquire_one` of the same name", (who, &mut fair), &mut awaited(&runtime, || named.acquire_one()), None);
 }
 
 /// `n` waiters in the queue.
-fn line(limiter: &Limiter, n: usize) -> Vec<Option<Pin<Box<Acquire<'_>>>>> {
+fn line(limiter: &Limiter, n: u32) -> Vec<Option<Pin<Box<Acquire<'_>>>>> {
     let mut line: Vec<_> = (0..n).map(|_| Some(Box::pin(limiter.acquire(1)))).collect();
     for waiter in line.iter_mut().flatten() {
         let _ = waiter.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -245,38 +247,33 @@ fn line(limiter: &Limiter, n: usize) -> Vec<Option<Pin<Box<Acquire<'_>>>>> {
     line
 }
 
-fn lines(c: &mut Criterion) {
-    let mut group = c.benchmark_group("a queue of waiters");
-    group.sample_size(10).measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(100));
+/// What a waiter costs, among few and among many.
+fn queues() {
     let runtime = runtime();
     let _context = runtime.enter();
     for n in [1000, 100_000] {
-        group.bench_function(format!("{n} cancelled in an order without pattern"), |b| {
-            b.iter_custom(|iterations| (0..iterations).map(|_| cancelled(n)).sum());
-        });
-        group.bench_function(format!("{n} drained"), |b| {
-            b.iter_custom(|iterations| (0..iterations).map(|_| runtime.block_on(drained(n))).sum());
-        });
+        for (what, took) in [("leaves", cancelled(n)), ("is granted", runtime.block_on(drained(n)))] {
+            println!("| one of {n} waiters {what} | {} | | | | |", time(took.as_secs_f64() / f64::from(n)));
+        }
     }
-    group.finish();
 }
 
-fn cancelled(n: usize) -> Duration {
+fn cancelled(n: u32) -> Duration {
     let limiter = Limiter::new(0.001, 1).expect("a valid rate");
     let _ = limiter.try_acquire(1);
     let mut line = line(&limiter, n);
-    let start = Instant::now();
     // 61 803 has no common factor with the number, so each waiter is visited once.
-    (0..n).for_each(|k| drop(line[k * 61_803 % n].take()));
-    start.elapsed()
+    let n = line.len();
+    timed(|| (0..n).for_each(|k| drop(line[k * 61_803 % n].take())))
 }
 
-async fn drained(n: usize) -> Duration {
-    let limiter = Limiter::new(1, n as u64).expect("a valid rate");
-    let _ = limiter.try_acquire(n as u64);
-    let line = line(&limiter, n);
-    limiter.reconcile(0, n as u64 - 1).expect("amounts");
-    limiter.set_rate(1_000_000_000, Duration::from_secs(1)).expect("a valid rate");
+async fn drained(n: u32) -> Duration {
+    let n = u64::from(n);
+    let limiter = Limiter::new(1, n).expect("a valid rate");
+    let _ = limiter.try_acquire(n);
+    let line = line(&limiter, u32::try_from(n).unwrap_or(u32::MAX));
+    limiter.reconcile(0, n - 1).expect("amounts");
+    limiter.set_rate(RATE, Duration::from_secs(1)).expect("a valid rate");
     let start = Instant::now();
     for waiter in line.into_iter().flatten() {
         waiter.await.expect("granted");
@@ -285,47 +282,61 @@ async fn drained(n: usize) -> Duration {
 }
 
 /// What is asked behind 20 000 waiters: again, and after each grant, when another waiter has joined.
-fn behind_waiters(c: &mut Criterion) {
-    let mut group = c.benchmark_group("behind 20000 waiters");
-    for limits in ["1000/s,burst=1", "1000/s,burst=1 50000/min,burst=50000", "1000/s,burst=1 50000/min,window"] {
+fn behind_waiters() {
+    for (limits, what) in [
+        ("1000/s,burst=1", "a bucket"),
+        ("1000/s,burst=1 50000/min,burst=50000", "two buckets"),
+        ("1000/s,burst=1 50000/min,window", "a bucket and a window"),
+    ] {
         let clock = FakeClock::default();
         let builder = Limiter::builder().timer(Arc::new(clock.clone()));
         let builder = limits.split(' ').fold(builder, |all, limit| all.limit(limit.parse().expect("a limit")));
         let limiter = builder.build().expect("valid limits");
         let mut line = VecDeque::from(line(&limiter, 20_000));
         let ask = || limiter.time_until(1).is_ok();
-        group.bench_function(format!("{limits}: time_until"), |b| b.iter(|| black_box(ask())));
-        group.bench_function(format!("{limits}: a timeout"), |b| {
-            b.iter(|| refused_at_once(limiter.acquire_timeout(1, Duration::from_millis(1))));
-        });
-        group.bench_function(format!("{limits}: time_until after a grant"), |b| {
-            b.iter_custom(|n| {
-                let mut ask_after_a_grant = || {
-                    // Nobody wakes at once.
-                    clock.advance(MILLISECOND / 50);
-                    let mut head = line.pop_front().flatten().expect("a waiter");
-                    let polled = head.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                    if polled.is_pending() {
-                        line.push_front(Some(head)); // The window is full.
-                    } else {
-                        line.extend(self::line(&limiter, 1));
-                    }
-                    clock.advance(MILLISECOND - MILLISECOND / 50);
-                    let start = Instant::now();
-                    black_box(ask());
-                    start.elapsed()
-                };
-                (0..n).map(|_| ask_after_a_grant()).sum()
-            });
-        });
+        let refused = || refused_at_once(limiter.acquire_timeout(1, Duration::from_millis(1)));
+        let ask_after_a_grant = |_| {
+            // Nobody wakes at once.
+            clock.advance(MILLISECOND / 50);
+            let mut head = line.pop_front().flatten().expect("a waiter");
+            let polled = head.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if polled.is_pending() {
+                line.push_front(Some(head)); // The window is full.
+            } else {
+                line.extend(self::line(&limiter, 1));
+            }
+            clock.advance(MILLISECOND - MILLISECOND / 50);
+            timed(|| _ = black_box(ask()))
+        };
+        let most = Some(50e-6);
+        alone(&format!("`time_until` behind 20 000 waiters, {what}"), &mut each(ask), most);
+        alone("a timeout there, refused", &mut each(refused), most);
+        let mut ask_after_a_grant = ask_after_a_grant;
+        alone("`time_until` after each grant", &mut |n| (0..n).map(&mut ask_after_a_grant).sum(), most);
     }
-    group.finish();
 }
 
 fn refused_at_once(mut acquire: Acquire<'_>) {
     let polled = Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop()));
-    assert!(matches!(polled, std::task::Poll::Ready(Err(_))));
+    assert!(matches!(polled, Poll::Ready(Err(_))));
 }
 
-criterion_group!(benches, trying, refusals, contended, keyed, acquiring, precision, lines, behind_waiters);
-criterion_main!(benches);
+/// Real time. A current-thread runtime needs 3 ms of it to create 10 000 tasks, before the first grant.
+fn precision() {
+    let many = runtime::Builder::new_multi_thread().enable_time().build().expect("a runtime");
+    for (rate, most, runtime) in [(1000, 1.002, runtime()), (10_000, 1.01, runtime()), (10_000, 1.01, many)] {
+        let took = median((0..3).map(|_| timed(|| runtime.block_on(one_second_of_tasks(rate))).as_secs_f64()));
+        let threads = runtime.metrics().num_workers();
+        let work = format!("{rate} tasks at {rate} a second, {threads} threads");
+        println!("| {work} | {} | | | {} | {} |", time(took), time(most), met(took <= most));
+    }
+}
+
+async fn one_second_of_tasks(rate: u32) {
+    let limiter = Limiter::new(rate, 1).expect("a valid rate");
+    let acquire = |limiter: Limiter| tokio::spawn(async move { limiter.acquire(1).await });
+    let tasks: Vec<_> = (0..rate).map(|_| acquire(limiter.clone())).collect();
+    for task in tasks {
+        task.await.expect("no panic").expect("granted");
+    }
+}
