@@ -65,7 +65,7 @@ const AN_HOUR: &str = "1/h,burst=1,initial=0";
 /// Both states and the record of the policy.
 fn damage(path: &str) {
     let mut bytes = fs::read(path).unwrap();
-    for place in [64, 4096, 4096 + (1 << 20)] {
+    for place in [64, 4096, 4096 + (1 << 24)] {
         bytes[place] ^= 1;
     }
     fs::write(path, bytes).unwrap();

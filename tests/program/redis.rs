@@ -422,6 +422,27 @@ mod trouble {
         assert_fails(&output, 1, &["cannot reach the bucket redis://no-such-host.invalid:6379/b"]);
     }
 
+    /// As a server says it that does not know the command, and others that repeat what they were asked.
+    #[test]
+    fn a_password_is_not_shown_if_the_server_repeats_it() {
+        for answer in ["-ERR unknown command 'auth', with args beginning with: 's3cret' ''\r\n", "-OOPS s3cret\r\n"] {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server = thread::spawn(move || {
+                let (mut client, _) = listener.accept().unwrap();
+                let _ = client.read(&mut [0; 4096]).unwrap();
+                client.write_all(answer.as_bytes()).unwrap();
+                let _ = client.read_to_end(&mut Vec::new());
+            });
+            let bucket = format!("redis://:s3cret@127.0.0.1:{port}/b");
+            let output = run(&bucket, &["--once", "-r", "5/s", "--on-store-error", "fail"]);
+            let said = text(&output.stderr);
+            assert!(!said.contains("s3cret") && said.contains(&port.to_string()), "{said}");
+            assert_fails(&output, 125, &[]);
+            server.join().unwrap();
+        }
+    }
+
     #[test]
     fn an_answer_without_end_is_not_read_to_its_end() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

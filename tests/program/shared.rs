@@ -3,9 +3,9 @@
 use crate::common::{Lines, Running, THROTTLE, assert_fails, copy_program, feed, text, throttle, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -486,10 +486,20 @@ mod bad_places {
     #[test]
     fn a_damaged_bucket_is_not_used_and_one_good_state_is_enough() {
         let place = Place::new();
-        place.takes(&["-r", "9/h,window"]);
+        place.takes(&["-r", "999/h,window"]);
+        let (even, odd) = (4096, 4096 + (1 << 24));
+        let is_written = |slot| {
+            let mut start = [0; 24];
+            File::open(place.path()).unwrap().read_exact_at(&mut start, slot).unwrap();
+            start != [0; 24]
+        };
+        let mut taken = 1;
+        while !is_written(odd as u64) {
+            place.takes(&[]);
+            taken += 1;
+        }
         place.takes(&[]);
         let whole = fs::read(place.path()).unwrap();
-        let (even, odd) = (4096, 4096 + (1 << 20));
         let damage = |places: &[usize]| {
             let mut bytes = whole.clone();
             for place in places {
@@ -497,15 +507,34 @@ mod bad_places {
             }
             fs::write(place.path(), bytes).unwrap();
         };
-        let last = whole[..odd].iter().rposition(|byte| *byte > 0).unwrap();
+        let left_after = |taken: u32| assert_eq!(place.shown()["available"], 999 - taken);
+        left_after(taken + 1);
+        let last = whole.iter().rposition(|byte| *byte > 0).unwrap();
         damage(&[last - 84]);
-        assert_eq!(place.shown()["available"], 8, "the last operation is lost, those before are there");
+        left_after(taken); // The last operation is lost, those before are there.
+        damage(&[even]);
+        left_after(taken + 1);
+        damage(&[odd]);
+        left_after(taken - 1); // The one with which the other state began.
         damage(&[0, even, odd]);
         assert_fails(&place.run(&["-r", "9/h", "--once"]), 125, &["is damaged", "rm "]);
         fs::write(place.path(), &whole[..4096]).unwrap();
         assert_fails(&place.run(&["--once"]), 125, &["cut short (4096 bytes)"]);
         fs::write(place.path(), &whole).unwrap();
-        assert_eq!(place.shown()["available"], 7);
+        left_after(taken + 1);
+    }
+
+    #[test]
+    fn a_bucket_that_everyone_may_write_to_is_not_used() {
+        let place = Place::new();
+        place.takes(&["-r", "9/h,window"]);
+        fs::set_permissions(place.path(), Permissions::from_mode(0o602)).unwrap();
+        let output = place.run(&["--once"]);
+        assert_fails(&output, 125, &["everyone may write to the bucket", "chmod o-w "]);
+        let said = text(&output.stderr);
+        let mends = said.trim_end().split("yours alone: ").nth(1).unwrap();
+        assert!(Command::new("sh").args(["-c", mends]).status().unwrap().success(), "{mends}");
+        place.takes(&[]);
     }
 
     /// As a power cut leaves it that came while both states were being written: the policy goes on, and nothing is granted
@@ -517,7 +546,7 @@ mod bad_places {
             place.takes(&["-r", "5/s"]);
             assert!(place.run(&["--set", "-r", limit]).status.success());
             let mut bytes = fs::read(place.path()).unwrap();
-            for slot in [4096, 4096 + (1 << 20)] {
+            for slot in [4096, 4096 + (1 << 24)] {
                 bytes[slot + 90] ^= 1;
             }
             fs::write(place.path(), bytes).unwrap();

@@ -67,6 +67,12 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<(), FileError> {
         return Err(not_plain(path));
     }
     let (group, owner) = (group_of(stat), stat.st_uid);
+    if owner == rustix::process::geteuid().as_raw() && stat.st_mode & 0o002 != 0 {
+        let (shown, word) = (path.display(), word(path));
+        return Err(FileError::Unsuitable(format!(
+            "everyone may write to the bucket {shown}; make it yours alone: chmod o-w {word}"
+        )));
+    }
     if owner == rustix::process::geteuid().as_raw() || group.is_some_and(is_ours) {
         return Ok(());
     }

@@ -310,6 +310,10 @@ impl Link {
             (Some(code), Some(detail)) => format!("{code} {detail}"),
             _ => error.to_string().split(" (os error").next().unwrap_or_default().to_owned(),
         };
+        let said = match &self.address.password {
+            Some(password) if !password.is_empty() => said.replace(password.as_str(), "…"),
+            _ => said,
+        };
         let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
         said.chars().take(500).map(shown).collect()
     }
@@ -322,7 +326,7 @@ impl Link {
             (Some(b"ok" | b"anew"), _) => answer(words).ok_or(RedisError::Damaged(place, key)),
             (Some(b"removed"), _) => Ok(Answer::default()),
             (Some(b"unknown"), _) => Err(RedisError::Unknown(place)),
-            (Some(b"format"), Some(version)) if version.iter().all(u8::is_ascii_digit) => {
+            (Some(b"format"), Some(version)) if version.len() < 20 && version.iter().all(u8::is_ascii_digit) => {
                 Err(RedisError::Format(place, key, String::from_utf8_lossy(version).into_owned()))
             }
             (Some(b"foreign" | b"format"), _) => Err(RedisError::Foreign(place, key)),
