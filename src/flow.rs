@@ -31,8 +31,8 @@ pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH, short};
 pub use order::NamedKey;
 pub use poll::poll;
 pub use sorted::{BUFFER as SORTED_BUFFER, News, Sorted};
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub use splice::tee;
-pub use splice::{Splice, enlarge};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use splice::Splice;
+pub use splice::enlarge;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use tee::{TeeSink, TeeSource, tee};

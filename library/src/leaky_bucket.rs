@@ -32,7 +32,6 @@ use crate::limiter::{Oversize, Rules};
 use crate::limits::bucket::Bucket;
 use crate::limits::{Cost, Limits};
 use std::borrow::Borrow;
-use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::num::NonZeroU64;
@@ -208,12 +207,10 @@ impl Builder {
         let max = self.max.unwrap_or_else(|| refill.max(initial).saturating_mul(10)).min(MOST);
         let whole = |value: u64| NonZeroU64::new(value).unwrap_or(NonZeroU64::MIN);
         let rules = Rules { unfair: !self.fair, oversize: Oversize::Wait, ..Rules::default() };
-        let shared = Shared::new(Time::tokio(), |now| {
-            let (refill, interval) = (whole(units(refill)), whole(nanos(self.interval)));
-            let grid = Bucket::on_grid(refill, interval, units(max), units(initial), now);
-            Ok::<_, Infallible>(Queue::new(Limits::none(now).with_bucket(grid), rules, None))
-        });
-        let shared = shared.unwrap_or_else(|never| match never {});
+        let time = Time::tokio();
+        let (now, interval) = (time.now(), whole(nanos(self.interval)));
+        let grid = Bucket::on_grid(whole(units(refill)), interval, units(max), units(initial), now);
+        let shared = Shared::new(time, Queue::new(Limits::none(now).with_bucket(grid), rules, None));
         RateLimiter { shared, settings: Builder { refill, ..*self }, max }
     }
 }

@@ -1,9 +1,8 @@
 //! Errors without a crate that derives them.
 
-/// Implements `Error` with one message for each kind of an error: `Kind(fields) => ("format", arguments)`. After these, other
-/// methods of `Error` may follow.
+/// Implements `Error` with one message for each kind of an error: `Kind(fields) => ("format", arguments)`.
 macro_rules! messages {
-    ($error:ty { $($(#[$condition:meta])* $kind:pat => ($($message:tt)+),)+ } $($methods:tt)*) => {
+    ($error:ty { $($(#[$condition:meta])* $kind:pat => ($($message:tt)+),)+ }) => {
         impl std::fmt::Display for $error {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 match self {
@@ -12,9 +11,7 @@ macro_rules! messages {
             }
         }
 
-        impl std::error::Error for $error {
-            $($methods)*
-        }
+        impl std::error::Error for $error {}
     };
 }
 

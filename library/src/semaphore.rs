@@ -337,10 +337,10 @@ impl Builder {
             None => burst(capacity),
         };
         let rules = Rules { oversize: Oversize::Wait, place: Some(0), ..Rules::default() };
-        let shared = Shared::new(self.time.unwrap_or_else(Time::tokio), |now| {
-            let limits = Limits::none(now).with_bucket(Bucket::new(rate, most, most.get(), now));
-            Ok::<_, BuildError>(Queue::new(limits, rules, Some(Places { capacity, held: 0 })))
-        })?;
+        let time = self.time.unwrap_or_else(Time::tokio);
+        let now = time.now();
+        let limits = Limits::none(now).with_bucket(Bucket::new(rate, most, most.get(), now));
+        let shared = Shared::new(time, Queue::new(limits, rules, Some(Places { capacity, held: 0 })));
         Ok(Semaphore { shared, burst_is_capacity: self.burst.is_none() })
     }
 }

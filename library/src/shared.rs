@@ -43,7 +43,7 @@ use crate::clock::sync::unpoisoned;
 use crate::clock::{Clock, MILLISECOND, Nanos, Unpark};
 use crate::limits::{CostList, Grant, OfKey, Policy, Take};
 use crate::rate::{Limit, nanos};
-use crate::store::{File, Named, Patience, Redis, Store, folder_of_buckets};
+use crate::store::{File, LATE, Named, Patience, Redis, Store, folder_of_buckets};
 use std::ffi::OsStr;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -62,9 +62,6 @@ type AnyStore = dyn Store + Send + Sync;
 /// What the thread does with the bucket, or says if the server is away, and when it was sent. Returns how the server is away, if it
 /// is.
 type Job = (Instant, Box<dyn FnOnce(Result<&AnyStore, RedisError>) -> Option<RedisError> + Send>);
-
-/// A grant that is used this much later may be too late: the bucket is asked.
-const LATE: Nanos = 1_000_000;
 
 /// A server that counts what runs hears of us about so often.
 const HERE: Duration = Duration::from_secs(2);
@@ -401,7 +398,7 @@ impl Taken {
         self.stage = Stage::Settled;
         self.shared.job(move |store| {
             let real = real.unwrap_or_else(|| charged(store, &take));
-            store.settle_of(&grant, &take, &real)
+            store.settle(&grant, &take, &real)
         })
     }
 

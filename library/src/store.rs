@@ -33,8 +33,8 @@
 
 use crate::clock::{Clock, Nanos};
 use crate::limits::{
-    Ask, Counts, Disagreement, GiveBack, Grant, KeyView, Ledger, Operation, Policy, Refusal, Reply, Served, Start,
-    Take, Thin, Waiting,
+    Ask, Counts, Disagreement, GiveBack, Grant, KeyView, Ledger, Operation, Policy, Refusal, Reply, Served, Take, Thin,
+    Waiting,
 };
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -51,6 +51,7 @@ mod supply;
 
 #[cfg(feature = "shared")]
 pub use file::{File, FileError, Machine, Place};
+pub(crate) use lease::LATE;
 pub use lease::Lease;
 use lease::Rules;
 pub use memory::Memory;
@@ -151,8 +152,11 @@ pub trait Store: Debug {
         None
     }
 
-    /// The process is about to end: later requests wait for other processes at most a second.
-    fn leave(&self) {}
+    /// The process is about to end: later requests wait for other processes at most a second. Returns whether they can be made:
+    /// another thread may keep on waiting.
+    fn leave(&self) -> bool {
+        true
+    }
 
     /// The policy, as last seen.
     fn policy(&self) -> Policy {
@@ -168,15 +172,6 @@ pub trait Store: Debug {
         self.take_as(Take { costs: costs.into(), latest, ..Take::default() })
     }
 
-    /// Grants nothing of this key before `time`, to any caller. What `refused` started was refused by a server, and slows down what
-    /// starts.
-    ///
-    /// # Errors
-    /// [`StoreError`]; nothing is held then.
-    fn hold_key(&self, key: &[u8], time: Nanos, refused: Vec<Start>) -> Result<(), StoreError> {
-        self.apply(Operation::Hold { until: time, refused, key: Some(key.into()) }).map(drop)
-    }
-
     /// The command with this grant has ended, if the bucket counts those.
     ///
     /// # Errors
@@ -184,14 +179,6 @@ pub trait Store: Debug {
     fn ended(&self, grant: &Grant) -> Result<(), StoreError> {
         let counts = self.policy().counts_jobs();
         if counts { self.apply(Operation::End { number: grant.number() }).map(drop) } else { Ok(()) }
-    }
-
-    /// Removes those who wait for this key, and lifts its pause.
-    ///
-    /// # Errors
-    /// [`StoreError`]; nothing is changed then.
-    fn clear_key(&self, key: &[u8]) -> Result<(), StoreError> {
-        self.apply(Operation::Clear { anew: None, is_empty: false, number: 0, key: Some(key.into()) }).map(drop)
     }
 
     /// Whether as many commands run as may, of this key or in all, with so many more of the key, and in all; as far as is known
@@ -253,25 +240,16 @@ pub trait Store: Debug {
         self.apply(Operation::GiveBack(vec![take.unused(grant)])).map(drop)
     }
 
-    /// Settles a grant that was charged the first costs at its real costs, the second. The limits are as if it had cost
-    /// that from the start, if it is open: see [`Supply::open`]. Otherwise what it cost less is given back as for a
-    /// grant that was not used, and what it cost more is owed by those behind.
+    /// Settles a grant for what was taken at its real costs: those of the limits of all, then those of its key if it has one.
+    /// The limits are as if it had cost that from the start, if it is open: see [`Supply::open`]. Otherwise what it cost less
+    /// is given back as for a grant that was not used, and what it cost more is owed by those behind.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is settled then.
-    fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
-        let [charged, real] = costs.map(Box::from);
-        self.apply(Operation::Settle { number: grant.number(), at: grant.at, charged, real, key: None }).map(drop)
-    }
-
-    /// The same for a unit that may have a key, at its real costs: those of the limits of all, then those of its key.
-    ///
-    /// # Errors
-    /// As [`settle`](Self::settle).
-    fn settle_of(&self, grant: &Grant, take: &Take, real: &[u64]) -> Result<(), StoreError> {
-        let Some(of) = &take.key else { return self.settle(grant, [&take.costs, real]) };
-        let (all, key) = if real.len() > 1 { real.split_at(self.policy().len().min(real.len())) } else { (real, real) };
-        let key = Some((of.clone(), key.into()));
+    fn settle(&self, grant: &Grant, take: &Take, real: &[u64]) -> Result<(), StoreError> {
+        let own = if take.key.is_none() { real.len() } else { self.policy().len().min(real.len()) };
+        let (all, of_key) = if real.len() > 1 { real.split_at(own) } else { (real, real) };
+        let key = take.key.clone().map(|key| (key, of_key.into()));
         let (number, charged, real) = (grant.number(), take.costs.clone(), all.into());
         self.apply(Operation::Settle { number, at: grant.at, charged, real, key }).map(drop)
     }
@@ -295,12 +273,14 @@ pub trait Store: Debug {
     }
 
     /// Removes all who wait. Those who still do are added again when they next call [`look`](Self::look).
-    /// With a policy, the limits also start anew with that policy.
+    /// With a policy, the limits also start anew with that policy. With a key, only those who wait for that are removed, and its
+    /// pause is lifted.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is changed then.
-    fn clear(&self, anew: Option<&Policy>) -> Result<(), StoreError> {
-        self.apply(Operation::Clear { anew: anew.cloned(), is_empty: false, number: random(), key: None }).map(drop)
+    fn clear(&self, key: Option<&[u8]>, anew: Option<&Policy>) -> Result<(), StoreError> {
+        let (key, anew) = (key.map(Box::from), anew.cloned());
+        self.apply(Operation::Clear { anew, is_empty: false, number: random(), key }).map(drop)
     }
 
     /// The policy and the state of the limits now.
@@ -492,16 +472,6 @@ messages! {
         StoreError::OtherKind(bucket, from, to, kinds) => (
             "the bucket {bucket} was changed from {from} to {to}: {kinds}; start again, counting the same"
         ),
-    }
-
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            #[cfg(feature = "shared")]
-            StoreError::File(error) => error.source(),
-            #[cfg(feature = "shared")]
-            StoreError::Redis(error) => error.source(),
-            _ => None,
-        }
     }
 }
 

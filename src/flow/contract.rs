@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::num::NonZeroU32;
 use thiserror::Error;
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::{Grant, Served, Start, Take};
+use throttle_limits::limits::{Grant, Refusal, Served, Start, Take};
 
 /// Units on their way from a source to a sink.
 pub trait Flow {
@@ -117,10 +116,8 @@ pub enum Answer<'a> {
     Granted(Grant, &'a Take),
     /// Its key has to wait for so many nanoseconds: it waits again, and another unit may go first.
     NotYet(Nanos),
-    /// It costs more than a limit ever grants.
-    Never,
-    /// So many of its key have failed in a row that the others are not tried.
-    GivenUp(NonZeroU32),
+    /// It is never granted: it costs too much, or its key is not tried any more.
+    Refused(Refusal),
 }
 
 impl Turn<'_> {

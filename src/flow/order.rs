@@ -156,10 +156,9 @@ impl<T> Order<T> {
     pub fn next(&mut self, now: Nanos) -> Next<T> {
         let now = self.advance(now);
         let mut earliest = self.earliest();
-        if let Some((deadline, age, key)) = self.keys.deadline()
-            && deadline <= now
-            && earliest.is_none_or(|time| time > deadline)
-            && let Some(unit) = self.take_out(key, age, |_, _| ())
+        let is_late = |time| self.deadline().is_some_and(|deadline| deadline < time);
+        if earliest.is_none_or(is_late)
+            && let Some((key, unit)) = self.take_overdue(now)
         {
             return Next::Drop(key, unit);
         }
@@ -171,7 +170,7 @@ impl<T> Order<T> {
         }
         match earliest {
             Some(time) if time <= now => self.go(time),
-            _ => self.wait(earliest),
+            _ => self.changes_at(earliest).map_or(Next::Nothing, Next::At),
         }
     }
 
@@ -180,10 +179,7 @@ impl<T> Order<T> {
     pub fn ready_at(&mut self, now: Nanos) -> Option<Nanos> {
         self.advance(now);
         let earliest = self.earliest();
-        match self.wait(earliest) {
-            Next::At(time) => Some(time),
-            _ => None,
-        }
+        self.changes_at(earliest)
     }
 
     fn go(&mut self, at: Nanos) -> Next<T> {
@@ -207,15 +203,11 @@ impl<T> Order<T> {
             self.gone += 1;
             Some(Next::Go(key, unit?, Charged { at, counted, number: self.gone }))
         });
-        gone.unwrap_or_else(|| self.wait(None))
+        gone.unwrap_or_else(|| self.changes_at(None).map_or(Next::Nothing, Next::At))
     }
 
-    fn wait(&self, earliest: Option<Nanos>) -> Next<T> {
-        match earliest.into_iter().chain(self.keys.changes_at()).min() {
-            Some(time) => Next::At(time),
-            None if !self.is_empty() => Next::Blocked,
-            None => Next::Empty,
-        }
+    fn changes_at(&self, earliest: Option<Nanos>) -> Option<Nanos> {
+        earliest.into_iter().chain(self.keys.changes_at()).min()
     }
 
     /// A unit of this key that ran has ended: see [`Rules::jobs`].
@@ -405,12 +397,11 @@ impl<T> Order<T> {
     }
 
     /// Takes out all waiting units, the oldest first, with their keys.
-    pub fn drain(&mut self) -> Vec<(KeyId, Unit<T>)> {
+    pub fn drain(&mut self) -> Vec<Unit<T>> {
         self.arrive_by(Nanos::MAX, |_| true);
         let keys: Vec<KeyId> = self.keys.busy.keys().copied().collect();
-        let mut units: Vec<_> =
-            keys.into_iter().flat_map(|key| self.drain_key(key).into_iter().map(move |unit| (key, unit))).collect();
-        units.sort_unstable_by_key(|(_, unit)| unit.age);
+        let mut units: Vec<_> = keys.into_iter().flat_map(|key| self.drain_key(key)).collect();
+        units.sort_unstable_by_key(|unit| unit.age);
         units
     }
 }

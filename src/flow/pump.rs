@@ -100,10 +100,8 @@ impl<F: Flow> Pump<'_, F> {
             } else if let Some(until) = told.hold {
                 self.meter.paused_until(until);
             }
-            match key {
-                _ if told.hold.is_none() && told.refused.is_empty() => {}
-                Some(key) => self.supply.store().hold_key(key, until, told.refused)?,
-                None => self.supply.hold_until(until, told.refused)?,
+            if told.hold.is_some() || !told.refused.is_empty() {
+                self.supply.hold(key, until, told.refused)?;
             }
         }
         Ok(())
@@ -159,7 +157,7 @@ impl<F: Flow> Pump<'_, F> {
         }
         let supply = self.supply;
         // Best effort: if it fails, those behind wait for less than it cost.
-        let settle = |real: &[u64]| drop(supply.settle(&grant, [costs, real]));
+        let settle = |real: &[u64]| drop(supply.settle(&grant, &Take::of(costs), real));
         self.hand_over(
             &grant,
             Turn::Costly { grant, costs, joins: &mut |costs| supply.take_now(costs), settle: &settle },
@@ -248,8 +246,7 @@ impl<F: Flow> Pump<'_, F> {
             let what = match refusal {
                 Refusal::TooLong { wait } => Answer::NotYet(wait),
                 Refusal::Busy => Answer::NotYet(BUSY),
-                Refusal::GivenUp(failed) => Answer::GivenUp(failed),
-                _ => Answer::Never,
+                refusal => Answer::Refused(refusal),
             };
             self.pass(Turn::OfKey(ticket, what))?;
         }

@@ -220,7 +220,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                 Price::OfKey { ticket: self.ticket, take, waited }
             }
             // No unit is dropped under the limits of a bucket.
-            Next::Drop(..) | Next::At(_) | Next::Blocked | Next::Empty => Price::Nothing,
+            Next::Drop(..) | Next::At(_) | Next::Nothing => Price::Nothing,
         }
     }
 
@@ -236,9 +236,9 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             }
             // It was in the order before, so it is granted some time.
             Answer::NotYet(wait) => drop(order.put_back(now, key, unit, now.saturating_add(*wait))),
-            Answer::Never => return Err(refused(&unit.content, self.lines, TOO_MUCH.to_owned())),
-            Answer::GivenUp(failed) => {
-                let why = Refusal::GivenUp(*failed).to_string();
+            Answer::Refused(refusal) => {
+                let is_given_up = matches!(refusal, Refusal::GivenUp(_));
+                let why = if is_given_up { refusal.to_string() } else { TOO_MUCH.to_owned() };
                 return Err(refused(&unit.content, self.lines, why));
             }
         }
@@ -262,7 +262,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                     }
                 }
                 Next::Drop(key, _) => self.drop_waiting(key),
-                Next::At(_) | Next::Blocked | Next::Empty => break,
+                Next::At(_) | Next::Nothing => break,
             }
         }
     }

@@ -106,6 +106,8 @@ pub struct Ended {
     pub verdict: Verdict,
     /// If it is to be tried again: how long until then.
     pub due_in: Option<Duration>,
+    /// How long nothing starts, or nothing of its key, since a server asked for that.
+    pub paused: Duration,
     /// The time from one command of its key to the next, or of all if there are no keys, if the server allows less than the
     /// limits.
     pub pace: Option<Duration>,

@@ -338,7 +338,7 @@ impl<R: Source> Batches<R> {
     pub(super) fn cut(&mut self) -> Result<bool, FlowError> {
         let before = self.ready.len();
         while self.may_cut() {
-            if self.buffer.outgrown() || (self.in_pieces && !self.buffer.is_finished() && self.holds_something()) {
+            if self.buffer.outgrown() || (self.in_pieces && self.buffer.units() > 0) {
                 self.take_piece().map_err(FlowError::Hold)?;
             } else if self.buffer.waiting() > 0 {
                 self.take_unit().map_err(FlowError::Hold)?;
@@ -353,10 +353,6 @@ impl<R: Source> Batches<R> {
     fn may_cut(&self) -> bool {
         let memory: usize = self.ready.iter().map(Job::memory).sum();
         self.ready.len() < AHEAD && memory < MEMORY_AHEAD && !self.ready.back().is_some_and(Job::is_in_file)
-    }
-
-    fn holds_something(&self) -> bool {
-        !self.buffer.piece().0.is_empty()
     }
 
     fn take_unit(&mut self) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! The flow of units to commands: which attempt is made next, and what is waited for before it.
 
-use super::attempt::{Attempt, Charge};
+use super::attempt::Charge;
 use super::commands::Launcher;
 use super::event::Event;
 use super::job::{Batches, Outcome};
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::Take;
+use throttle_limits::limits::{Refusal, Take};
 
 /// Units on their way from a source to commands.
 pub struct Launching<R> {
@@ -61,7 +61,7 @@ impl<R: Source> Launching<R> {
             && self.queue().ready() == 0
             && let Some(job) = self.batches.next()
         {
-            self.queue().add(Attempt::first(job));
+            self.queue().add(job);
         }
     }
 
@@ -76,12 +76,12 @@ impl<R: Source> Launching<R> {
         while matches!(filled, Ok(Filled::Some)) && self.wants_new(left_over.len()) && !self.is_full() {
             match self.batches.next() {
                 Some(job) if job.is_left_over => left_over.push(job),
-                Some(job) => self.queue().add(Attempt::first(job)),
+                Some(job) => self.queue().add(job),
                 None => filled = self.fill(0),
             }
         }
         for job in left_over {
-            self.queue().add(Attempt::first(job));
+            self.queue().add(job);
         }
         filled.map(drop)
     }
@@ -112,20 +112,14 @@ impl<R: Source> Launching<R> {
     fn sort(&mut self) {
         let shared = Arc::clone(&self.launcher.shared);
         let Some(sorting) = &shared.options.by_key else { return };
-        let mut left_over = Vec::new();
-        while let Some(job) = self.batches.next() {
-            if let Some(per) = sorting.look.per.as_ref().filter(|_| self.keyless.note(job.key.is_some())) {
+        let (batches, keyless) = (&mut self.batches, &mut self.keyless);
+        let jobs = std::iter::from_fn(|| batches.next()).inspect(|job| {
+            if let Some(per) = sorting.look.per.as_ref().filter(|_| keyless.note(job.key.is_some())) {
                 shared.events.send(Event::News(News::NoKeys(per.clone())));
             }
-            if job.is_left_over {
-                left_over.push(job);
-            } else {
-                shared.queue.add(Attempt::first(job));
-            }
-        }
-        for job in left_over {
-            shared.queue.add(Attempt::first(job));
-        }
+        });
+        let (left_over, new): (Vec<_>, Vec<_>) = jobs.partition(|job| job.is_left_over);
+        new.into_iter().chain(left_over).for_each(|job| shared.queue.add(job));
     }
 
     /// Reads what there is. With `wait`, and if there is nothing: waits until there is some, an attempt may be made, or one
@@ -148,7 +142,7 @@ impl<R: Source> Launching<R> {
             self.tell_of_full_queue();
         }
         let (queue, slots, ready) = (self.queue(), &self.launcher.shared.slots, self.batches.waiting());
-        let repeats = queue.repeats() || queue.reports();
+        let repeats = queue.needs_ends();
         // What still runs may have to be tried again, or its end reported. It enters the queue as it ends, so the queue is asked last.
         // Jobs that are ready wait while too much output waits, and may start as soon as it does not.
         let is_over = || filled == Filled::End && ready == 0 && (!repeats || slots.count() == 0) && queue.is_empty();
@@ -261,12 +255,13 @@ impl<R: Source> Flow for Launching<R> {
                 self.start(Some(Charge { grant, take: take.clone() }), None, passed);
             }
             Turn::OfKey(ticket, Answer::NotYet(wait)) => self.queue().put_back(ticket, wait),
-            Turn::OfKey(ticket, Answer::Never) => {
-                self.queue().granted(ticket, Some(Outcome::TooCostly));
-                self.start(None, None, passed);
-            }
-            Turn::OfKey(ticket, Answer::GivenUp(failed)) => {
-                self.queue().granted(ticket, Some(Outcome::KeyFailed(failed)));
+            Turn::OfKey(ticket, Answer::Refused(refusal)) => {
+                let why = if let Refusal::GivenUp(failed) = refusal {
+                    Outcome::KeyFailed(failed)
+                } else {
+                    Outcome::TooCostly
+                };
+                self.queue().granted(ticket, Some(why));
                 self.start(None, None, passed);
             }
             Turn::Refused(why) => {

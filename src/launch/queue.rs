@@ -122,32 +122,29 @@ impl Queue {
         self.is_all_read.load(Ordering::SeqCst)
     }
 
-    /// Whether attempts may be made again.
-    pub(super) fn repeats(&self) -> bool {
-        self.lock().retries.is_some()
+    /// Whether the pump has to wait for the end of all commands: they may be tried again, or the bucket has to know what came
+    /// of them.
+    pub(super) fn needs_ends(&self) -> bool {
+        let state = self.lock();
+        state.retries.is_some() || self.is_shared() && state.fails.is_some()
     }
 
-    /// Adds an attempt. The first one for its unit waits from now on, another one when it is ready.
-    pub(super) fn add(&self, attempt: Attempt) {
-        let arrived = if attempt.number == 1 { 0 } else { self.at(attempt.ready) };
-        self.lock().add_again(attempt, arrived);
+    /// Adds the first attempt for a job, which waits from now on.
+    pub(super) fn add(&self, job: Job) {
+        self.lock().add(Attempt::first(job), 0);
     }
 
     /// Chooses the attempt that is made next, if one may be made now.
     pub(super) fn choose(&self) -> Option<Arc<Job>> {
-        let (mut state, settles) = (self.lock(), self.settles);
-        if state.chosen.is_none() {
-            state.chosen = state.next(settles);
-        }
+        let mut state = self.lock();
+        state.choose(self.settles);
         state.chosen.as_ref().map(|(attempt, _)| Arc::clone(&attempt.job))
     }
 
     /// What the attempt costs that is made next.
     pub(super) fn price(&self) -> Price {
-        let (mut state, settles) = (self.lock(), self.settles);
-        if state.chosen.is_none() {
-            state.chosen = state.next(settles);
-        }
+        let mut state = self.lock();
+        state.choose(self.settles);
         match (state.chosen.take(), self.shared) {
             (None, _) => Price::Nothing,
             (Some((attempt, Ok(granted))), Some(of_all)) if attempt.job.refused().is_none() => {
@@ -305,7 +302,7 @@ impl Queue {
         }
         if let Some(next) = next {
             let arrived = self.at(next.ready);
-            state.add_again(next, arrived);
+            state.add(next, arrived);
         }
     }
 
@@ -347,14 +344,15 @@ impl Queue {
         self.is_shared().then(|| short(key.as_deref().unwrap_or(NO_KEY)))
     }
 
-    /// Whether the pump has to wait for the end of all commands: the bucket has to know what came of them.
-    pub(super) fn reports(&self) -> bool {
-        self.is_shared() && self.lock().fails.is_some()
-    }
-
-    /// The time from one attempt of `key` to the next, if the server allows less than the limits.
-    pub(super) fn learned(&self, key: &Key) -> Option<Duration> {
-        self.lock().retries.as_ref()?.learned(key).map(Duration::from_nanos)
+    /// What servers said of `key`: the time from one attempt to the next, if they allow less than the limits, and how long
+    /// after `at` nothing of it starts.
+    pub(super) fn told(&self, key: &Key, at: Instant) -> (Option<Duration>, Duration) {
+        let at = self.at(at);
+        let told = |retries: &Retries| {
+            let paused = Duration::from_nanos(retries.pause_left(key, at));
+            (retries.learned(key).map(Duration::from_nanos), paused)
+        };
+        self.lock().retries.as_ref().map(told).unwrap_or_default()
     }
 
     /// How long the pause of `key` still lasts, if it is longer than allowed.
@@ -376,7 +374,7 @@ impl Queue {
         let chosen = state.chosen.take().map(|(attempt, _)| attempt);
         let asked = std::mem::take(&mut state.asked).into_values().map(|(attempt, _)| attempt);
         let refused = std::mem::take(&mut state.refused).into_iter().map(|(attempt, _)| attempt);
-        let waiting = state.order.drain().into_iter().map(|(_, unit)| unit.content);
+        let waiting = state.order.drain().into_iter().map(|unit| unit.content);
         chosen.into_iter().chain(asked).chain(refused).chain(waiting).collect()
     }
 
@@ -440,28 +438,24 @@ impl Queue {
 }
 
 impl State {
-    /// Adds an attempt, behind others if the server has refused its unit more than once, or an earlier run has left it over.
-    fn add_again(&mut self, mut attempt: Attempt, arrived: Nanos) {
-        let (key, is_first) = (&attempt.job.key, attempt.number == 1);
+    /// Adds an attempt that waits from `arrived` on, but not before now, and behind others if the server has refused its unit
+    /// more than once, or an earlier run has left it over.
+    fn add(&mut self, mut attempt: Attempt, arrived: Nanos) {
+        let (job, now, is_first) = (Arc::clone(&attempt.job), SystemClock.now(), attempt.number == 1);
         let others = self.retries.as_mut().map_or(0, |retries| {
-            if is_first && attempt.job.is_left_over {
-                attempt.history = retries.left_over(key, SystemClock.now());
+            if is_first && job.is_left_over {
+                attempt.history = retries.left_over(&job.key, now);
             }
-            retries.behind(key, attempt.history)
+            retries.behind(&job.key, attempt.history)
         });
-        self.add(attempt, arrived, others);
-    }
-
-    /// Adds an attempt that waits from `arrived` on, but not before now, and then behind so many others of its key.
-    fn add(&mut self, attempt: Attempt, arrived: Nanos, others: usize) {
-        if attempt.number == 1 {
+        if is_first {
             self.new.units += 1;
-            self.new.bytes += attempt.job.length;
+            self.new.bytes += job.length;
         }
-        if let Some(why) = self.gone_outcome(&attempt.job.key) {
+        if let Some(why) = self.gone_outcome(&job.key) {
             return self.refused.push_back((attempt, why));
         }
-        let (job, size, now) = (Arc::clone(&attempt.job), attempt.size(), SystemClock.now());
+        let size = attempt.size();
         let unit = Unit { age: job.seq, costs: job.costs.clone(), size, arrived: arrived.max(now), content: attempt };
         if let Err(unit) = self.order.add_behind(now, job.key.as_deref(), unit, others) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
@@ -522,6 +516,13 @@ impl State {
     }
 
     /// The attempt to be made now. It is charged.
+    /// Chooses the attempt that is made next, if none is chosen.
+    fn choose(&mut self, settles: bool) {
+        if self.chosen.is_none() {
+            self.chosen = self.next(settles);
+        }
+    }
+
     fn next(&mut self, settles: bool) -> Option<Chosen> {
         if let Some((attempt, refused)) = self.refused.pop_front() {
             return Some((attempt, Err(refused)));

@@ -205,6 +205,11 @@ impl Retries {
         self.pauses.get(key).filter(|_| self.policy.learns)?.pace.learned()
     }
 
+    /// How long after `at` the pause of `key` lasts.
+    pub(super) fn pause_left(&self, key: &Key, at: Nanos) -> Nanos {
+        self.pauses.get(key).map_or(0, |pause| pause.until.saturating_sub(at))
+    }
+
     /// If there are many, forgets the pauses that are over and have left nothing behind.
     fn forget(&mut self, now: Nanos) {
         if self.pauses.len() >= MANY_PAUSES && now >= self.sweep_at {

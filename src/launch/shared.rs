@@ -98,7 +98,7 @@ impl Shared {
         let real = Some(&real.costs).filter(|_| real.told.is_some() || !is_shared).cloned();
         // Best effort: if it fails, the units behind wait longer.
         let settle = move || {
-            let _ = real.map(|real| supply.settle_of(&grant, &take, &real));
+            let _ = real.map(|real| supply.settle(&grant, &take, &real));
             let _ = supply.store().ended(&grant);
         };
         if is_shared {
@@ -167,8 +167,9 @@ impl Shared {
         if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
             self.events.send(Event::ReaderGone);
         }
-        let (pace, cost) = (self.queue.learned(&job.key), real.told);
-        let ended = Ended { job, number, outcome, verdict, due_in, pace, reply, cost, waited, started, at, slot };
+        let ((pace, paused), cost) = (self.queue.told(&job.key, at), real.told);
+        let ended =
+            Ended { job, number, outcome, verdict, due_in, paused, pace, reply, cost, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
         let is_sent_away = due_in.is_some() && self.is_sent_away(&attempt, granted.as_ref()).await;

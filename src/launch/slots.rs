@@ -102,20 +102,19 @@ impl Slots {
 
     /// How many slots are free.
     pub(super) fn free(&self) -> u64 {
+        self.free_in(&self.lock())
+    }
+
+    fn free_in(&self, state: &State) -> u64 {
         match self.jobs {
             0 => u64::MAX,
-            jobs => u64::from(jobs).saturating_sub(self.lock().running.len() as u64),
+            jobs => u64::from(jobs).saturating_sub(state.running.len() as u64),
         }
     }
 
     fn room(&self, state: &State) -> u64 {
-        let running = state.running.len() as u64;
         let starters = self.most_starting.saturating_sub(state.starting) as u64;
-        match self.jobs {
-            _ if state.stopping => 0,
-            0 => starters,
-            jobs => u64::from(jobs).saturating_sub(running).min(starters),
-        }
+        if state.stopping { 0 } else { self.free_in(state).min(starters) }
     }
 
     /// Takes a slot for the job that `next` returns with its number, if there is one; that is seen together. Once nothing is

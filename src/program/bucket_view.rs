@@ -73,12 +73,7 @@ pub(super) fn json(bucket: &Kind, view: &View) -> Value {
     let paused = view.paused_until.map_or(0, |until| until.saturating_sub(view.now));
     let until = view.paused_until.map(|_| (wall + Duration::from_nanos(paused)).as_secs());
     let age = Duration::from_nanos(view.now.saturating_sub(view.counts.since));
-    let limits = left_of(view).enumerate().map(|(place, left)| {
-        json!({
-            "limit": view.policy.describe(place),
-            "left": i64::try_from(left).unwrap_or(i64::MAX),
-        })
-    });
+    let limits = left_of(view).enumerate().map(|(place, left)| limit_json(view.policy.describe(place), left));
     let (kind, place) = whereabouts(bucket);
     json!({
         "bucket": name(bucket),
@@ -183,12 +178,13 @@ fn key_line(view: &View, key: &KeyView) -> String {
     line
 }
 
+fn limit_json(limit: impl Into<Value>, left: i128) -> Value {
+    json!({ "limit": limit.into(), "left": i64::try_from(left).unwrap_or(if left < 0 { i64::MIN } else { i64::MAX }) })
+}
+
 fn keys_json(view: &View) -> Value {
     let each = view.policy.of_keys();
-    let limit = |(place, left): (usize, &i128)| {
-        let left = i64::try_from(*left).unwrap_or(i64::MAX);
-        json!({ "limit": each.map(|each| each.describe(place)), "left": left })
-    };
+    let limit = |(place, left): (usize, &i128)| limit_json(each.map(|each| each.describe(place)), *left);
     let key = |key: &KeyView| {
         json!({
             "key": String::from_utf8_lossy(&key.name),

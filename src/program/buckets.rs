@@ -263,7 +263,7 @@ fn set(bucket: &Bucket, Set { policy, fresh, anew, group }: &Set) -> Result<()> 
         place.group = Some(number_of(group)?);
     }
     let opened = open_briefly(&bucket, Some(policy))?;
-    let done = if *anew { opened.clear(Some(policy)) } else { opened.set(policy, fresh) };
+    let done = if *anew { opened.clear(None, Some(policy)) } else { opened.set(policy, fresh) };
     Ok(done?)
 }
 
@@ -282,42 +282,24 @@ fn number_of(group: &str) -> Result<u32> {
 /// The bucket, which must keep limits for each key if a key is named.
 fn open_with_key(bucket: &Bucket, key: Option<&[u8]>) -> Result<Box<AnyBucket>> {
     let opened = open_briefly(bucket, None)?;
-    check_kept(Some(bucket), &*opened, |policy| has_keys(policy, key))?;
+    let has_key = |policy: &Policy| key.is_none() || policy.of_keys().is_some();
+    check_kept(Some(bucket), &*opened, |policy| has_key(policy).then_some(()).ok_or_else(|| NO_KEYS.to_owned()))?;
     Ok(opened)
-}
-
-/// # Errors
-/// A key is named, and there are none.
-fn has_keys(policy: &Policy, key: Option<&[u8]>) -> Result<(), String> {
-    match key {
-        Some(_) if policy.of_keys().is_none() => Err(NO_KEYS.to_owned()),
-        _ => Ok(()),
-    }
 }
 
 /// Empties the queue of the bucket, or of one key.
 fn clear(bucket: &Bucket, key: Option<&[u8]>) -> Result<()> {
     let opened = open_with_key(bucket, key)?;
-    match key {
-        Some(key) => opened.clear_key(&short(key))?,
-        None => opened.clear(None)?,
-    }
-    Ok(())
+    Ok(opened.clear(key.map(short).as_deref(), None)?)
 }
 
 /// Grants nothing from the bucket, or to one key, for `time` from now on. A time of 0 lifts a pause.
 fn pause(bucket: &Bucket, time: Duration, key: Option<&[u8]>) -> Result<()> {
     let opened = open_with_key(bucket, key)?;
-    let key = key.map(short);
-    if time.is_zero() {
-        opened.apply(Operation::Resume { key })?;
-        return Ok(());
-    }
-    let until = opened.clock().now().saturating_add(in_nanos(time));
-    match key {
-        Some(key) => opened.hold_key(&key, until, Vec::new())?,
-        None => opened.hold_until(until)?,
-    }
+    let (key, until) = (key.map(short), opened.clock().now().saturating_add(in_nanos(time)));
+    let operation =
+        if time.is_zero() { Operation::Resume { key } } else { Operation::Hold { until, key, refused: Vec::new() } };
+    opened.apply(operation)?;
     Ok(())
 }
 

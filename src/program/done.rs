@@ -40,30 +40,21 @@ pub(super) struct Done {
     syncer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What was in the file when it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// How many different units.
-    pub(super) units: u64,
-    /// The bytes of a last record that lacked its end, if there was one; it was cut off.
-    pub(super) torn: Option<u64>,
-}
-
 impl Done {
-    /// Opens the file, or makes it, and reads which units are in it. Units that are added are synced to the disk once a
-    /// `second`.
+    /// Opens the file, or makes it, and reads which units are in it. A last record without its end is cut off: returns how many
+    /// bytes. Units that are added are synced to the disk once a `second`.
     ///
     /// # Errors
     /// The file cannot be opened, is in use, or is no list of units that end with `delimiter`; or no thread can be started.
-    pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Arc<Self>, Found)> {
+    pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Arc<Self>, Option<u64>)> {
         let file = open(path)?;
-        let (taken, found) = load(path, &file, delimiter)?;
+        let (taken, torn) = load(path, &file, delimiter)?;
         let done = Arc::new(Done::new(file, path, delimiter, taken));
         let syncing = Arc::clone(&done);
         let sync = move || syncing.sync_each(second);
         let syncer = thread::Builder::new().name("done list".to_owned()).spawn(sync).context(NoThread)?;
         *lock(&done.syncer) = Some(syncer);
-        Ok((done, found))
+        Ok((done, torn))
     }
 
     fn new(file: File, path: &Path, delimiter: u8, taken: Arc<Taken>) -> Self {
@@ -363,16 +354,14 @@ impl Reading {
 }
 
 /// Reads all records, and cuts off a torn one.
-fn load(path: &Path, file: &File, delimiter: u8) -> Result<(Arc<Taken>, Found)> {
+fn load(path: &Path, file: &File, delimiter: u8) -> Result<(Arc<Taken>, Option<u64>)> {
     let reading = read(path, file, delimiter)?;
     if reading.open > 0 {
         let cannot = || format!("--done: cannot cut off the torn end of {}", path.display());
         file.set_len(reading.ended).with_context(cannot)?;
     }
     let torn = Some(reading.open).filter(|bytes| *bytes > 0);
-    let taken = reading.into_taken();
-    let units = taken.count();
-    Ok((taken, Found { units, torn }))
+    Ok((reading.into_taken(), torn))
 }
 
 fn read(path: &Path, mut file: &File, delimiter: u8) -> Result<Reading> {

@@ -10,10 +10,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use throttle_limits::clock::with_usual_slack;
@@ -42,23 +44,32 @@ pub(super) fn tell_of_it(tell_once: impl Fn() + Send + 'static) -> io::Result<()
     thread::Builder::new().name("here".to_owned()).spawn(tell).map(drop)
 }
 
-/// Runs the command, passes signals on to it, and ends as it ends. Returns only if it cannot be started.
+/// Says why the command that is at `path` cannot be run.
+pub(super) fn cannot_run(path: &OsStr, error: &io::Error) -> Exit {
+    say(format_args!("'{}' cannot be run: {error}", path.display()));
+    if error.kind() == ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun }
+}
+
+/// Runs the command that is at `path`, passes signals on to it, and ends as it ends. `is_over`: signals end the program. Returns only if it cannot be started.
 ///
 /// # Errors
 /// The system refuses a thread or handlers of signals.
-pub(super) fn run(bucket: &Arc<AnyBucket>, grant: &Grant, command: &mut Command) -> Result<Exit> {
+pub(super) fn run(
+    (bucket, grant): (&Arc<AnyBucket>, &Grant),
+    (path, command): (&OsStr, &mut Command),
+    is_over: &AtomicBool,
+) -> Result<Exit> {
     let wanted: Vec<i32> = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]
         .into_iter()
         .filter(|signal| !signals::is_ignored(*signal))
         .collect();
     signals::notice_ends().context("cannot handle signals")?;
     let mut came = Signals::new(&wanted).context("cannot handle signals")?;
+    // Only now: each signal before ends the program.
+    is_over.store(false, Ordering::SeqCst);
     let mut child = match with_usual_slack(|| command.spawn()) {
         Ok(child) => child,
-        Err(error) => {
-            say(format_args!("'{}' cannot be run: {error}", command.get_program().display()));
-            return Ok(if error.kind() == ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun });
-        }
+        Err(error) => return Ok(cannot_run(path, &error)),
     };
     let told = Arc::clone(bucket);
     // If the server is away, the next time will do.

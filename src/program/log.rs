@@ -228,6 +228,7 @@ mod tests {
             outcome: Outcome::Killed(9),
             verdict: Verdict::Again(0),
             due_in: None,
+            paused: Duration::ZERO,
             pace: Some(Duration::from_millis(40)),
             reply: Reply::default(),
             cost: None,

@@ -74,7 +74,7 @@ impl Clock for Announcing<'_> {
         sleep_unless(clock, [time, turn], is_over, |line| {
             self.longest.store(wait, Ordering::Relaxed);
             // A pause that a server asked this run for was announced already.
-            let line = announced(self.report.supply.store(), line).filter(|_| !self.report.is_told_to_wait());
+            let line = announced(self.report.supply.store(), line).filter(|_| self.report.told_until().is_none());
             if let Some(line) = line {
                 self.report.aside(line);
             }

@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -46,9 +46,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
     };
     let Some(path) = found else { return Ok(Exit::Success) };
     let exit = if held::is_needed(&*store) {
-        // Signals are passed on from now on.
-        is_over.store(false, Ordering::SeqCst);
-        held::run(&store, &grant, &mut command_of(&path, &once.command))?
+        held::run((&store, &grant), (&path, &mut command_of(&path, &once.command)), &is_over)?
     } else {
         become_command(&path, &once.command)
     };
@@ -157,8 +155,7 @@ fn give_back(store: &AnyBucket, grant: &Grant, take: &Take) {
 /// Becomes the command. Returns only if that fails.
 fn become_command(path: &OsStr, words: &[OsString]) -> Exit {
     let error = with_usual_slack(|| command_of(path, words).exec());
-    say(format_args!("'{}' cannot be run: {error}", path.display()));
-    if error.kind() == ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun }
+    held::cannot_run(path, &error)
 }
 
 /// The command of these words, which is at this path.

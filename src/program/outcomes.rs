@@ -192,7 +192,7 @@ impl Outcomes {
             Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
                 let is_later = matches!(ended.verdict, Verdict::Later(_));
-                self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later);
+                self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later.then_some(ended.paused));
                 let line = || self.retries.long_pause(now, job.key.as_deref());
                 return (is_later && !self.quiet).then(line).flatten().into_iter().collect();
             }
@@ -300,7 +300,7 @@ impl Outcomes {
         }
         let (key, count) = counts.into_iter().max_by_key(|(_, count)| *count).filter(|_| self.hints_at_keys)?;
         let all = usize::try_from(self.jobs).unwrap_or(usize::MAX);
-        (count > all / 4 * 3 && all > 1).then(|| {
+        (4 * count > 3 * all && all > 2).then(|| {
             let key = shown(key);
             format!("{count} of {all} slots are taken by '{key}'; ,jobs=2 keeps the others going")
         })

@@ -114,15 +114,17 @@ impl Run<'_> {
             enlarge(&stdout, width);
         }
         let (source, sink) = match self.framing {
+            #[cfg(any(target_os = "linux", target_os = "android"))]
             Framing::Bytes => match Splice::new(input, stdout) {
                 Ok(mut splice) => return self.drive(&mut splice),
                 Err(ends) => ends,
             },
+            #[cfg(any(target_os = "linux", target_os = "android"))]
             Framing::EndedBy(_) if fast => match tee(input, stdout) {
                 Ok((source, sink)) => return self.copy(source, sink),
                 Err(ends) => ends,
             },
-            Framing::EndedBy(_) => (input, stdout),
+            _ => (input, stdout),
         };
         self.copy(Descriptor(source), Descriptor(sink))
     }
@@ -177,7 +179,7 @@ impl Run<'_> {
             PumpError::Store(StoreError::Stopped) => signals::wait_for_end(),
             PumpError::Store(error) => ("cannot ask the limits".to_owned(), anyhow::Error::from(error)),
         };
-        let (passed, waiting) = (self.report.count(), flow.waiting().max(flow.state().ahead.units));
+        let (passed, waiting) = (self.report.count(), flow.state().ahead.units);
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
         Err(error.context(format!("{what}, after {passed}{lost}")))
     }

@@ -80,10 +80,12 @@ impl Records {
     /// # Errors
     /// It cannot be written.
     pub(super) fn finish(&self) -> io::Result<()> {
-        if let Some(done) = &self.done {
-            done.finish().map_err(|error| cannot_write("--done", done.path(), &error))?;
-        }
-        self.log.as_ref().map_or(Ok(()), |log| log.finish().map_err(|error| cannot_write("--log", log.path(), &error)))
+        let done = self
+            .done
+            .as_ref()
+            .map_or(Ok(()), |done| done.finish().map_err(|error| cannot_write("--done", done.path(), &error)));
+        let log = |log: &Log| log.finish().map_err(|error| cannot_write("--log", log.path(), &error));
+        self.log.as_ref().map_or(Ok(()), log).and(done)
     }
 
     fn add_done(&self, done: &Done, job: &Job) -> io::Result<()> {
@@ -134,8 +136,8 @@ fn ensure_apart(option: &str, path: &Path, other: Option<Stat>, what: &str) -> R
 
 /// What was cut off is said in any case: if the file was no done list, it says what has happened to it.
 fn open_done(path: &Path, delimiter: u8, second: Duration) -> Result<Arc<Done>> {
-    let (done, found) = Done::open(path, delimiter, second)?;
-    if let Some(bytes) = found.torn {
+    let (done, torn) = Done::open(path, delimiter, second)?;
+    if let Some(bytes) = torn {
         let name = path.display();
         say(format_args!(
             "--done: cut {bytes} bytes off the end of {name}: a record without its end; its unit runs again"

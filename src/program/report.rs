@@ -235,11 +235,10 @@ impl Report {
 
     /// The rest of the state; see [`state::text`]. A shared bucket would have to be asked, as `--show` does.
     fn state_text(&self, reading: &Reading) -> String {
-        let (store, now) = (self.supply.store(), self.now());
+        let store = self.supply.store();
         let view = if self.sorts || store.is_shared() { None } else { store.view().ok() };
-        let (slots, told) =
-            self.outcomes().map_or((None, None), |outcomes| (outcomes.slots_text(), outcomes.paused_until(now)));
-        state::text(reading, now, slots, view.as_ref(), told.max(store.paused_until()))
+        let slots = self.outcomes().and_then(|outcomes| outcomes.slots_text());
+        state::text(reading, self.now(), slots, view.as_ref(), self.told_until().max(store.paused_until()))
     }
 
     /// The parts of the progress line.
@@ -273,17 +272,15 @@ impl Report {
         }
     }
 
-    /// Whether a server has asked this run to wait, until a time in the future.
-    pub(crate) fn is_told_to_wait(&self) -> bool {
-        self.outcomes().is_some_and(|outcomes| outcomes.paused_until(self.now()).is_some())
+    /// Until when a server has asked this run to wait, if that is in the future. With keys it holds up one of them alone.
+    pub(crate) fn told_until(&self) -> Option<Nanos> {
+        self.outcomes().filter(|_| !self.sorts)?.paused_until(self.now())
     }
 
     /// The rate now; or the time to the next unit, if that is longer than the time over which the rate is measured.
     fn rate_text(&self, reading: &Reading, per_second: f64) -> String {
         let now = self.now();
-        // A server that asks to wait holds up its key alone, if there are keys.
-        let paused_until = || self.outcomes().and_then(|outcomes| outcomes.paused_until(now));
-        if let Some(until) = (!self.sorts).then(paused_until).flatten() {
+        if let Some(until) = self.told_until() {
             let next = reading.wait.map_or(until, |wait| wait.until.max(until));
             return format!("told to wait, next in {}", countdown(next - now));
         }
@@ -469,8 +466,9 @@ pub(crate) fn open_summary(reporting: &ReportFlags, input: Option<BorrowedFd<'_>
     let Some(summary) = &reporting.summary else { return Ok(None) };
     let target: Target = match &summary.file {
         None => {
-            let stderr = std::io::stderr().as_fd().try_clone_to_owned().context("--summary: standard error")?;
-            (File::from(stderr), "standard error".to_owned())
+            let stderr =
+                std::io::stderr().as_fd().try_clone_to_owned().context("--summary: cannot duplicate standard error")?;
+            (File::from(stderr), "cannot write standard error".to_owned())
         }
         Some(path) => {
             ensure_is_no_stream(path, input)?;

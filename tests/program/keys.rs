@@ -1,6 +1,6 @@
 //! Limits for each key, through the real program: pipes, commands, jobs of a key, pauses of a key, dropping, dry runs.
 
-use crate::common::{passed, text};
+use crate::common::{feed, passed, text};
 use crate::launching::{Ended, LONG, Started, finish, run, throttle, wait_until};
 use crate::support::nginx::{Nginx, REST};
 use crate::support::{found, skipped};
@@ -185,6 +185,18 @@ fn a_unit_of_any_length_is_counted_by_its_bytes_without_a_buffer() {
         assert!(began.elapsed() >= Duration::from_millis(least), "{args:?}: {:?}", began.elapsed());
         assert!(ended.peak < 24 * 1024, "{args:?}: {} KiB", ended.peak);
     }
+}
+
+/// A run within a command of another run.
+#[test]
+fn the_key_of_a_run_around_this_one_is_not_taken_for_that_of_a_unit_without_a_key() {
+    let key = |args: &[&str]| {
+        let mut command = throttle([args, &["-c", "echo ${THROTTLE_KEY-none}"]].concat());
+        command.env("THROTTLE_KEY", "outer");
+        text(&feed(command, b"x\n").stdout)
+    };
+    assert_eq!(key(&["-r", "10/s,per=host"]), "none\n");
+    assert_eq!(key(&["-r", "10/s"]), "outer\n", "it has no keys");
 }
 
 #[test]

@@ -44,8 +44,8 @@ fn transcript(order: &mut Order<()>, ends_after: Option<Nanos>) -> String {
             Next::Drop(key, unit) => {
                 text.push(format!("{}-{}{}", now / MS, String::from_utf8_lossy(order.name(key)), unit.age));
             }
-            Next::Empty => break,
-            next => {
+            Next::Nothing if running.is_empty() => break,
+            next @ (Next::At(_) | Next::Nothing) => {
                 let until = if let Next::At(time) = next { time } else { Nanos::MAX };
                 assert!(until > now, "{next:?} at {now}");
                 now = running.iter().map(|(end, _)| *end).chain([until]).min().unwrap();
@@ -427,10 +427,10 @@ fn all_waiting_units_come_out_in_the_order_of_their_age() {
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
     let mut order = order_of(&rules, "abcabcab");
     assert!(matches!(order.next(0), Next::Go(..)));
-    let ages: Vec<u64> = order.drain().into_iter().map(|(_, unit)| unit.age).collect();
+    let ages: Vec<u64> = order.drain().into_iter().map(|unit| unit.age).collect();
     assert_eq!(ages, [1, 2, 3, 4, 5, 6, 7]);
     assert_eq!((order.len(), order.memory(), order.keys_waiting()), (0, 0, 0));
-    assert_eq!(order.next(9 * SECOND), Next::Empty);
+    assert_eq!(order.next(9 * SECOND), Next::Nothing);
 }
 
 /// The unit that goes now, and its key.

@@ -126,8 +126,7 @@ enum Answer {
     Go(u64, Nanos),
     Drop(u64),
     At(Nanos),
-    Blocked,
-    Empty,
+    Nothing,
 }
 
 #[derive(Clone, Debug)]
@@ -245,7 +244,7 @@ impl Model {
         let max_wait = self.max_wait.unwrap_or(Nanos::MAX);
         let deadline = units.clone().map(|unit| (unit.arrived.saturating_add(max_wait), unit.age)).min();
         let later = units.map(|unit| unit.arrived).filter(|arrived| *arrived > self.now).min().unwrap_or(Nanos::MAX);
-        let Some((deadline, age)) = deadline else { return Answer::Empty };
+        let Some((deadline, age)) = deadline else { return Answer::Nothing };
         if deadline <= self.now && earliest.is_none_or(|(time, _)| time > deadline) {
             return Answer::Drop(age);
         }
@@ -257,7 +256,7 @@ impl Model {
         match earliest {
             Some((time, age)) if time <= self.now => Answer::Go(age, time),
             _ => match earliest.map_or(Nanos::MAX, |(time, _)| time).min(deadline).min(later) {
-                Nanos::MAX => Answer::Blocked,
+                Nanos::MAX => Answer::Nothing,
                 time => Answer::At(time),
             },
         }
@@ -384,8 +383,7 @@ impl Run {
                 (Answer::Drop(unit.age), true)
             }
             Next::At(time) => (Answer::At(time), false),
-            Next::Blocked => (Answer::Blocked, false),
-            Next::Empty => (Answer::Empty, false),
+            Next::Nothing => (Answer::Nothing, false),
         };
         // It may ask again when a unit's own limits conform.
         let again = matches!(found, Answer::At(time) if self.model.heads().iter().any(|(own, ..)| *own == time));

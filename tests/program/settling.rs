@@ -84,7 +84,7 @@ fn what_cost_less_than_charged_is_given_back_less_what_came_in_since() {
     on_shared_stores(&["10/s,burst=20", "30/min,window"], |store, clock| {
         let grant = take(store, &[15, 12]);
         clock.advance(300 * MILLISECOND);
-        store.settle(&grant, [&[15, 12], &[2, 7]]).unwrap();
+        store.settle(&grant, &Take::of(&[15, 12]), &[2, 7]).unwrap();
         let place = store.place();
         assert_eq!(store.view().unwrap().left, [18, 23], "5 and 3 were left, 13 less 3 are back: {place}");
         clock.advance(59_700 * MILLISECOND);
@@ -106,7 +106,7 @@ fn an_operation_whose_answer_is_lost_is_sent_again_and_counts_once() {
     for (seen, left) in [("$1\r\n2\r\n", 60), ("$1\r\n4\r\n", 20)] {
         let (near, far) = (open(server.port), open(lossy_network(server.port, seen)));
         let grant = take(&far, &[60]);
-        far.settle(&grant, [&[60], &[40]]).unwrap();
+        far.settle(&grant, &Take::of(&[60]), &[40]).unwrap();
         assert_eq!((near.view().unwrap().left, far.view().unwrap().left), (vec![left], vec![left]), "{seen:?}");
     }
 }
@@ -116,7 +116,7 @@ fn what_cost_more_than_charged_is_owed_by_later_grants() {
     on_shared_stores(&["10/s,burst=10", "30/min,window"], |store, clock| {
         let grant = take(store, &[5, 5]);
         clock.advance(100 * MILLISECOND);
-        store.settle(&grant, [&[5, 5], &[31, 9]]).unwrap();
+        store.settle(&grant, &Take::of(&[5, 5]), &[31, 9]).unwrap();
         let next = take(store, &[1, 1]);
         assert_eq!(next.at - clock.now(), 2100 * MILLISECOND, "of 26 there were 6: {}", store.place());
     });
@@ -203,7 +203,7 @@ fn costs_far_from_what_was_charged_are_worth_a_hint() {
 fn what_is_owed_stays_owed_until_it_is_paid() {
     on_shared_stores(&["10/s,burst=10", "1000/min,window"], |store, clock| {
         let (first, place) = (take(store, &[5, 5]), store.place());
-        store.settle(&first, [&[5, 5], &[905, 705]]).unwrap();
+        store.settle(&first, &Take::of(&[5, 5]), &[905, 705]).unwrap();
         assert_eq!((store.view().unwrap().left, store.view().unwrap().available), (vec![-895, 295], 0), "{place}");
         clock.advance(20 * SECOND);
         let waits = take(store, &[1, 300]);
@@ -221,8 +221,8 @@ fn what_is_owed_stays_owed_until_it_is_paid() {
 fn a_debt_is_less_if_a_later_grant_costs_less_and_is_paid_faster_at_a_higher_rate() {
     on_shared_stores(&["10/s,burst=50"], |store, clock| {
         let [first, second] = [10, 40].map(|cost| take(store, &[cost]));
-        store.settle(&first, [&[10], &[310]]).unwrap();
-        store.settle(&second, [&[40], &[20]]).unwrap();
+        store.settle(&first, &Take::of(&[10]), &[310]).unwrap();
+        store.settle(&second, &Take::of(&[40]), &[20]).unwrap();
         assert_eq!(store.view().unwrap().left, [-280], "{}", store.place());
         let limits = ["100/s,burst=50"].map(|limit| limit.parse().unwrap());
         store.set(&Policy::new(&limits, None).unwrap(), &[false]).unwrap();
@@ -239,10 +239,10 @@ fn what_is_settled_while_others_wait_is_charged_before_them() {
     on_shared_stores(&["1/s,burst=10"], |store, clock| {
         let ([less, more], waits) = ([4, 6].map(|cost| take(store, &[cost])), take(store, &[10]));
         assert_eq!(waits.at - clock.now(), 10 * SECOND, "{}", store.place());
-        store.settle(&less, [&[4], &[0]]).unwrap();
+        store.settle(&less, &Take::of(&[4]), &[0]).unwrap();
         let moved = store.look(&waits, &Take::of(&[10])).unwrap();
         assert_eq!(moved.at - clock.now(), 6 * SECOND, "{}", store.place());
-        store.settle(&more, [&[6], &[13]]).unwrap();
+        store.settle(&more, &Take::of(&[6]), &[13]).unwrap();
         assert_eq!(store.look(&moved, &Take::of(&[10])).unwrap().at, moved.at, "{}", store.place());
         let behind = take(store, &[1]);
         assert_eq!(behind.at - moved.at, SECOND, "{}", store.place());
@@ -255,7 +255,7 @@ fn the_largest_costs_leave_a_bucket_that_can_be_read() {
         for charged in [0, 1, 5, 0, 0, 7] {
             clock.advance(SECOND);
             let grant = take(store, &[0, charged]);
-            store.settle(&grant, [&[0, charged], &[u64::MAX; 2]]).unwrap();
+            store.settle(&grant, &Take::of(&[0, charged]), &[u64::MAX; 2]).unwrap();
             assert!(store.view().unwrap().left[0] < -10_000, "{}", store.place());
             assert_eq!(store.view().unwrap().left[1], 0, "{}", store.place());
             clock.advance(90_000 * SECOND);

@@ -304,7 +304,7 @@ fn the_rest_of_a_lease_is_given_back_exactly_also_after_a_pause() {
 
 mod a_file {
     use super::*;
-    use throttle_limits::limits::Refusal;
+    use throttle_limits::limits::{Operation, Refusal};
     use throttle_limits::store::StoreError;
 
     const HOUR: Nanos = 3_600_000_000_000;
@@ -387,7 +387,8 @@ mod a_file {
                         assert_eq!(before.take_as(take()).unwrap().0.at, 50);
                     }
                 }
-                before.hold_key(b"b", 50 + 2 * HOUR, Vec::new()).unwrap();
+                let hold = Operation::Hold { until: 50 + 2 * HOUR, key: Some(b"b"[..].into()), refused: Vec::new() };
+                before.apply(hold).unwrap();
                 let after = bucket.open_with(&FakeClock::at(3), 2, HOUR + off, &policy);
                 let keys = after.view().unwrap().keys;
                 let wait = |name: &[u8]| keys.iter().find(|key| *key.name == *name).map_or(0, |key| key.wait.unwrap());
@@ -428,6 +429,27 @@ mod a_file {
         rustix::fs::flock(&old, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("nobody has it locked");
         drop(old);
         assert!(other.take(&[1], 0).is_err());
+    }
+
+    /// One thread of a process sleeps, and wants to know whether its grant has moved up; another one ends the process.
+    #[test]
+    fn a_process_that_ends_does_not_wait_for_somebody_who_keeps_the_file_locked() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
+        let store = bucket.open(&clock, 1, 0, &["9/h,burst=9"]);
+        let other = std::fs::File::open(bucket.0.path().join("b")).unwrap();
+        let inode = format!(":{} ", std::os::unix::fs::MetadataExt::ino(&other.metadata().unwrap()));
+        other.lock().unwrap();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| store.sync());
+            let is_blocked = |line: &str| line.contains("-> FLOCK") && line.contains(&inode);
+            crate::common::wait_until("it to wait for the lock", || {
+                std::fs::read_to_string("/proc/locks").unwrap().lines().any(is_blocked)
+            });
+            assert!(!store.leave(), "nothing can be given back");
+            other.unlock().unwrap();
+            sleeper.join().unwrap().unwrap();
+        });
+        assert!(store.leave());
     }
 
     /// After a restart a grant keeps its time, and nobody waits longer than needed.
@@ -642,9 +664,9 @@ mod a_server {
                         let place = usize::try_from(random.below(held.len() as u64)).unwrap();
                         if held[place][0].at <= clock.now() {
                             let [by_file, by_redis] = held.swap_remove(place);
-                            let costs = [&[by_file.units][..], &[random.below(9)]];
-                            file.settle(&by_file, costs).unwrap();
-                            redis.settle(&by_redis, costs).unwrap();
+                            let (take, real) = (Take::of(&[by_file.units]), [random.below(9)]);
+                            file.settle(&by_file, &take, &real).unwrap();
+                            redis.settle(&by_redis, &take, &real).unwrap();
                         }
                     }
                     1 | 2 if !held.is_empty() => {
@@ -876,6 +898,23 @@ mod a_server {
             assert_eq!(view.wait, Some(after - START), "{limits:?}");
             assert_eq!(after, expected.take(START, 1).unwrap().at, "{limits:?}");
         }
+    }
+
+    /// Without an end to its patience: the server never comes back.
+    #[test]
+    fn a_process_that_ends_does_not_wait_for_a_server_that_is_away() {
+        let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = format!("redis://127.0.0.1:{}/b", silent.local_addr().unwrap().port());
+        drop(silent);
+        let (away, is_away) = std::sync::mpsc::channel();
+        let patience = throttle_limits::store::Patience::new(None, move |_| away.send(()).unwrap());
+        let store = Redis::unasked(address.parse().unwrap(), Some(&policy(&["5/s"])), patience).unwrap();
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| store.sync());
+            is_away.recv().unwrap();
+            assert!(store.leave());
+            assert!(asks.join().unwrap().is_err());
+        });
     }
 
     #[test]

@@ -7,11 +7,15 @@ use std::time::Duration;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(throttle_loom))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(not(throttle_loom))]
+use std::thread::Builder;
 
 #[cfg(throttle_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(throttle_loom)]
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(throttle_loom)]
+use loom::thread::Builder;
 
 /// What a lock guards even if it is poisoned: a thread that panics leaves nothing half done.
 pub(crate) fn unpoisoned<G>(locked: LockResult<G>) -> G {
@@ -28,12 +32,6 @@ pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>, time: Dur
     unpoisoned(condvar.wait_timeout(guard, time)).0
 }
 
-#[cfg(not(throttle_loom))]
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
-}
-
-#[cfg(throttle_loom)]
-pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    loom::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+    Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }

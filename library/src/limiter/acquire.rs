@@ -6,7 +6,7 @@ use super::handle::Limiter;
 use super::shared::Wait;
 use super::units::UnitsError;
 use crate::clock::Nanos;
-use crate::limits::{Cost, Grant};
+use crate::limits::Cost;
 use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
@@ -28,7 +28,7 @@ pub struct AcquireFrom<L: Borrow<Limiter>> {
     limiter: L,
     /// If an amount is not valid, each poll returns the error.
     invalid: Option<UnitsError>,
-    wait: Wait,
+    pub(super) wait: Wait,
 }
 
 impl<L: Borrow<Limiter>> AcquireFrom<L> {
@@ -41,17 +41,6 @@ impl<L: Borrow<Limiter>> AcquireFrom<L> {
 
     pub(super) fn costs(&self) -> Costs {
         self.invalid.map_or_else(|| Costs::of_parts(self.wait.cost().clone()), Costs::invalid)
-    }
-
-    /// See [`Wait::opened`].
-    pub(super) fn opened(&mut self) -> Option<Grant> {
-        self.wait.opened()
-    }
-
-    /// See [`Wait::admit`].
-    pub(super) fn admitted(mut self) -> Self {
-        self.wait.admit();
-        self
     }
 
     /// Waits at most `limit` from this call, including the time in the queue. If the wait would be longer even though

@@ -209,8 +209,8 @@ impl Builder {
     /// that is not a valid amount.
     pub fn build(self) -> Result<Limiter, BuildError> {
         let (time, rules) = self.parts()?;
-        let shared = Shared::new(time, |now| Ok::<_, BuildError>(Queue::new(self.limits(now)?, rules, None)))?;
-        Ok(Limiter { shared, within: None })
+        let limits = self.limits(time.now())?;
+        Ok(Limiter { shared: Shared::new(time, Queue::new(limits, rules, None)), within: None })
     }
 
     /// The rate of its own bucket.
@@ -310,11 +310,10 @@ pub(super) fn joint(limiters: &[Builder]) -> Result<Limiter, BuildError> {
     let refused = limiters.iter().map(|limiter| limiter.oversize == Oversize::Reject).collect();
     let place = limiters.first().map_or(Ok(None), Builder::place)?;
     let rules = Rules { unfair: false, oversize: Oversize::Wait, refused: Some(refused), most_waiters, place };
-    let shared = Shared::new(time, |now| {
-        let each: Result<_, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
-        Ok::<_, BuildError>(Queue::new(Limits::joint(each?, now), rules, None))
-    })?;
-    Ok(Limiter { shared, within: None })
+    let now = time.now();
+    let each: Result<_, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
+    let queue = Queue::new(Limits::joint(each?, now), rules, None);
+    Ok(Limiter { shared: Shared::new(time, queue), within: None })
 }
 
 /// The rate in millionths of units.

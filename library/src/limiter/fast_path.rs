@@ -133,23 +133,20 @@ impl Meaning {
         Some(WaitTime::from_nanos(at.saturating_sub(passed)))
     }
 
-    /// The answer at the time `now`, and the number after it; `None` if the queue must answer.
+    /// The number after a grant of `cost` at the time `now`, and the one at which the bucket is full then; `None` if the queue
+    /// must answer.
     #[inline]
-    fn answer(&self, number: u64, now: Nanos, cost: u64) -> Option<(Take, u64)> {
-        // A cost of 0 is always granted, even if the clock reading is older than the latest grant.
-        if cost == 0 {
-            return Some((Take::Granted, number));
-        }
-        let (clock, price) = (self.clock(now)?, cost.checked_mul(self.price)?);
-        let next = number.max(clock).checked_add(price)?;
-        if next > HIGHEST || price > self.full || (self.missing_aside > 0 && number < clock) {
-            return None;
-        }
-        if next - clock <= self.full {
-            return Some((Take::Granted, next));
-        }
-        let wait = self.wait(now, next - self.full)?;
-        (self.held_aside == 0).then_some((Take::TooLong(wait), number))
+    fn after(&self, number: u64, now: Nanos, cost: u64) -> Option<(u64, u64)> {
+        let clock = self.clock(now)?;
+        let next = number.max(clock).checked_add(cost.checked_mul(self.price)?)?;
+        (next <= HIGHEST && (self.missing_aside == 0 || number >= clock)).then_some((next, clock))
+    }
+
+    /// The wait for a cost whose grant would leave this number; `None` if the queue must answer.
+    #[inline]
+    fn refusal(&self, next: u64, now: Nanos, cost: u64) -> Option<WaitTime> {
+        let is_possible = self.held_aside == 0 && cost.checked_mul(self.price)? <= self.full;
+        self.wait(now, next - self.full).filter(|_| is_possible)
     }
 }
 
@@ -176,40 +173,37 @@ impl FastPath {
     pub(crate) fn take(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
         let latest = self.latest.load(Ordering::Relaxed);
         let now = now().max(latest);
-        let answer = self.update(|meaning, number| meaning.answer(number, now, cost));
+        let take = self.take_at(now, cost);
         if now > latest {
             self.latest.store(now, Ordering::Relaxed);
         }
-        answer.unwrap_or(Take::Closed)
+        take
     }
 
-    /// Applies `answer`, which returns the answer and the number after it. Repeats this if another thread changed the word.
     #[inline]
-    fn update(&self, answer: impl Fn(&Meaning, u64) -> Option<(Take, u64)>) -> Option<Take> {
+    fn take_at(&self, now: Nanos, cost: u64) -> Take {
         let mut word = self.word.load(Ordering::Acquire);
         while word != CLOSED {
             // The meaning was stored while the fast path was closed. It belongs to the word if that does not change.
             let meaning = Meaning::load(&self.meaning, Ordering::Acquire);
-            let (take, number) = answer(&meaning, word & NUMBER)?;
-            match self.replace(word, take, number) {
-                Ok(()) => return Some(take),
-                Err(changed) => word = changed,
-            }
+            let Some((next, clock)) = meaning.after(word & NUMBER, now, cost) else { return Take::Closed };
+            // A cost of 0 is always granted, even if the clock reading is older than the latest grant.
+            let found = if next - clock <= meaning.full || cost == 0 {
+                let next = (word & !NUMBER) | if cost == 0 { word & NUMBER } else { next };
+                match self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return Take::Granted,
+                    Err(found) => found,
+                }
+            } else {
+                let found = self.word.load(Ordering::Acquire);
+                if found == word {
+                    return meaning.refusal(next, now, cost).map_or(Take::Closed, Take::TooLong);
+                }
+                found
+            };
+            word = found;
         }
-        Some(Take::Closed)
-    }
-
-    /// Replaces `word` by `number`. If the word has changed, the error is the new word, for which the answer may differ.
-    #[inline]
-    fn replace(&self, word: u64, take: Take, number: u64) -> Result<(), u64> {
-        if matches!(take, Take::Granted) {
-            let next = (word & !NUMBER) | number;
-            let replaced = self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire);
-            return replaced.map(drop);
-        }
-        // A refusal changes nothing. But the meaning that was read belongs to the word only if the word has not changed.
-        let found = self.word.load(Ordering::Acquire);
-        if found == word { Ok(()) } else { Err(found) }
+        Take::Closed
     }
 
     /// Closes the fast path and copies its state into the queue's bucket. The caller holds the queue's lock.

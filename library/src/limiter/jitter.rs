@@ -7,7 +7,6 @@ use super::queue::Queue;
 use super::rules::Rules;
 use super::shared::Shared;
 use crate::limits::Limits;
-use std::convert::Infallible;
 use std::time::Duration;
 
 impl Limiter {
@@ -46,8 +45,9 @@ impl Limiter {
 
     /// A queue of its own, without limits, that is paused for so long.
     async fn sleep(&self, time: Duration) -> Result<(), AcquireError> {
-        let queue = |now| Ok::<_, Infallible>(Queue::new(Limits::none(now), Rules::default(), None));
-        let Ok(shared) = Shared::new(self.shared.time.clone(), queue);
+        let timer = self.shared.time.clone();
+        let queue = Queue::new(Limits::none(timer.now()), Rules::default(), None);
+        let shared = Shared::new(timer, queue);
         shared.pause_until(shared.time.after(time));
         Limiter { shared, within: None }.acquire_owned(1).await
     }

@@ -86,8 +86,7 @@ impl Wake for Count {
 
 fn shared(timer: &Arc<Still>) -> Arc<Shared> {
     let rules = Rules { oversize: Oversize::Wait, ..Rules::default() };
-    let queue = |_| Ok::<_, ()>(Queue::new(limits("1/s", 1), rules, None));
-    Shared::new(Time::Custom(timer.clone()), queue).unwrap()
+    Shared::new(Time::Custom(timer.clone()), Queue::new(limits("1/s", 1), rules, None))
 }
 
 fn fire(timer: &Still) {

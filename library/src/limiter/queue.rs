@@ -16,7 +16,7 @@ use crate::clock::Nanos;
 use crate::limits::{Cost, Limits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 mod changes;
 mod estimates;
@@ -35,20 +35,6 @@ pub(crate) struct Waiter<'a> {
     pub(crate) is_thread: bool,
     /// It must not be granted before it is polled again.
     pub(crate) yields: bool,
-}
-
-/// The result of joining.
-#[derive(Debug)]
-pub(crate) enum Joined {
-    Granted,
-    Waits(Key),
-}
-
-/// The result of polling.
-#[derive(Debug)]
-pub(crate) enum Stand {
-    Waits,
-    Done(Result<(), Denied>),
 }
 
 impl Queue {
@@ -91,12 +77,17 @@ impl Queue {
     }
 
     /// Grants now, or adds the waiter to the queue.
-    pub(crate) fn join(&mut self, now: Nanos, waiter: &Waiter<'_>, effects: &mut Effects) -> Result<Joined, Denied> {
+    pub(crate) fn join(
+        &mut self,
+        now: Nanos,
+        waiter: &Waiter<'_>,
+        effects: &mut Effects,
+    ) -> Result<Option<Key>, Denied> {
         if waiter.yields {
             self.check_entry(waiter.cost, effects)?;
             self.advance(now, effects);
         } else if self.take_now(now, waiter.cost, effects)? {
-            return Ok(Joined::Granted);
+            return Ok(None);
         }
         self.admit(waiter)?;
         let entry = Entry { asked: self.asks_at(), ..Entry::new(waiter.cost, self.now, Turn::Waiting) };
@@ -109,16 +100,22 @@ impl Queue {
         if waiter.is_thread && self.list.contains_key(&key) {
             self.threads.insert(key);
         }
-        Ok(Joined::Waits(key))
+        Ok(Some(key))
     }
 
     /// Whether the waiter is done; then its entry is removed. Otherwise `waker` replaces its waker.
-    pub(crate) fn poll(&mut self, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) -> Stand {
+    pub(crate) fn poll(
+        &mut self,
+        now: Nanos,
+        key: Key,
+        waker: &Waker,
+        effects: &mut Effects,
+    ) -> Poll<Result<(), Denied>> {
         self.see(now);
         self.serve_promises();
         self.fetch(key);
         self.serve(effects);
-        let Some(entry) = self.entry(key) else { return Stand::Done(Ok(())) };
+        let Some(entry) = self.entry(key) else { return Poll::Ready(Ok(())) };
         let done = match entry.turn {
             Turn::Granted(grant) => {
                 effects.opened = entry.opens.then_some(grant);
@@ -129,11 +126,11 @@ impl Queue {
                 if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
                     effects.dropped.extend(entry.waker.replace(waker.clone()));
                 }
-                return Stand::Waits;
+                return Poll::Pending;
             }
         };
         self.forget(key, effects);
-        Stand::Done(done)
+        Poll::Ready(done)
     }
 
     /// Until when a waiting thread may sleep, if it is the queue's timer. `None` for other threads, which are woken.
@@ -378,13 +375,13 @@ mod tests {
         let mut join = |deadline| {
             let waiter = Waiter { cost: &Cost::One(1), deadline, waker: Waker::noop(), is_thread: true, yields: false };
             match queue.join(7, &waiter, effects) {
-                Ok(Joined::Waits(key)) => key,
+                Ok(Some(key)) => key,
                 other => panic!("it waits for a place: {other:?}"),
             }
         };
         let (late, waits) = (join(Some(7)), join(Some(20)));
         assert_eq!(queue.watch(late), None);
         assert_eq!(queue.watch(waits), Some(20), "otherwise nothing times it out");
-        assert!(matches!(queue.poll(7, late, Waker::noop(), effects), Stand::Done(Err(Denied::TimedOut { after: 0 }))));
+        assert!(matches!(queue.poll(7, late, Waker::noop(), effects), Poll::Ready(Err(Denied::TimedOut { after: 0 }))));
     }
 }

@@ -163,8 +163,10 @@ impl AcquireToSettle {
         AcquireToSettle { acquire: self.acquire.until(deadline), ..self }
     }
 
-    pub(super) fn admitted(self) -> Self {
-        AcquireToSettle { acquire: self.acquire.admitted(), ..self }
+    /// It was let in earlier, and is granted even if the queue is closed meanwhile.
+    pub(super) fn admitted(mut self) -> Self {
+        self.acquire.wait.is_admitted = true;
+        self
     }
 
     /// Waits at most `limit` from this call; see [`AcquireFrom::timeout`](super::AcquireFrom::timeout), also for the
@@ -194,7 +196,7 @@ impl AcquireToSettle {
             return Err(AcquireError::Finished);
         }
         let cost = self.acquire.costs().parts()?;
-        Ok(Granted { shared: Arc::clone(&self.shared), cost, grant: self.acquire.opened(), also: None })
+        Ok(Granted { shared: Arc::clone(&self.shared), cost, grant: self.acquire.wait.opened(), also: None })
     }
 }
 

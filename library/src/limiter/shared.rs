@@ -3,7 +3,7 @@
 use super::events;
 use super::fast_path::{FastPath, Take};
 use super::panics::Panics;
-use super::queue::{Denied, Effects, Joined, Key, Queue, Stand, Waiter};
+use super::queue::{Denied, Effects, Key, Queue, Waiter};
 use super::time::Time;
 use super::timer::{self, TestTimer, Timers};
 use crate::clock::sync::{Mutex, lock};
@@ -42,9 +42,8 @@ pub(crate) struct After {
 }
 
 impl Shared {
-    /// `make` gets the time now.
-    pub(crate) fn new<E>(time: Time, make: impl FnOnce(Nanos) -> Result<Queue, E>) -> Result<Arc<Self>, E> {
-        let queue = Mutex::new(Locked { queue: make(time.now())?, alarm: (None, false) });
+    pub(crate) fn new(time: Time, queue: Queue) -> Arc<Self> {
+        let queue = Mutex::new(Locked { queue, alarm: (None, false) });
         let shared = |weak: &Weak<Self>| Shared {
             fast_path: FastPath::new(),
             queue,
@@ -55,7 +54,7 @@ impl Shared {
         };
         let shared = Arc::new_cyclic(shared);
         shared.with(Queue::advance);
-        Ok(shared)
+        shared
     }
 
     /// Runs `action` under the lock, and wakes waiters after it. The time is read before the lock is taken; if that is
@@ -219,7 +218,7 @@ pub(crate) struct Wait {
     deadline: Option<Nanos>,
     stage: Stage,
     /// It was let in before the queue was closed.
-    is_admitted: bool,
+    pub(super) is_admitted: bool,
     /// For a grant that is [opened](crate::limits::Limits): where it is stored. That is not for the fast path.
     opened: Option<Box<Option<Grant>>>,
 }
@@ -239,11 +238,6 @@ impl Wait {
     /// A wait for a grant that will be settled.
     pub(crate) fn to_settle(cost: Cost) -> Self {
         Wait { opened: Some(Box::default()), ..Wait::new(cost) }
-    }
-
-    /// It was let in earlier, and is granted even if the queue is closed meanwhile.
-    pub(crate) fn admit(&mut self) {
-        self.is_admitted = true;
     }
 
     /// It ends at this time. A wait that has begun keeps the deadline it has.
@@ -369,8 +363,8 @@ impl Wait {
             effects.opens = self.opened.is_some();
             effects.is_admitted = self.is_admitted;
             self.stage = match queue.join(now, &waiter, effects) {
-                Ok(Joined::Granted) => Stage::Done(Ok(())),
-                Ok(Joined::Waits(key)) => Stage::InQueue(key),
+                Ok(None) => Stage::Done(Ok(())),
+                Ok(Some(key)) => Stage::InQueue(key),
                 Err(denied) => Stage::Done(Err(denied)),
             };
             self.keep(effects);
@@ -382,7 +376,7 @@ impl Wait {
 
     /// Like [`join`](Self::join), for a waiter that is in the queue.
     fn look(&mut self, queue: &mut Queue, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) {
-        if let Stand::Done(done) = queue.poll(now, key, waker, effects) {
+        if let Poll::Ready(done) = queue.poll(now, key, waker, effects) {
             self.stage = Stage::Done(done);
             self.keep(effects);
         }

@@ -67,16 +67,6 @@ impl Hasher for Words {
     }
 
     #[inline]
-    fn write_u8(&mut self, value: u8) {
-        self.write_u64(value.into());
-    }
-
-    #[inline]
-    fn write_u16(&mut self, value: u16) {
-        self.write_u64(value.into());
-    }
-
-    #[inline]
     fn write_u32(&mut self, value: u32) {
         self.write_u64(value.into());
     }

@@ -240,7 +240,7 @@ impl Pace {
         let Some(streak) = self.streak.as_mut().filter(|streak| !streak.is_confirmed) else { return };
         let of_which = if streak.doubted > 0 { &mut streak.doubted } else { &mut streak.refusals };
         *of_which = of_which.saturating_sub(1);
-        let (before, is_over) = (streak.interval, streak.doubted + streak.refusals == 0);
+        let (before, is_over) = (streak.interval, streak.doubted == 0 && streak.refusals == 0);
         if self.trial.take().is_some() {
             self.interval = streak.refused;
         }

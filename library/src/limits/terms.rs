@@ -104,10 +104,6 @@ impl Terms {
     }
 
     /// Drops what a bucket holds above its size at `now`.
-    pub(super) fn spill(&self, state: &mut State, now: Nanos) -> Gap {
-        if let Bucket(bucket) = self { bucket.spill(&mut state.level, now, 0) } else { Gap::NONE }
-    }
-
     pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) -> Gap {
         match self {
             Bucket(bucket) => return bucket.pay(&mut state.level, now, units),

@@ -219,16 +219,8 @@ impl Limits {
         }
     }
 
-    /// Grants nothing before `until`. The buckets are empty then. Windows keep their counts; earlier grants keep their
-    /// times.
-    ///
-    /// Does nothing if `until` is not later than `now`.
-    pub fn hold_until(&mut self, now: Nanos, until: Nanos) {
-        if until > self.in_order(now) {
-            self.hold(until);
-        }
-    }
-
+    /// Grants nothing before `until`, which is not before now. The buckets are empty then. Windows keep their counts; earlier
+    /// grants keep their times.
     pub(super) fn hold(&mut self, until: Nanos) {
         self.at = self.at.max(until);
         self.empty(until);
@@ -302,7 +294,7 @@ impl Limits {
     /// Continues as if everything that the limits allow had been taken at `now`: buckets are empty, windows are full.
     pub(crate) fn use_up(&mut self, now: Nanos) {
         let full = self.fixed.windows(&self.states).map(|(_, window, _)| window.period()).max();
-        self.hold_until(now, now.saturating_add(full.unwrap_or(1)));
+        self.hold(self.in_order(now).max(now.saturating_add(full.unwrap_or(1))));
     }
 
     /// A time by which every limit is at rest if nothing more is taken: buckets are full, windows are empty.
@@ -313,7 +305,10 @@ impl Limits {
 
     /// Drops credit above the burst at `now`.
     pub(crate) fn spill(&mut self, now: Nanos) {
-        self.revise(|_, _, terms, state| terms.spill(state, now));
+        self.revise(|_, _, terms, state| match terms {
+            Terms::Bucket(bucket) => bucket.spill(&mut state.level, now, 0),
+            Terms::Window(_) => Gap::NONE,
+        });
     }
 
     /// Charges costs asked for at `asked` at the first of these times, which may be in the future. Windows count them from

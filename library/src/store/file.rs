@@ -4,7 +4,7 @@
 //! The answer is a time; the caller sleeps without holding the lock. Times are of the bucket's own clock. It is the
 //! boot clock, which all processes share, plus the time before the last start of the machine.
 
-use super::supply::RETURN_TIMEOUT;
+use super::supply::{RETURN_TIMEOUT, lock_soon};
 use super::{Store, StoreError, View, check};
 use crate::clock::sync::unpoisoned;
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
@@ -218,9 +218,11 @@ impl Store for File {
         SPAN
     }
 
-    fn leave(&self) {
+    fn leave(&self) -> bool {
+        // One that sleeps may wait for somebody who keeps the file locked.
+        let Some(mut handle) = lock_soon(&self.handle) else { return false };
         let soon = Instant::now() + RETURN_TIMEOUT;
-        let mut handle = self.handle();
         handle.deadline = Some(handle.deadline.map_or(soon, |deadline| deadline.min(soon)));
+        true
     }
 }

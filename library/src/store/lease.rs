@@ -5,7 +5,7 @@ use crate::limits::{GiveBack, Grant, Limits, OnlyWindows, Policy};
 use std::collections::VecDeque;
 
 /// A run may leave this late in any case: a busy machine wakes a process that late.
-pub(super) const LATE: Nanos = 10 * MILLISECOND;
+pub(crate) const LATE: Nanos = 10 * MILLISECOND;
 
 /// Reservations not yet used, in order: those of earlier leases, then those of the latest.
 #[derive(Debug, Default)]

@@ -71,7 +71,7 @@ mod tests {
     use super::super::Supply;
     use super::*;
     use crate::clock::{FakeClock, MILLISECOND, SECOND};
-    use crate::limits::Grant;
+    use crate::limits::{Grant, Take};
 
     fn supply(limits: &[&str]) -> (Supply, FakeClock) {
         let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
@@ -92,9 +92,9 @@ mod tests {
         let first = take(&supply, &[1, 1000]);
         clock.advance(900 * MILLISECOND);
         let second = take(&supply, &[1, 900]);
-        supply.settle(&first, [&[1, 1000], &[1, 0]]).unwrap();
+        supply.settle(&first, &Take::of(&[1, 1000]), &[1, 0]).unwrap();
         assert_eq!(supply.store().view().unwrap().left, [9, 100], "the bucket would have been full");
-        supply.settle(&second, [&[1, 900], &[1, 1300]]).unwrap();
+        supply.settle(&second, &Take::of(&[1, 900]), &[1, 1300]).unwrap();
         assert_eq!(supply.store().view().unwrap().left, [9, -300], "the rest is owed");
     }
 
@@ -104,9 +104,9 @@ mod tests {
         supply.settles(true);
         let _paid = take(&supply, &[5]);
         let free = take(&supply, &[0]);
-        supply.settle(&free, [&[0], &[0]]).unwrap();
+        supply.settle(&free, &Take::of(&[0]), &[0]).unwrap();
         assert_eq!(supply.store().view().unwrap().left, [5]);
-        supply.settle(&free, [&[0], &[7]]).unwrap();
+        supply.settle(&free, &Take::of(&[0]), &[7]).unwrap();
         assert_eq!(supply.store().view().unwrap().left, [-2]);
     }
 
@@ -128,7 +128,7 @@ mod tests {
         let (waits, _) = supply.take(&[10]).unwrap();
         assert_eq!(waits.at, 60 * SECOND);
         clock.advance(20 * SECOND);
-        supply.settle(&first, [&[10], &[4]]).unwrap();
+        supply.settle(&first, &Take::of(&[10]), &[4]).unwrap();
         assert_eq!(
             supply.store().look(&waits, &crate::limits::Take::of(&[10])).unwrap().at,
             24 * SECOND,
@@ -143,7 +143,7 @@ mod tests {
         let (grant, _) = supply.take(&[6]).unwrap();
         supply.open(&grant, &[6]);
         clock.advance(100 * MILLISECOND);
-        supply.settle(&grant, [&[6], &[2]]).unwrap();
+        supply.settle(&grant, &Take::of(&[6]), &[2]).unwrap();
         supply.handed_over(&grant, &[6]);
         assert_eq!(supply.store().available(), 8);
         clock.advance(950 * MILLISECOND);
@@ -187,10 +187,10 @@ mod tests {
         let (supply, clock) = supply(&["1000/s,burst=1000"]);
         let (grant, _) = supply.take(&[1000]).unwrap();
         clock.advance(300 * MILLISECOND);
-        supply.settle(&grant, [&[1000], &[200]]).unwrap();
+        supply.settle(&grant, &Take::of(&[1000]), &[200]).unwrap();
         assert_eq!(supply.store().available(), 800);
         let (grant, _) = supply.take(&[500]).unwrap();
-        supply.settle(&grant, [&[500], &[900]]).unwrap();
+        supply.settle(&grant, &Take::of(&[500]), &[900]).unwrap();
         assert_eq!(supply.store().view().unwrap().left, [-100]);
     }
 }

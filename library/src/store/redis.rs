@@ -80,8 +80,6 @@ struct State {
     /// The reply to it.
     arrived: Option<Reply>,
     round_trip: RoundTrip,
-    /// The process is about to end.
-    is_leaving: bool,
 }
 
 /// When it was sent, on our clock, and on the server's, as that was known then.
@@ -195,7 +193,6 @@ impl Redis {
             pending: None,
             arrived: None,
             round_trip: RoundTrip::default(),
-            is_leaving: false,
         };
         let owner = [random(), 0];
         Ok(Redis { address, clock, patience, owner, state: Mutex::new(state) })
@@ -216,7 +213,7 @@ impl Redis {
         operation: Option<Operation>,
         is_short: bool,
     ) -> Result<Option<Reply>, StoreError> {
-        let patience = if is_short || state.is_leaving { RETURN_TIMEOUT } else { link::ANSWER };
+        let patience = if is_short || self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER };
         // An answer still under way would be taken for this one's.
         self.await_pending(state, patience);
         let record = operation.map(|operation| self.record(state, operation));
@@ -440,8 +437,9 @@ impl Store for Redis {
         }
     }
 
-    fn leave(&self) {
-        self.state().is_leaving = true;
+    fn leave(&self) -> bool {
+        self.patience.end();
+        true
     }
 
     fn is_remote(&self) -> bool {
@@ -468,7 +466,7 @@ impl Store for Redis {
 
     fn receive(&self) -> Option<Reply> {
         let state = &mut *self.state();
-        let patience = if state.is_leaving { RETURN_TIMEOUT } else { link::ANSWER };
+        let patience = if self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER };
         self.await_pending(state, patience);
         state.arrived.take()
     }

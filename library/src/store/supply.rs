@@ -8,18 +8,16 @@ use super::{Store, StoreError, seen};
 use crate::clock::{Clock, Nanos, SECOND};
 use crate::limits::{Ask, Grant, Ledger, Operation, Pace, Refusal, Served, Start, Take};
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, TryLockError};
 use std::thread;
-use std::time::{Duration, Instant};
 
 mod ahead;
 mod asked;
 mod state;
 
 pub use ahead::{Claim, Refused, When};
-pub(super) use state::RETURN_TIMEOUT;
 pub use state::Supply;
 use state::{Leased, UNKNOWN, lock};
+pub(super) use state::{RETURN_TIMEOUT, lock_soon};
 
 /// As many units as may be reserved for one time ahead by a stream that is alone.
 const FEW: u64 = 8;
@@ -96,18 +94,16 @@ impl Supply {
         Ok(is_outdated)
     }
 
-    /// Gives back what is reserved and has not left, and grants nothing before `time`, to any caller; see
-    /// [`Limits::hold_until`](crate::limits::Limits::hold_until). What `refused` started was refused by a server, and
-    /// slows down what starts.
+    /// Grants nothing before `until`, to any caller, or nothing of one key; without a key, gives back what is reserved and has not
+    /// left. What `refused` started was refused by a server, and slows down what starts.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is held then.
-    pub fn hold_until(&self, time: Nanos, refused: Vec<Start>) -> Result<(), StoreError> {
-        let mut leased = self.leased();
-        if time > self.clock().now() {
-            self.return_all(&mut leased)?;
+    pub fn hold(&self, key: Option<&[u8]>, until: Nanos, refused: Vec<Start>) -> Result<(), StoreError> {
+        if key.is_none() && until > self.clock().now() {
+            self.return_all(&mut self.leased())?;
         }
-        self.store.apply(Operation::Hold { until: time, refused, key: None }).map(drop)
+        self.store.apply(Operation::Hold { until, refused, key: key.map(Box::from) }).map(drop)
     }
 
     /// These have succeeded. The bucket learns of it with the next request, of the same key if it has one.
@@ -161,10 +157,11 @@ impl Supply {
         if let Some(sleeper) = &*lock(&self.sleeper) {
             sleeper.unpark();
         }
-        let Some(mut leased) = self.lock_soon() else { return };
+        let Some(mut leased) = lock_soon(&self.leased) else { return };
         // A sleeper looks whether we have retired after its time has come, so a run whose time lies ahead has not left.
-        self.store.leave();
-        let _ = self.return_all(&mut leased);
+        if self.store.leave() {
+            let _ = self.return_all(&mut leased);
+        }
     }
 
     /// Gives back what is reserved and has not left.
@@ -178,19 +175,6 @@ impl Supply {
         self.receive(leased);
         self.return_ahead(leased)?;
         self.store.return_lease(&mut leased.lease)
-    }
-
-    /// The lock, unless another thread holds it for long, as one does that waits for a server.
-    fn lock_soon(&self) -> Option<MutexGuard<'_, Leased>> {
-        let begun = Instant::now();
-        loop {
-            match self.leased.try_lock() {
-                Ok(leased) => return Some(leased),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if begun.elapsed() >= RETURN_TIMEOUT => return None,
-                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
-            }
-        }
     }
 
     /// The smallest run that is worth a wake-up; see [`Limits::quantum`](crate::limits::Limits::quantum).
@@ -227,10 +211,7 @@ impl Supply {
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
     pub fn take(&self, costs: &[u64]) -> Result<(Grant, Nanos), StoreError> {
-        let mut leased = self.leased();
-        if self.is_retired.load(Ordering::SeqCst) {
-            return Err(StoreError::Stopped);
-        }
+        let mut leased = self.serving()?;
         let is_open = self.store.is_shared() && self.settles.load(Ordering::Relaxed);
         let take = Take { is_open, served: std::mem::take(&mut leased.served), ..Take::of(costs) };
         let (grant, asked) = self.store.take_as(take.clone()).map_err(|error| self.explained(error))?;
@@ -268,10 +249,7 @@ impl Supply {
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
     pub fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
-        let mut leased = self.leased();
-        if self.is_retired.load(Ordering::SeqCst) {
-            return Err(StoreError::Stopped);
-        }
+        let mut leased = self.serving()?;
         if let Some(run) = self.next_held(&mut leased, waiting)? {
             return Ok(run);
         }
@@ -332,28 +310,18 @@ impl Supply {
         self.store.own(&mut |ledger, now| ledger.open(now, grant, costs));
     }
 
-    /// Settles a grant that was opened, and was charged the first costs, at the second; see [`Store::settle`].
+    /// Settles a grant for what was taken at its real costs; see [`Store::settle`].
     ///
     /// # Errors
     /// [`StoreError`]; nothing is settled then.
-    pub fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
-        let mut leased = self.leased();
-        if let Some((_, settled)) = leased.leaving.as_mut().filter(|(number, _)| *number == grant.number()) {
-            *settled = Some(costs[1].into());
-            return Ok(());
-        }
-        self.store.settle(grant, costs)
-    }
-
-    /// Settles a grant of a unit that may have a key; see [`Store::settle_of`].
-    ///
-    /// # Errors
-    /// [`StoreError`]; nothing is settled then.
-    pub fn settle_of(&self, grant: &Grant, take: &Take, real: &[u64]) -> Result<(), StoreError> {
-        if take.key.is_some() {
-            return self.store.settle_of(grant, take, real);
-        }
-        self.settle(grant, [&take.costs, real])
+    pub fn settle(&self, grant: &Grant, take: &Take, real: &[u64]) -> Result<(), StoreError> {
+        let leaving = |leased: &mut Leased| {
+            let leaving = leased.leaving.as_mut().filter(|(number, _)| *number == grant.number() && take.key.is_none());
+            leaving.map(|(_, settled)| *settled = Some(real.into()))
+        };
+        // Its lock is not held while a server answers.
+        let is_leaving = leaving(&mut self.leased()).is_some();
+        if is_leaving { Ok(()) } else { self.store.settle(grant, take, real) }
     }
 
     /// Reports that units of these costs, of the run of `grant` and what was taken with it, have left now. Only then it is
@@ -364,7 +332,7 @@ impl Supply {
         let leaving = self.leased().leaving.take();
         if let Some((_, Some(real))) = leaving {
             // Best effort: those behind wait longer then.
-            let _ = self.store.settle(grant, [costs, &real]);
+            let _ = self.store.settle(grant, &Take::of(costs), &real);
         }
     }
 

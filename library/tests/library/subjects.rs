@@ -149,7 +149,7 @@ impl Both {
     }
 
     pub(crate) fn clear(&self, anew: bool) {
-        self.core.clear(anew.then(|| policy(&self.limits)).as_ref()).unwrap();
+        self.core.clear(None, anew.then(|| policy(&self.limits)).as_ref()).unwrap();
     }
 
     /// Other limits, of the same kinds.

@@ -76,10 +76,6 @@ impl Keyed {
         self.keys.key(key).map_or(&[], Name::bytes)
     }
 
-    pub(crate) fn is_idle(&self, key: KeyId) -> bool {
-        !self.keys.is_in_use(key)
-    }
-
     /// Something of the key waits or runs from now on: it is not forgotten.
     pub(crate) fn set_busy(&mut self, key: KeyId) {
         self.keys.set_in_use(key, true);
@@ -101,7 +97,7 @@ impl Keyed {
 
     /// The state of the key may be fresh earlier than before.
     pub(crate) fn note(&mut self, key: KeyId) {
-        if self.fresh_from > 0 && self.is_idle(key) {
+        if self.fresh_from > 0 && !self.keys.is_in_use(key) {
             self.fresh_from = self.fresh_from.min(self.each.fresh_at(self.keys.state(key)));
         }
     }

@@ -77,8 +77,7 @@ pub enum Next<T> {
     Drop(KeyId, Unit<T>),
     /// Nothing before this time.
     At(Nanos),
-    /// Nothing before something ends: only keys wait whose jobs are all running, or for which there is no room.
-    Blocked,
-    /// Nothing waits.
-    Empty,
+    /// Nothing before something ends or is added: nothing waits, or only keys whose jobs are all running, or for which there is
+    /// no room.
+    Nothing,
 }

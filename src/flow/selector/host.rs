@@ -17,7 +17,9 @@ pub(super) fn of(unit: &[u8]) -> Option<Cow<'_, [u8]>> {
 
 fn of_url(unit: &[u8]) -> Option<Cow<'_, [u8]>> {
     memchr_iter(b':', unit).find_map(|colon| {
-        let rest = unit[colon + 1..].strip_prefix(b"//")?;
+        let rest = &unit[colon + 1..];
+        // In JSON a slash may be escaped.
+        let rest = rest.strip_prefix(b"//").or_else(|| rest.strip_prefix(br"\/\/"))?;
         let scheme = scheme(&unit[..colon])?;
         let is_special = SPECIAL.iter().any(|special| special.eq_ignore_ascii_case(scheme));
         let slashes = if is_special { until(rest, |byte| !matches!(byte, b'/' | b'\\')).len() } else { 0 };

@@ -69,7 +69,7 @@ pub enum Verdict {
     Ok,
     /// Another attempt is due at this time.
     Again(Nanos),
-    /// The server asked to wait: another attempt is due at this time, and nothing starts before it.
+    /// The server asked to wait: another attempt is due at this time.
     Later(Nanos),
     /// The unit has failed.
     Failed,

@@ -76,11 +76,12 @@ impl Retries {
         Some(format!("slowed down to {}{key}: {told} told to wait", self.learned_text()?))
     }
 
-    /// A unit waits for another attempt, `time` from `now` on. `is_told`: a server asked to wait.
-    pub(crate) fn wait(&mut self, now: Nanos, time: Duration, is_told: bool) {
-        let until = now.saturating_add(in_nanos(time));
-        (self.waiting, self.due) = (self.waiting + 1, self.due.max(until));
-        if is_told {
+    /// A unit waits for another attempt, `time` from `now` on. `paused`: a server asked to wait, and so long nothing starts.
+    pub(crate) fn wait(&mut self, now: Nanos, time: Duration, paused: Option<Duration>) {
+        let until = |time| now.saturating_add(in_nanos(time));
+        (self.waiting, self.due) = (self.waiting + 1, self.due.max(until(time)));
+        if let Some(paused) = paused {
+            let until = until(paused);
             self.later += 1;
             self.paused += until.saturating_sub(self.paused_until.max(now));
             self.paused_until = self.paused_until.max(until);

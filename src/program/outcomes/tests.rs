@@ -80,8 +80,8 @@ fn if_slots_are_short_the_time_left_is_that_of_the_commands() {
 fn a_unit_that_waits_for_another_attempt_lengthens_the_time_left() {
     let mut outcomes = Outcomes { ok: 3, failed: 1, ..after(4, &["-r", "9/s", "-j", "4", "--attempts", "2"]) };
     assert_eq!((outcomes.time_left(1, 0, SECOND), outcomes.finished()), (Some(SECOND), 4));
-    outcomes.retries.wait(SECOND, Duration::from_secs(30), false);
-    outcomes.retries.wait(SECOND, Duration::from_secs(20), false);
+    outcomes.retries.wait(SECOND, Duration::from_secs(30), None);
+    outcomes.retries.wait(SECOND, Duration::from_secs(20), None);
     assert_eq!((outcomes.time_left(2, 0, 6 * SECOND), outcomes.finished()), (Some(26 * SECOND), 4));
     assert_eq!(outcomes.retries.waiting, 2);
 }
@@ -89,7 +89,7 @@ fn a_unit_that_waits_for_another_attempt_lengthens_the_time_left() {
 #[test]
 fn a_key_that_is_sent_away_leaves_the_count_of_others_that_wait() {
     let mut outcomes = outcomes(&["-r", "5/s,per=host", "--attempts", "2"]);
-    (0..3).for_each(|_| outcomes.retries.wait(0, Duration::ZERO, false));
+    (0..3).for_each(|_| outcomes.retries.wait(0, Duration::ZERO, None));
     drop(outcomes.give_up(&[Arc::default(), Arc::default()]));
     assert_eq!((outcomes.retries.waiting, outcomes.finished()), (1, 2));
 }
@@ -135,12 +135,24 @@ fn a_share_of_failures_counts_from_20_ends_on() {
 #[test]
 fn overlapping_pauses_count_once() {
     let mut retries = Retries::default();
-    retries.wait(0, Duration::from_secs(10), true);
-    retries.wait(5 * SECOND, Duration::from_secs(10), true);
-    retries.wait(6 * SECOND, Duration::from_secs(1), true);
-    assert_eq!((retries.paused, retries.later), (15 * SECOND, 3));
-    retries.wait(20 * SECOND, Duration::from_secs(1), true);
-    assert_eq!(retries.paused, 16 * SECOND);
+    let mut pause = |from, seconds| {
+        retries.wait(from, Duration::from_secs(seconds), Some(Duration::from_secs(seconds)));
+        (retries.paused, retries.later)
+    };
+    assert_eq!(
+        [(0, 10), (5 * SECOND, 10), (6 * SECOND, 1)].map(|(from, long)| pause(from, long)).last(),
+        Some(&(15 * SECOND, 3))
+    );
+    assert_eq!(pause(20 * SECOND, 1), (16 * SECOND, 4));
+}
+
+/// It was told to come back after two minutes, but others are served: no pause is made for it.
+#[test]
+fn a_unit_that_waits_alone_pauses_nobody() {
+    let mut retries = Retries::default();
+    retries.wait(0, Duration::from_secs(120), Some(Duration::ZERO));
+    assert_eq!((retries.due, retries.later, retries.paused, retries.paused_until), (120 * SECOND, 1, 0, 0));
+    assert_eq!(retries.long_pause(0, None), None);
 }
 
 /// Units of 10 bytes each: a run that was stopped after 900 of 1000, then one in which every tenth had failed.

@@ -94,10 +94,9 @@ impl Launch {
         let (flags, reporting) = (args.launch.clone(), args.report.clone());
         flags.refuse_unrepeatable_output()?;
         let launch = Launch { commands: Commands::new(args, &limits)?, limits, flags, reporting };
-        match &launch.limits {
-            // What a bucket keeps is known when it is opened.
-            Limits::Shared(_, None) => {}
-            Limits::Own(named) | Limits::Shared(_, Some(named)) => launch.check(&named.kept())?,
+        // What a bucket keeps is known when it is opened.
+        if let Some(named) = launch.limits.named() {
+            launch.check(&named.kept())?;
         }
         Ok(launch)
     }

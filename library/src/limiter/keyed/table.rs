@@ -261,8 +261,7 @@ impl<K: Hash> Table<K> {
         let (to, place) = make(old.each.limits(&old.each.fresh(), now), old.place, now)?;
         part.limits = KeyLimits::new(old.changed(&old.each.fresh(), &to, now), place);
         for state in part.keys.states_mut() {
-            let changed = part.limits.each.state_of(&old.changed(state, &to, now));
-            *state = changed.unwrap_or_else(|| part.limits.each.fresh());
+            *state = Thin::of_limits(&old.changed(state, &to, now));
         }
         let limiters: Vec<_> = part.limiters.values().cloned().collect();
         drop(guard);
@@ -404,15 +403,12 @@ impl<K: Hash> Table<K> {
     fn make_limiter(&self, part: &Part<K>, state: &Thin, now: Nanos) -> Limiter {
         let limits = part.limits.each.limits(state, now);
         let rules = Rules { place: part.limits.place, ..self.rules.clone() };
-        let queue = |_| {
-            let mut queue = Queue::new(limits, rules, None);
-            if part.is_closed {
-                queue.close();
-            }
-            queue.advance(now, &mut Effects::default());
-            Ok::<_, Infallible>(queue)
-        };
-        let Ok(shared) = Shared::new(self.time.clone(), queue);
+        let mut queue = Queue::new(limits, rules, None);
+        if part.is_closed {
+            queue.close();
+        }
+        queue.advance(now, &mut Effects::default());
+        let shared = Shared::new(self.time.clone(), queue);
         let within = |all: &Limiter| Arc::new(Within::new(all.clone(), &self.time, &self.rules));
         Limiter { shared, within: self.all.as_ref().map(within) }
     }

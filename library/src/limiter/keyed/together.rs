@@ -15,7 +15,6 @@ use crate::limiter::shared::Shared;
 use crate::limiter::time::Time;
 use crate::limiter::units::Units;
 use crate::limits::{Cost, Limits};
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -34,8 +33,7 @@ impl Within {
     pub(super) fn new(all: Limiter, time: &Time, of_key: &Rules) -> Self {
         let rules = Rules { most_waiters: of_key.most_waiters, ..Rules::default() };
         let places = Some(Places { capacity: 1, held: 0 });
-        let queue = |now| Ok::<_, Infallible>(Queue::new(Limits::none(now), rules, places));
-        let Ok(shared) = Shared::new(time.clone(), queue);
+        let shared = Shared::new(time.clone(), Queue::new(Limits::none(time.now()), rules, places));
         Within { turn: Limiter { shared, within: None }, all, unfair: of_key.unfair }
     }
 

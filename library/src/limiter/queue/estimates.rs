@@ -111,7 +111,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::queue::{Joined, Stand, Waiter};
+    use crate::limiter::queue::Waiter;
     use crate::limiter::rules::Rules;
     use crate::limits::Policy;
     use proptest::prelude::*;
@@ -142,14 +142,14 @@ mod tests {
                 let joins = Waiter { cost: &cost, deadline: None, waker: Waker::noop(), is_thread: false, yields: false };
                 match step {
                     0..=3 => keys.extend(match queue.join(now, &joins, effects) {
-                        Ok(Joined::Waits(key)) => Some(key),
+                        Ok(Some(key)) => Some(key),
                         _ => None,
                     }),
                     4 => keys.extend(queue.reserve(now, &cost, Nanos::MAX, effects).ok().map(|(key, _)| key)),
                     5 if !keys.is_empty() => queue.leave(now, keys.swap_remove(index.index(keys.len())), effects),
                     6 => queue.pause_until(now, now + 300_000_000, effects),
                     7 => _ = queue.set_rate(now, "11/s".parse().unwrap(), effects),
-                    8 => keys.retain(|key| matches!(queue.poll(now, *key, Waker::noop(), effects), Stand::Waits)),
+                    8 => keys.retain(|key| queue.poll(now, *key, Waker::noop(), effects).is_pending()),
                     9 => now += index.index(1_000_000) as u64,
                     10 => now += index.index(2_000_000_000) as u64,
                     _ => now = queue.due.unwrap_or(now).max(now),

@@ -193,7 +193,9 @@ impl Ledger {
         let is_last = self.entries.range(place + 1..).all(Entry::is_hold);
         let entry = &mut self.entries[place];
         let returned = match &entry.charge {
-            Charge::Runs { .. } if is_last => entry.cut(back.unused.iter().map(|(_, costs)| costs.largest()).sum()),
+            Charge::Runs { .. } if is_last => {
+                entry.cut(back.unused.iter().fold(0, |sum, (_, costs)| sum.saturating_add(costs.largest())))
+            }
             Charge::One { moves, key, .. } if entry.at > now && (*moves || is_last || key.is_some()) => entry.cost(),
             _ => return self.credit(now, back),
         };
@@ -273,25 +275,22 @@ impl Ledger {
     /// Grants nothing of this key before `until`. What was granted to it for a time after now is taken back.
     fn hold_key(&mut self, now: Nanos, name: &[u8], until: Nanos) {
         if until > now {
-            self.change_key(now, name, |keys| keys.hold(now, name, until), |_| false);
-            self.take_back(now, name);
+            let number = self.number;
+            let hold = |keys: &mut Keys| {
+                keys.hold(now, name, until);
+                keys.take_back(now, name, number);
+            };
+            self.change_key(now, name, hold, |_| false);
         }
     }
 
     /// Commands of this key have succeeded, or have failed. If it is given up, what was granted to it for a time after now is taken
     /// back.
     fn tried(&mut self, now: Nanos, name: &[u8], succeeded: bool, failed: u32) {
-        let mut is_given_up = false;
-        let tried = |keys: &mut Keys| is_given_up = keys.tried(now, name, succeeded, failed);
-        self.keys.as_mut().into_iter().for_each(tried);
-        if is_given_up {
-            self.change_key(now, name, |_| (), |_| false);
-            self.take_back(now, name);
+        let number = self.number;
+        if self.keys.as_mut().is_some_and(|keys| keys.tried(now, name, succeeded, failed)) {
+            self.change_key(now, name, |keys| keys.take_back(now, name, number), |_| false);
         }
-    }
-
-    fn take_back(&mut self, now: Nanos, name: &[u8]) {
-        self.keys.iter_mut().for_each(|keys| keys.take_back(now, name, self.number));
     }
 
     /// Changes what is known of a key, and keeps only some of its entries.
@@ -364,7 +363,7 @@ impl Ledger {
         }
         self.keys.iter_mut().for_each(|keys| keys.clear_all(now));
         self.learn_anew(true);
-        self.first = self.number + 1;
+        self.first = self.number.saturating_add(1);
         self.recharge(now, true);
     }
 

@@ -74,7 +74,7 @@ impl Entry {
     pub(crate) fn cost(&self) -> u64 {
         match &self.charge {
             Charge::One { costs, .. } => costs.iter().copied().max().unwrap_or(0),
-            Charge::Runs { runs } => runs.iter().map(|(_, units)| units).sum(),
+            Charge::Runs { runs } => runs.iter().fold(0, |sum, (_, units)| sum.saturating_add(*units)),
             Charge::Hold => 0,
         }
     }
@@ -116,12 +116,11 @@ impl Entry {
 
     /// Splits off the runs of a lease whose time has come by `now`.
     pub(crate) fn split_past(&mut self, now: Nanos) -> Option<Entry> {
-        let before = self.clone();
         let Charge::Runs { runs } = &mut self.charge else { return None };
         let ahead = runs.split_off(runs.partition_point(|(at, _)| *at <= now));
         let gone = std::mem::replace(runs, ahead);
         let at = gone.last()?.0;
-        Some(Entry { at, charge: Charge::Runs { runs: gone }, ..before })
+        Some(Entry { at, charge: Charge::Runs { runs: gone }, ..*self })
     }
 
     pub(super) fn granted(&self, bound_by: Option<usize>) -> Grant {

@@ -204,7 +204,7 @@ impl Ledger {
     }
 
     pub(super) fn new_entry(&mut self, owner: Owner, now: Nanos, at: Nanos, charge: Charge) -> Entry {
-        self.number += 1;
+        self.number = self.number.saturating_add(1);
         let entry = Entry { number: self.number, owner, asked: now, seen_after: 0, at, charge };
         let waited = match &entry.charge {
             Charge::Runs { runs } => runs.first().map_or(0, |(at, _)| at.saturating_sub(now)),

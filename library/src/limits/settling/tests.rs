@@ -187,7 +187,9 @@ impl Run {
                 if time > 0 {
                     self.events.push(Event::Emptied(until));
                 }
-                self.limits.hold_until(self.now, until);
+                if until > self.clock() {
+                    self.limits.hold(until);
+                }
             }
             Op::SetBurst(burst) => {
                 self.events.push(Event::Resized(self.clock(), burst));

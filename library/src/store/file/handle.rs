@@ -130,7 +130,10 @@ impl Handle {
             self.known = Some(known);
             return self.publish().map(|()| reply);
         }
-        let written = self.file.write_all_at(&bytes, self.end);
+        let written = self.file.write_all_at(&bytes, self.end).inspect_err(|_| {
+            // As below: the record must not become complete.
+            let _ = self.file.write_all_at(&[0; slots::RECORD], self.end);
+        });
         written.map_err(|error| failed("write the bucket", &self.place.path, error))?;
         self.known = Some(known);
         self.end += bytes.len() as u64;

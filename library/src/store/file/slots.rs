@@ -88,7 +88,7 @@ pub(super) const PREFIX: usize = 24;
 pub(super) const MOST: u64 = SLOT / 16 * 13;
 
 /// Bytes before a record of the log: its length, and a checksum over that, its place, and itself.
-const RECORD: usize = 12;
+pub(super) const RECORD: usize = 12;
 
 /// The record of a policy: its checksum, its length in bytes, and its text. Empty if it is too long.
 pub(super) fn encode_policy(policy: &Policy) -> Vec<u8> {

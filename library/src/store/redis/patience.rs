@@ -3,6 +3,7 @@
 use super::error::RedisError;
 use crate::store::random;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The pause between two tries to reach the server: at first, and at most.
@@ -13,6 +14,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)
 pub struct Patience {
     /// `None`: without end.
     until: Option<Instant>,
+    is_over: AtomicBool,
     tell: Box<dyn Fn(&Trouble<'_>) + Send + Sync>,
 }
 
@@ -34,10 +36,22 @@ impl Patience {
 
     /// Keeps trying until `until`, or without end, with growing pauses, and reports to `tell`.
     pub fn new(until: Option<Instant>, tell: impl Fn(&Trouble<'_>) + Send + Sync + 'static) -> Self {
-        Patience { until, tell: Box::new(tell) }
+        Patience { until, is_over: AtomicBool::new(false), tell: Box::new(tell) }
+    }
+
+    /// Tries no more: the process is about to end.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
     }
 
     fn left(&self) -> Duration {
+        if self.is_over() {
+            return Duration::ZERO;
+        }
         self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 

@@ -172,10 +172,7 @@ impl Supply {
     /// # Errors
     /// [`StoreError`]; none of them is granted then.
     pub fn ask_for(&self, mut takes: Vec<(u64, Take)>) -> Result<Refused, StoreError> {
-        let mut leased = self.leased();
-        if self.is_retired.load(Ordering::SeqCst) {
-            return Err(StoreError::Stopped);
-        }
+        let mut leased = self.serving()?;
         let now = self.clock().now();
         let is_open = self.settles.load(Ordering::Relaxed);
         if leased.ahead.latest.is_none() {
@@ -276,10 +273,7 @@ impl Supply {
     /// [`StoreError::Stopped`] as soon as the supply has [retired](Self::retire).
     pub fn claim(&self) -> Result<Option<Claim>, StoreError> {
         let now = self.clock().now();
-        let mut leased = self.leased();
-        if self.is_retired.load(Ordering::SeqCst) {
-            return Err(StoreError::Stopped);
-        }
+        let mut leased = self.serving()?;
         let leased = &mut *leased;
         let is_void = |(grant, take): &(Grant, Take)| self.store.is_late(grant) || self.is_taken_back(grant, take);
         if leased.ahead.granted.values().next().is_some_and(is_void) {

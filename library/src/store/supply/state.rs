@@ -7,10 +7,10 @@ use crate::limits::{Grant, Policy, Served, Take};
 use crate::store::lease::Lease;
 use crate::store::{Store, StoreError, seen};
 use std::hash::RandomState;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard};
-use std::thread::Thread;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 /// A process that ends waits this long for others when it gives back what it did not use.
 pub(in crate::store) const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -142,9 +142,28 @@ impl Supply {
     pub(in crate::store) fn leased(&self) -> MutexGuard<'_, Leased> {
         lock(&self.leased)
     }
+
+    /// The same, unless the supply has retired.
+    pub(in crate::store) fn serving(&self) -> Result<MutexGuard<'_, Leased>, StoreError> {
+        let leased = self.leased();
+        if self.is_retired.load(Ordering::SeqCst) { Err(StoreError::Stopped) } else { Ok(leased) }
+    }
 }
 
 /// A poisoned lock is as good as any: nothing here is left half done.
 pub(in crate::store) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
+}
+
+/// The lock, unless another thread holds it for long, as one does that waits for a server.
+pub(in crate::store) fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    let begun = Instant::now();
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if begun.elapsed() >= RETURN_TIMEOUT => return None,
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }

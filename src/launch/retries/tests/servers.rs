@@ -484,7 +484,7 @@ impl Run {
         let Told { hold, refused, served, .. } = retries.take_told(self.now).remove(&None).unwrap_or_default();
         supply.served(None, served);
         if hold.is_some() || !refused.is_empty() {
-            supply.hold_until(hold.map_or(0, |hold| self.now + hold), refused).unwrap();
+            supply.hold(None, hold.map_or(0, |hold| self.now + hold), refused).unwrap();
             grant.take_if(|_| hold.is_some());
         }
         if let Some(due) = verdict.due() {
@@ -794,7 +794,7 @@ fn who_was_granted_a_start_before_others_were_refused_asks_again() {
     let _ = one.next_run(1).unwrap();
     let ((_, start), (waits, _)) = (one.pace(None), other.next_run(1).unwrap());
     assert!(waits.at == 200 * MILLISECOND && !other.is_outdated().unwrap());
-    one.hold_until(150 * MILLISECOND, vec![start]).unwrap();
+    one.hold(None, 150 * MILLISECOND, vec![start]).unwrap();
     clock.set(waits.at);
     assert!(other.is_outdated().unwrap(), "it would come too close");
     assert!(other.next_run(1).unwrap().0.at > waits.at && !other.is_outdated().unwrap());
