@@ -14,6 +14,9 @@ pub(super) type Tag = Nanos;
 /// A window counts a unit from when it was handed over. That takes a moment, which must not decide whether another is ready.
 const SOON: Nanos = 5 * MILLISECOND;
 
+/// So many units are looked at that are ready soon: this is asked for each unit, and thousands may be.
+const LOOKED_AT: usize = 16;
+
 /// The first units of all keys that wait for a time and for nothing else.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
@@ -72,8 +75,8 @@ impl Heads {
     /// If no unit is ready, nor very soon, nothing that left before matters any more: no key is ahead of another. `came` says
     /// when the first unit of a key did: one that was not there at the latest grant does not count.
     pub(super) fn rest(&mut self, came: impl Fn(KeyId) -> Nanos) {
-        let mut soon = self.later.iter().take_while(|head| head.at <= self.frontier.saturating_add(SOON));
-        if self.ready.is_empty() && soon.all(|head| came(head.key) > self.frontier) {
+        let soon = self.later.iter().take_while(|head| head.at <= self.frontier.saturating_add(SOON));
+        if self.ready.is_empty() && soon.take(LOOKED_AT).all(|head| came(head.key) > self.frontier) {
             self.time = self.last;
         }
     }
