@@ -199,3 +199,14 @@ fn keys_json(view: &View) -> Value {
     };
     view.keys.iter().map(key).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_debt_of_any_size_is_no_credit() {
+        let left = |left: i128| limit_json(Value::Null, left)["left"].as_i64();
+        assert_eq!([-9, i128::MIN, i128::MAX].map(left), [Some(-9), Some(i64::MIN), Some(i64::MAX)]);
+    }
+}

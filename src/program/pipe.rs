@@ -16,6 +16,7 @@ use rustix::fs::OFlags;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{
@@ -187,6 +188,10 @@ impl Run<'_> {
     fn end_without_reader(&self) -> Exit {
         // Waits for the other thread that has noticed it, which may still give back.
         self.report.has_no_reader();
+        if self.report.is_signalled.load(Ordering::SeqCst) {
+            // Ctrl-C ends the reader, too, and often first. A shell's loop must see that it was Ctrl-C.
+            signals::wait_for_end();
+        }
         self.report.close_or_say();
         signals::die_of_broken_pipe()
     }

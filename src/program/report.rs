@@ -16,6 +16,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use throttle::flow::meter::{Meter, Phase, Reading};
@@ -45,6 +46,8 @@ pub(crate) struct Report {
     written: String,
     /// Whether the reader of our output has left.
     reader_left: Mutex<bool>,
+    /// Whether a signal has come that ends the program.
+    pub(crate) is_signalled: Arc<AtomicBool>,
     /// Whether units are sorted by limits that the supply does not know.
     sorts: bool,
     pub(crate) supply: Arc<Supply>,
@@ -98,6 +101,7 @@ impl Report {
             limits,
             written,
             reader_left,
+            is_signalled: Arc::default(),
             sorts,
             supply: Arc::new(supply),
             meter,

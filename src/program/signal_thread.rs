@@ -49,6 +49,7 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
         if commands.is_none() {
             for signal in wanted.iter().filter(|signal| ![SIGUSR1, SIGTSTP].contains(signal)) {
                 flag::register_conditional_default(*signal, Arc::clone(&ending))?;
+                flag::register(*signal, Arc::clone(&report.is_signalled))?;
             }
         }
         Delivery::with_pipe(read, write, SignalOnly, &wanted)

@@ -89,6 +89,25 @@ fn a_reader_that_leaves_ends_a_wait_for_the_limit_and_gives_back() {
     );
 }
 
+/// Ctrl-C goes to all of a pipeline, and the reader dies first. A shell goes on with its loop unless it sees that signal.
+#[test]
+fn if_a_signal_ends_the_reader_too_it_is_the_signal_that_ends_the_pipe() {
+    for args in [&["-r", "1/h"][..], &["-r", "1/h,per=f1"], &["-r", "1B/h"]] {
+        for _ in 0..10 {
+            let mut running = Running::start(throttle(args));
+            let (mut stdin, mut stdout) = (running.stdin(), running.stdout());
+            stdin.write_all(b"a\na\na\n").unwrap();
+            stdout.read_exact(&mut [0]).unwrap();
+            running.settle();
+            running.signal(Signal::INT);
+            drop(stdout);
+            let output = running.finish();
+            let said = text(&output.stderr);
+            assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{args:?}: {said}");
+        }
+    }
+}
+
 #[test]
 fn a_reader_that_left_before_the_end_of_the_input_fails_nothing() {
     let mut running = Running::start(throttle(&["-r", "1000/s"]));

@@ -1,6 +1,6 @@
 //! Buckets: one limit for many processes, tested through the real program.
 
-use crate::common::{Lines, Running, THROTTLE, assert_fails, copy_program, feed, text, throttle, wait_until};
+use crate::common::{Lines, Running, THROTTLE, assert_fails, copy_program, feed, shell, text, throttle, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
@@ -522,6 +522,31 @@ mod bad_places {
         assert_fails(&place.run(&["--once"]), 125, &["cut short (4096 bytes)"]);
         fs::write(place.path(), &whole).unwrap();
         left_after(taken + 1);
+    }
+
+    /// The limit on the size of a file cuts the record off at any of its bytes, and what follows in the file reads as zeros.
+    #[test]
+    fn an_operation_that_does_not_fit_on_the_disk_is_never_applied() {
+        for limit in ["9/h,window", "99/h,window", "999/h,window,slack=1ms", "9999/h,window", "10/3min,window,slack=1s"]
+        {
+            let place = Place::new();
+            place.takes(&["-r", limit]);
+            let left = || place.shown()["available"].as_u64().unwrap();
+            for blocks in 9..13 {
+                let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+                let mut expected = left();
+                for _ in 0..30 {
+                    let mut command = shell(&script);
+                    command.args(["--bucket", place.path().to_str().unwrap(), "--once", "--max-wait", "0"]);
+                    let taken = feed(command, b"").status;
+                    expected -= u64::from(taken.success());
+                    assert_eq!(left(), expected, "{limit} {blocks} {taken}");
+                    if !taken.success() {
+                        break;
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 use super::*;
 use crate::program::task::Task;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use throttle::launch::{Ended, Reply, Verdict};
 
 fn outcomes(args: &[&str]) -> Outcomes {
     let Task::Launch(launch) = Task::from_words(&[args, &["curl"]].concat()).unwrap() else { panic!("{args:?}") };
@@ -46,6 +48,21 @@ fn the_hint_counts_with_what_the_server_allows() {
         ..after(100, &["-r", "50/s"])
     };
     assert!(of_a_key.hint(SECOND, || SLOTS_TAKEN).is_some_and(|hint| hint.contains("50/s needs about -j 51")));
+}
+
+/// With two slots a key cannot have fewer, and be no crowd.
+#[test]
+fn the_hint_names_a_key_that_takes_more_than_three_quarters_of_the_slots() {
+    let hint = |jobs, keys: &str| {
+        let running = (1..).zip(keys.bytes()).map(|(seq, key)| (seq, (SECOND, Some([key].into())))).collect();
+        Outcomes { running, ..outcomes(&["-r", "5/s,per=f1", "-j", jobs]) }.hint(SECOND, || SLOTS_TAKEN)
+    };
+    let told = "4 of 4 slots are taken by 'a'; ,jobs=2 keeps the others going";
+    assert_eq!(hint("4", "aaaa").as_deref(), Some(told));
+    assert!(hint("7", "aaaaaab").is_some());
+    for (jobs, keys) in [("4", "aaab"), ("2", "ab"), ("2", "aa"), ("3", "aab"), ("7", "aaaaabb")] {
+        assert_eq!(hint(jobs, keys), None, "{keys}");
+    }
 }
 
 #[test]
@@ -149,10 +166,29 @@ fn overlapping_pauses_count_once() {
 /// It was told to come back after two minutes, but others are served: no pause is made for it.
 #[test]
 fn a_unit_that_waits_alone_pauses_nobody() {
-    let mut retries = Retries::default();
-    retries.wait(0, Duration::from_secs(120), Some(Duration::ZERO));
-    assert_eq!((retries.due, retries.later, retries.paused, retries.paused_until), (120 * SECOND, 1, 0, 0));
-    assert_eq!(retries.long_pause(0, None), None);
+    let now = Instant::now();
+    let alone = Ended {
+        job: Arc::default(),
+        number: 3,
+        outcome: Outcome::Killed(9),
+        verdict: Verdict::Later(120 * SECOND),
+        due_in: Some(Duration::from_secs(120)),
+        paused: Duration::ZERO,
+        pace: None,
+        reply: Reply::default(),
+        cost: None,
+        waited: Duration::ZERO,
+        started: now,
+        at: now,
+        slot: 0,
+    };
+    let mut outcomes = outcomes(&["-r", "5/s", "--attempts", "9"]);
+    assert_eq!(outcomes.end(&alone, 0), [""; 0]);
+    let told = &outcomes.retries;
+    assert_eq!((told.due, told.later, told.paused, told.paused_until), (120 * SECOND, 1, 0, 0));
+    let all = Ended { paused: Duration::from_secs(120), ..alone };
+    let said = outcomes.end(&all, 0);
+    assert!(said[0].contains("nothing starts for 2m") && outcomes.retries.paused == 120 * SECOND, "{said:?}");
 }
 
 /// Units of 10 bytes each: a run that was stopped after 900 of 1000, then one in which every tenth had failed.

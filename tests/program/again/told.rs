@@ -1,9 +1,11 @@
 //! What is told of attempts, and of a run that too many failures end.
 
 use super::{CURL, asked, scripted, summary};
+use crate::common::{Lines, Running};
 use crate::launching::{Ended, finish, numbers, throttle};
 use crate::support::server::{Answer, Server};
 use crate::support::terminal::Terminal;
+use rustix::process::Signal;
 
 #[test]
 fn so_many_failures_end_the_run_and_what_runs_is_waited_for() {
@@ -107,4 +109,21 @@ fn the_bar_says_that_a_server_asked_to_wait() {
     terminal.wait_for("the pause", |row| row.contains("told to wait, next in "));
     assert!(child.wait().unwrap().success());
     assert!(terminal.at_rest().iter().any(|row| row.contains("1 told to wait (paused 3")), "{:#?}", terminal.rows());
+}
+
+#[test]
+fn the_pause_of_one_key_is_not_said_to_be_one_of_all() {
+    let script = "[ $1 = b ] && exec sleep 60; echo 'retry-after: 3600' >> \"$THROTTLE_REPLY\"; exit 1";
+    let args = ["-r", "9/s,per=f1", "--attempts", "2", "--max-pause", "2h", "-c", script];
+    let mut running = Running::start(throttle(args));
+    let said = Lines::of(running.stderr());
+    running.write(b"a\nb\n");
+    let told = said.next();
+    assert!(told.contains("'a' asked to wait: nothing of it starts for 1h"), "{told}");
+    running.signal(Signal::USR1);
+    let status = said.next();
+    assert!(status.contains(" of 16 slots busy") && !status.contains("paused until"), "{status}");
+    running.signal(Signal::TERM);
+    running.signal(Signal::TERM);
+    assert!(!running.end().success());
 }
