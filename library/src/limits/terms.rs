@@ -103,7 +103,6 @@ impl Terms {
         if let Bucket(bucket) = self { bucket.empty(&mut state.level, time) } else { Gap::NONE }
     }
 
-    /// Drops what a bucket holds above its size at `now`.
     pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) -> Gap {
         match self {
             Bucket(bucket) => return bucket.pay(&mut state.level, now, units),
