@@ -242,13 +242,14 @@ impl Progress {
 
     /// Draws the bar over what was there before, in one write, so that no other output comes in between.
     fn draw(&mut self) {
-        if self.shown.is_some() && user() != User::Us {
-            self.hide();
-        }
         let Some(shown) = &self.shown else { return };
         let columns = columns();
         if columns != self.columns {
             (self.line, self.columns) = (shown.within(columns - 1), columns);
+        }
+        // At the last moment: a prompt that is written between this and the bar would be lost.
+        if user() != User::Us {
+            return self.hide();
         }
         if self.line.is_empty() {
             return self.erase();

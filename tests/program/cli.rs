@@ -129,6 +129,19 @@ mod help {
     }
 
     #[test]
+    fn every_field_of_the_summary_as_json_is_in_the_manual() {
+        let manual = shown(&["--help"]);
+        for command in [&[][..], &["true"]] {
+            let said = feed(throttle(&[&["-r", "1k/s", "--summary=json"], command].concat()), b"a\nb\n").stderr;
+            let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&said).unwrap();
+            let of_commands = fields.get("commands").and_then(|commands| commands.as_object()).into_iter().flatten();
+            for (name, _) in fields.iter().chain(of_commands) {
+                assert!(manual.contains(name.as_str()), "{name}");
+            }
+        }
+    }
+
+    #[test]
     fn every_variable_that_a_command_gets_is_in_it_in_the_manual_and_in_the_security_page() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = throttle(&["-r", "9/s,per=host", "--attempts", "2", "--done", "seen", "-c", "env"]);

@@ -73,6 +73,7 @@ pub struct ThrottledSink<S> {
 
 /// Why a [`ThrottledSink`] takes no item.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum SinkError<E> {
     /// The limiter refuses, as for [`Limiter::acquire`]. Nothing was taken.
     Refused(AcquireError),

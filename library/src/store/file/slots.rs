@@ -280,6 +280,13 @@ mod tests {
         [prefix.as_flattened(), state].concat()
     }
 
+    /// The same ledger is in both kinds of stores, and the same number is in each message.
+    #[test]
+    fn files_and_servers_have_one_format() {
+        let (script, error) = (include_str!("../redis/log.lua"), include_str!("../redis/error.rs"));
+        assert!(script.contains(&format!("key = '{VERSION}'")) && error.contains(&format!("knows format {VERSION};")));
+    }
+
     proptest::proptest! {
         #[test]
         fn any_bytes_are_a_snapshot_or_none(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
