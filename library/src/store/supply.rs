@@ -100,8 +100,10 @@ impl Supply {
     /// # Errors
     /// [`StoreError`]; nothing is held then.
     pub fn hold(&self, key: Option<&[u8]>, until: Nanos, refused: Vec<Start>) -> Result<(), StoreError> {
-        if key.is_none() && until > self.clock().now() {
-            self.return_all(&mut self.leased())?;
+        // Until the store knows of it, nothing is reserved anew.
+        let mut leased = key.is_none().then(|| self.leased());
+        if let Some(leased) = leased.as_mut().filter(|_| until > self.clock().now()) {
+            self.return_all(leased)?;
         }
         self.store.apply(Operation::Hold { until, refused, key: key.map(Box::from) }).map(drop)
     }
