@@ -2,7 +2,7 @@
 """Real runs beside a model of the rules, in exact fractions: `judge_model.py`, with the cases of
 `judge_cases.py`.
 
-    benches/judge.py target/release/throttle [--cases 200] [--seed N] [--only CASE] [--loaded]
+    benches/judge.py target/dist/throttle [--cases 200] [--seed N] [--only CASE] [--loaded]
 
 Each case takes random limits and units, and runs them as a pipe or as commands; with limits of its own, with a bucket in a
 file, or with one on a Redis server (left out if there is none); in one process or in several that share the bucket. The

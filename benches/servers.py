@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How servers judge the requests that throttle starts, and how streams share a bucket.
 
-    benches/servers.py target/release/throttle [REDIS_PORT]
+    benches/servers.py target/dist/throttle [REDIS_PORT]
 
 Needs curl; takes the Python package `limits`, haproxy and a Redis on REDIS_PORT where there are. About four minutes.
 Prints the tables of docs/servers.md.

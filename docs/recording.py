@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws docs/recording.svg, the terminal in the README, from a real run.
 
-    docs/recording.py target/release/throttle
+    docs/recording.py target/dist/throttle
 
 Needs tmux and curl. Types the commands below into a shell in a terminal of tmux, looks at the screen 20 times a second,
 and draws each row for the time that it was seen. A small server of its own answers the requests, one of them with 429.

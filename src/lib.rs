@@ -5,3 +5,6 @@
 
 pub mod flow;
 pub mod launch;
+#[cfg(test)]
+#[path = "../library/tests/library/rounds.rs"]
+mod rounds;

@@ -3,7 +3,7 @@
 //!     cargo bench --bench pipe                   # the table, and benches/arrivals.svg anew
 //!     cargo bench --bench pipe -- --quick        # less input, fewer rounds; the picture is left alone
 //!     cargo bench --bench pipe -- speed memory   # only these parts
-//!     cargo bench --profile release --bench pipe # the program as it is released: smaller, see Cargo.toml
+//!     cargo bench --profile dist --bench pipe    # the program as it is packaged: smaller, see Cargo.toml
 //!
 //! Every tool gets its input from the same producer and writes to the same reader: plain read(2) and write(2) of 128
 //! KiB. The tools take turns in rounds, and the first round is not counted; the table shows medians.

@@ -103,7 +103,7 @@
 //! `throttle-timer`, wakes the waiting futures of all limiters. It exists while a future waits for a time, and for one
 //! second after that. If the system allows no thread, the future fails with
 //! [`AcquireError::NoTimer`](limiter::AcquireError::NoTimer). If a test has paused the clock of its tokio runtime, that
-//! clock is used. A [`Clock`](clock::Clock), given as `timer` to the builder, replaces both; `examples/own_clock.rs` has
+//! clock is used. A [`Clock`](clock::Clock), given as `timer` to the builder, replaces both; `peers/examples/own_clock.rs` has
 //! one that is quicker to read. Trying, reserving and the blocking calls need none of this.
 //!
 //! These block the thread: calls with `blocking_` in their names, `block` of a future, a sleep on a clock, and opening
@@ -121,6 +121,9 @@
 
 #[macro_use]
 mod messages;
+#[cfg(test)]
+#[path = "../tests/library/rounds.rs"]
+mod rounds;
 
 pub mod adapters;
 pub mod clock;

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -188,8 +189,13 @@ pub(crate) fn assert_spaced(starts: &[u64], gap: Duration, noise: Duration) {
     }
 }
 
-/// Resident at most, in KiB. The unoptimized program is larger by itself.
-pub(crate) const MEMORY: u64 = if cfg!(debug_assertions) { 15 * 1024 } else { 8 * 1024 };
+/// The most memory that a run may have resident, in KiB: 4 MiB more than a run of one short command, most of which is the
+/// program's own code. The benches measure that.
+pub(crate) fn most_memory() -> u64 {
+    static SHORT_RUN: OnceLock<u64> = OnceLock::new();
+    let short_run = || run(["-q", "-r", "unlimited", "-c", "sleep 0.2"], "a\n").peak;
+    SHORT_RUN.get_or_init(short_run) + 4 * 1024
+}
 
 /// A pipe that takes nothing more, and that nobody reads.
 pub(crate) fn stuck_pipe() -> (PipeReader, PipeWriter) {

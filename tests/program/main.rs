@@ -35,6 +35,8 @@ mod pipe_ends;
 mod pump;
 mod redis;
 mod redis_link;
+#[path = "../../library/tests/library/rounds.rs"]
+mod rounds;
 mod screen;
 mod settling;
 mod shared;

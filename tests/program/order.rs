@@ -1,5 +1,6 @@
 //! The order of units with keys, on a fake clock: transcripts, and a slow model of the same rules.
 
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
@@ -341,8 +342,7 @@ fn answers(order: &mut Order<()>, now: Nanos) -> Vec<Option<Nanos>> {
 }
 
 fn settled_cases() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig::with_cases(cases.unwrap_or(300))
+    ProptestConfig::with_cases(rounds(300))
 }
 
 proptest! {

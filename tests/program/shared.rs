@@ -1,6 +1,7 @@
 //! Buckets: one limit for many processes, tested through the real program.
 
 use crate::common::{Lines, Running, THROTTLE, assert_fails, copy_program, feed, shell, text, throttle, wait_until};
+use crate::rounds::rounds;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
@@ -363,7 +364,7 @@ mod many_processes {
 
     #[test]
     fn the_first_process_makes_the_bucket_and_each_gets_its_own_unit() {
-        for round in 0..200 {
+        for round in 0..rounds(200) {
             let place = Place::new();
             let path = place.path();
             // All processes read the same pipe, and continue when its other end is closed.
@@ -391,7 +392,7 @@ mod many_processes {
     fn a_process_killed_while_making_a_bucket_leaves_none_that_is_half_made() {
         let place = Place::new();
         let mut noise = 0x2545_F491_4F6C_DD1D_u64;
-        for round in 0..200 {
+        for round in 0..rounds(200) {
             let mut running = Running::start(place.command(&["-r", "5/s", "--once"]));
             noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             std::thread::sleep(Duration::from_micros(noise >> 52));
@@ -417,7 +418,7 @@ mod many_processes {
         let place = Place::new();
         place.run(&["--set", "-r", "1000000/s,burst=1", "-r", "3600000000/h,window"]);
         let mut pause = 0x2545_F491_4F6C_DD1D_u64;
-        for round in 0..200 {
+        for round in 0..rounds(200) {
             let mut killed: Vec<Running> = (0..2)
                 .map(|_| {
                     let mut command = place.command(&["-q"]);

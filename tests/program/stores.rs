@@ -1,5 +1,6 @@
 //! One suite for all stores: the same requests get the same integers, wherever the limits are kept.
 
+use crate::rounds::rounds;
 use std::path::Path;
 use throttle_limits::clock::{Clock, FakeClock, Nanos};
 use throttle_limits::limits::{Grant, OfKey, OfKeys, Policy, Take};
@@ -117,7 +118,7 @@ fn grants(opened: &Opened, count: u32) -> impl Iterator<Item = Nanos> {
 /// it.
 fn assert_exact(limit: &str, burst: u128, units: u128, period: u128) {
     on_every_store(&[limit], |opened| {
-        for (place, at) in grants(opened, opened.many).enumerate() {
+        for (place, at) in grants(opened, rounds(opened.many)).enumerate() {
             let paid_for = (place as u128 + 1).saturating_sub(burst);
             assert_eq!(at, Opened::after(paid_for, period, units), "{} {limit}: {place}", opened.name);
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rounds::rounds;
 use num_rational::BigRational;
 use proptest::prelude::*;
 
@@ -438,7 +439,7 @@ fn a_million_random_byte_strings_find_no_panic_and_no_suggestion_that_does_not_p
         usize::try_from(state >> 33).unwrap()
     };
     let mut parsed = 0;
-    for round in 0..1_000_000 {
+    for round in 0..rounds(1_000_000) {
         let length = next() % 12;
         let bytes: Vec<u8> =
             (0..length)

@@ -1,6 +1,7 @@
 //! Limits for each key: each key is limited as a limiter of its own would limit it, whatever is forgotten.
 
 use crate::limiters::{ms, poll_once};
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,7 +161,7 @@ impl<'a> Beside<'a> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(300)))]
 
     /// A key whose limiter comes and goes, and that is forgotten at any time, answers as one that never forgets.
     #[test]

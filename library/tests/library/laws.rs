@@ -5,6 +5,7 @@
 //! nanosecond. What equality with the model cannot show is checked by a bound or by a number computed by hand.
 
 use crate::model::{EXACT, Limit, Model, excess};
+use crate::rounds::rounds;
 use crate::subjects::Beside;
 use crate::window::Window;
 use num_bigint::BigInt;
@@ -276,7 +277,7 @@ pub(crate) fn run(limits: &[Limit], start: u64, schedule: &Schedule, mut step: i
 
 #[test]
 fn law1_the_nth_of_millions_of_grants_is_at_its_exact_time() {
-    const MANY: u64 = 1_000_000;
+    let many = u64::from(rounds(1_000_000));
     let is_exact = |(grants, units, period, burst, initial): (u64, u64, u64, u64, u64)| {
         let mut core = core(&[Limit::Bucket { units, period, burst, initial }], 0);
         let mut last = 0;
@@ -289,16 +290,16 @@ fn law1_the_nth_of_millions_of_grants_is_at_its_exact_time() {
         }
     };
     let cases = [
-        (10 * MANY, 3, SECOND, 1, 1),
-        (MANY, 3, SECOND, 10, 10),
-        (MANY, 3, SECOND, 10, 4),
-        (10 * MANY, 1_000_003, SECOND, 1, 1),
-        (MANY, 1_000_003, SECOND, 10_000, 10_000),
-        (10 * MANY, 700, MINUTE, 1, 1),
-        (MANY, 700, MINUTE, 7, 0),
-        (10 * MANY, 3, 2, 1, 1),
-        (MANY, 3, 2, 15_000_000, 0),
-        (MANY, 10, 1, 1, 1),
+        (10 * many, 3, SECOND, 1, 1),
+        (many, 3, SECOND, 10, 10),
+        (many, 3, SECOND, 10, 4),
+        (10 * many, 1_000_003, SECOND, 1, 1),
+        (many, 1_000_003, SECOND, 10_000, 10_000),
+        (10 * many, 700, MINUTE, 1, 1),
+        (many, 700, MINUTE, 7, 0),
+        (10 * many, 3, 2, 1, 1),
+        (many, 3, 2, 15_000_000, 0),
+        (many, 10, 1, 1, 1),
     ];
     std::thread::scope(|scope| {
         for case in cases {
@@ -365,7 +366,7 @@ fn law1_a_saturated_window_lets_its_count_through_at_once_every_period() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(128)))]
 
     #[test]
     fn law1_nothing_is_lost_under_saturation_at_any_rate(
@@ -408,7 +409,7 @@ proptest! {
 // Law 2: never early, never over
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(512)))]
 
     #[test]
     fn law2_grants_come_when_the_model_says_and_are_never_over(
@@ -627,7 +628,7 @@ fn consume(core: &mut Limits, clock: &FakeClock, costs: &[u64], late: impl Fn(us
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(256)))]
 
     #[test]
     fn law3_lateness_below_the_fill_time_costs_no_rate(
@@ -673,7 +674,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(128)))]
 
     #[test]
     fn law3_runs_that_leave_late_are_never_more_than_the_burst_and_the_rate_with_the_fill_time(
@@ -741,7 +742,7 @@ impl Remembering {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(256)))]
 
     #[test]
     fn law5_undoing_the_last_reservation_leaves_no_trace(
@@ -898,7 +899,7 @@ fn law5_a_reservation_is_undone_once() {
 // Law 6: all or nothing
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(256)))]
 
     #[test]
     fn law6_a_refusal_charges_nothing_and_its_wait_is_exact(
@@ -951,7 +952,7 @@ fn law6_a_cost_above_one_windows_count_is_refused_by_all() {
 // Law 7: monotonic time
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(256)))]
 
     #[test]
     fn law7_times_read_out_of_order_are_clamped(

@@ -2,6 +2,7 @@
 //! of a nanosecond.
 
 use crate::limiters::{FakeTimer, ms, poll_once};
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -96,7 +97,7 @@ impl Bench<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(400)))]
 
     /// Laws 2, 4 and 5: the limiter grants exactly what a bucket with a queue would grant, in that order.
     #[test]

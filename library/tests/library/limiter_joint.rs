@@ -1,6 +1,7 @@
 //! Several costs at once on several limits: requests and tokens.
 
 use crate::limiters::{FakeTimer, ms, poll_once};
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::task::Poll;
@@ -193,7 +194,7 @@ fn threads_and_owned_futures_wait_in_the_same_queue() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(200)))]
 
     /// Laws 1, 2 and 6: each grant comes at the earliest time at which both limits conform, as with two limiters that
     /// exchange their times.

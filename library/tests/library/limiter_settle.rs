@@ -1,6 +1,7 @@
 //! Law 11: settling a grant at its real cost leaves the limits as if it had cost that from the start.
 
 use crate::limiters::{ms, poll_once};
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -198,7 +199,7 @@ fn a_forgotten_grant_gets_back_less_what_came_in_since() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(300)))]
 
     /// A limiter that is charged estimates and settled equals one that knew the real costs.
     #[test]

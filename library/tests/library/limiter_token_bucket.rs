@@ -1,6 +1,7 @@
 //! The limiter as a token bucket. Each test name begins with the requirement it checks (A1 … A14).
 
 use crate::limiters::{Count, FakeTimer, ms, poll_once};
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::future::Future;
 use std::sync::Arc;
@@ -83,7 +84,7 @@ fn on_fake_timer(rate: impl Into<Units>, capacity: u64) -> (Limiter, Arc<FakeTim
 #[test]
 fn a2_ten_million_grants_at_three_a_second_are_exact_to_the_nanosecond() {
     let (limiter, timer) = on_fake_timer(3.0, 5);
-    let n = if cfg!(debug_assertions) { 200_000 } else { 10_000_000_u64 };
+    let n = if cfg!(debug_assertions) { rounds(200_000).into() } else { 10_000_000_u64 };
     for k in 1..=n {
         let mut acquire = Box::pin(limiter.acquire(1));
         while poll_once(&mut acquire).is_pending() {

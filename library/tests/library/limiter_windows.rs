@@ -1,6 +1,7 @@
 //! Windows count a unit when it is handed over, not when it was due: a server sees at most COUNT in any PERIOD.
 
 use crate::limiters::{Count, FakeTimer, ms, poll_once};
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::future::Future;
 use std::pin::Pin;
@@ -157,7 +158,7 @@ fn a_reservation_is_given_back_to_a_window_though_a_waiter_before_it_was_served(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(300)))]
 
     /// Law 5: settlements, reconciliations and other cancelled reservations take nothing away.
     #[test]

@@ -25,6 +25,7 @@ mod line;
 mod line_model;
 mod model;
 mod public_api;
+mod rounds;
 mod runtime_ends;
 mod semaphore;
 mod semaphore_many;

@@ -1,6 +1,7 @@
 //! Semaphores: several places at once, and a burst of starts that is not the capacity.
 
 use crate::limiters::{FakeTimer, ms, poll_once};
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -120,7 +121,7 @@ fn more_places_than_there_are_wait_until_the_capacity_is_raised() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(200)))]
 
     /// C6, C9: served in order of arrival, and never more places held than there are, whoever leaves when.
     #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rounds::rounds;
 use proptest::prelude::*;
 
 fn cost(text: &str) -> Cost {
@@ -102,7 +103,7 @@ fn each_mistake_has_its_own_words() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100_000))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(100_000)))]
 
     #[test]
     fn any_bytes_have_a_cost_or_none(unit in prop::collection::vec(any::<u8>(), 0..24)) {
@@ -113,7 +114,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(10_000)))]
 
     #[test]
     fn the_cost_of_a_sum_is_the_sum_of_the_costs(

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use url::Url;
 
@@ -268,7 +269,7 @@ fn every_selector() -> Vec<Selector> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100_000))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(100_000)))]
 
     #[test]
     fn any_bytes_are_looked_into(unit in any_bytes()) {
@@ -290,7 +291,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(10_000)))]
 
     #[test]
     fn any_text_is_read_or_refused_in_one_line(text in "(host|f|/|re:|[0-9]|[:,.~$\\\\(]|[a-z]|\\PC){0,8}") {

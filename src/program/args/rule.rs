@@ -273,7 +273,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        #![proptest_config(ProptestConfig::with_cases(crate::rounds::rounds(20_000)))]
 
         #[test]
         fn any_text_is_read_or_refused(

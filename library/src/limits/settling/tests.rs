@@ -7,6 +7,7 @@ use crate::limits::policy::Policy;
 use crate::limits::state::Level;
 use crate::limits::{Grant, Limits};
 use crate::rate::Rate;
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::num::NonZeroU64;
 
@@ -433,8 +434,7 @@ impl KeyRun {
 }
 
 fn cases() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases.unwrap_or(2000)) }
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(rounds(2000)) }
 }
 
 proptest! {

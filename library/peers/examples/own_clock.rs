@@ -1,7 +1,7 @@
 //! A limiter on a clock of its own: the processor's counter, read by the crate quanta, which is quicker to read than
 //! the system's clock.
 //!
-//! `cargo run --release --example own_clock`
+//! `cargo run --release -p throttle-peers --example own_clock`
 //!
 //! What is given up: the system corrects its clock by time servers, but not the counter. quanta measures the counter once,
 //! for up to 200 ms, when its first clock is made, and it goes on at that speed: a rate may be off by some millionths.

@@ -1,4 +1,4 @@
-//! The library beside governor and leaky-bucket: `cargo bench -p throttle-limits --bench limiter` prints one table.
+//! The library beside governor and leaky-bucket: `cargo bench -p throttle-peers` prints one table.
 //!
 //! The two of a row take turns, so that what else the machine does slows both. Times are medians of the turns, and the
 //! ratio is the median of their ratios.

@@ -1,0 +1,1 @@
+//! Benches and examples of the library that take other crates.
