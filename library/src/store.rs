@@ -117,19 +117,13 @@ pub trait Store: Debug {
         self.is_shared() && late > lease::LATE && Rules::of_new(&self.policy()).is_too_late(late)
     }
 
-    /// Reports what was granted and not used because this process woke too late. Only windows have to know, and what counts
-    /// commands.
+    /// Reports what was granted and not used because this process woke too late.
     ///
     /// # Errors
     /// [`StoreError`]; windows count it then.
     fn late(&self, late: Vec<GiveBack>) -> Result<(), StoreError> {
-        let policy = self.policy();
-        let counts = policy.windows() > 0 || policy.of_keys().is_some() || policy.counts_jobs();
-        if counts && late.iter().any(|late| !late.unused.is_empty()) {
-            self.apply(Operation::Late(late)).map(drop)
-        } else {
-            Ok(())
-        }
+        let is_none = late.iter().all(|late| late.unused.is_empty());
+        if is_none { Ok(()) } else { self.apply(Operation::Late(late)).map(drop) }
     }
 
     /// Whether requests take so long that the next lease should be requested while the current one is in use.
@@ -170,6 +164,15 @@ pub trait Store: Debug {
     /// [`StoreError`]; nothing is charged then.
     fn take(&self, costs: &[u64], latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
         self.take_as(Take { costs: costs.into(), latest, ..Take::default() })
+    }
+
+    /// The command with this grant runs as the process `pid`, if the bucket counts those: on one machine it keeps its place
+    /// even if this process is killed.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the place is free as soon as this process has ended.
+    fn started(&self, _grant: &Grant, _pid: u32) -> Result<(), StoreError> {
+        Ok(())
     }
 
     /// The command with this grant has ended, if the bucket counts those.
@@ -225,7 +228,8 @@ pub trait Store: Debug {
             None if !grant.is_entry() => return Ok(*grant),
             None => {}
         }
-        let again = Take { latest: Nanos::MAX, from: grant.at, served: Served::default(), ..take.clone() };
+        let from = seen(self, |ledger| ledger.again_from(grant));
+        let again = Take { latest: Nanos::MAX, from, served: Served::default(), ..take.clone() };
         Ok(self.take_as(again)?.0)
     }
 
@@ -381,7 +385,8 @@ pub struct View {
     pub left: Vec<i128>,
     /// Whole units that all limits together would let through.
     pub available: u64,
-    /// How long the next unit would wait, in nanoseconds; `None` if it is never granted.
+    /// How long the next unit would wait, that of a new key if there are limits for each; in nanoseconds. `None` if it is never
+    /// granted.
     pub wait: Option<Nanos>,
     /// The waiters, in order.
     pub line: Vec<Waiting>,
@@ -409,14 +414,14 @@ impl View {
             state: Thin::of_limits(limits),
             left: (0..ledger.policy().len()).filter_map(|place| limits.left(now, place)).collect(),
             available: limits.available(now),
-            wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
+            wait: ledger.next_time(now).map(|at| at.saturating_sub(now)),
             line: ledger.waiting(now),
             paused_until: ledger.paused_until().filter(|until| *until > now),
             learned: ledger.learned(),
             running: ledger.running(),
             keys: ledger.keys_at(now),
             made: ledger.keys_made(),
-            counts: ledger.counts(),
+            counts: ledger.counts_at(now),
             now,
         }
     }

@@ -214,11 +214,22 @@ impl Launcher {
                 Ok((child, target)) => {
                     // It may have been stopped before its number was known.
                     launcher.end_if_it_wants_the_terminal(running.seq(), target);
+                    launcher.tell_of_start(&running, &child);
                     child::attend(shared, running, child, target).await;
                 }
                 Err(outcome) => shared.finish(running, outcome, Collected::default()).await,
             }
         });
+    }
+
+    /// Reports the command's process to a bucket that counts commands. Nobody waits for that: it holds only in case that
+    /// this process is killed.
+    fn tell_of_start(&self, running: &Running, child: &Child) {
+        let charge = running.charge.as_ref().filter(|_| self.shared.counts_jobs());
+        if let (Some(pid), Some(charge)) = (child.id(), charge) {
+            let (supply, grant) = (Arc::clone(&self.shared.supply), charge.grant);
+            self.tasks.spawn_blocking(move || drop(supply.store().started(&grant, pid)));
+        }
     }
 
     /// Starts the command, and frees its memory.

@@ -109,7 +109,7 @@ impl Shared {
     }
 
     /// Whether a bucket that others use counts the commands that run.
-    fn counts_jobs(&self) -> bool {
+    pub(super) fn counts_jobs(&self) -> bool {
         self.options.by_key.as_ref().is_some_and(|sorting| sorting.counts_jobs)
     }
 

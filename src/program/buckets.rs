@@ -99,6 +99,10 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
         let is_as_asked = found.as_ref().is_ok_and(|due| *due == take);
         match taken {
             Err(StoreError::Refused(Refusal::Busy)) if is_as_asked => wait_for_room(&*opened, &take, latest)?,
+            // There is no room for another key, or for another waiter.
+            Err(StoreError::Refused(Refusal::TooLong { wait })) if is_as_asked && may_wait(&*opened, wait, latest) => {
+                thread::sleep(Duration::from_nanos(wait).min(LONGEST));
+            }
             Ok((grant, asked)) if is_as_asked => return Ok((grant, asked, opened, take)),
             Err(error) if is_as_asked => return Err(error.into()),
             Ok((grant, _)) => opened.give_back(&grant, &take)?,
@@ -107,6 +111,14 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
         take = found?;
     }
 }
+
+/// Whether a wait from now on ends by `latest`.
+fn may_wait(bucket: &AnyBucket, wait: Nanos, latest: Nanos) -> bool {
+    bucket.clock().now().saturating_add(wait) <= latest
+}
+
+/// How long a process waits for room before it asks again, since the bucket may be begun anew meanwhile.
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// Waits until another command may run, but not beyond `latest`.
 fn wait_for_room(bucket: &AnyBucket, take: &Take, latest: Nanos) -> Result<(), StoreError> {
@@ -133,9 +145,14 @@ fn open_with(
     locked: Option<Instant>,
 ) -> Result<Box<AnyBucket>, StoreError> {
     Ok(match &bucket.kind {
-        Kind::File(place) => Box::new(File::open_until(Machine::this(), place.clone(), policy, locked)?),
+        Kind::File(place) => Box::new(File::open_until(machine(), place.clone(), policy, locked)?),
         Kind::Server(address) => Box::new(Redis::open(address.clone(), policy, patience)?),
     })
+}
+
+/// This machine, which says what is damaged in a file.
+fn machine() -> Machine {
+    Machine::this().telling(|damage| say(damage))
 }
 
 /// How long to wait for others that keep the bucket's file locked: a little longer than for the bucket itself, since the
@@ -326,7 +343,7 @@ type Found = (Kind, Result<View, StoreError>);
 
 fn look(bucket: &Bucket) -> Result<View, StoreError> {
     match &bucket.kind {
-        Kind::File(place) => Ok(File::look(place.clone(), Instant::now().checked_add(ANSWERED))?),
+        Kind::File(place) => Ok(File::look(machine(), place.clone(), Instant::now().checked_add(ANSWERED))?),
         Kind::Server(address) => Redis::unasked(address.clone(), None, brief_patience(bucket))?.view(),
     }
 }
@@ -354,7 +371,7 @@ fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
             let is_folder = path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir();
             let folder = path.parent().filter(|_| !is_folder).unwrap_or(path);
             let soon = Instant::now() + Duration::from_secs(1);
-            let files = File::list(folder, *own_folder, soon)?.into_iter();
+            let files = File::list(&machine(), folder, *own_folder, soon)?.into_iter();
             files.map(|(place, seen)| (Kind::File(place), seen.map_err(StoreError::from))).collect()
         }
         Kind::Server(address) => {

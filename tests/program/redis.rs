@@ -502,15 +502,15 @@ mod trouble {
         let () = redis.tell(&["DEL", "throttle:mine"]);
         let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["is not a bucket: the key"]);
-        for version in ["11", "13"] {
+        for version in ["12", "14"] {
             let () = redis.tell(&["HSET", "throttle:mine", "v", version]);
             let words = [
-                &format!("has format {version}, and this throttle knows format 12")[..],
+                &format!("has format {version}, and this throttle knows format 13")[..],
                 "redis-cli DEL 'throttle:mine'",
             ];
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &words);
         }
-        for damage in [&["v", "12"][..], &["12", "x"], &["12", &"nonsense".repeat(7)]] {
+        for damage in [&["v", "13"][..], &["13", "x"], &["13", &"nonsense".repeat(7)]] {
             let () = redis.tell(&[&["HSET", "throttle:mine"], damage].concat());
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
         }

@@ -448,11 +448,11 @@ mod bad_places {
         let fails = |words: &[&str]| assert_fails(&place.run(&["-r", "5/s", "--once"]), 125, words);
         for (content, words) in [
             (&b""[..], &["cut short (0 bytes)", "rm "][..]),
-            (b"throttle bucket 12\n", &["cut short (19 bytes)", "rm "]),
+            (b"throttle bucket 13\n", &["cut short (19 bytes)", "rm "]),
             (b"#!/bin/sh\necho\n", &["is not a bucket; choose another name"]),
             (
-                b"throttle bucket 13\n something that is yet to come",
-                &["a newer throttle (format 13, this one knows 12); use"],
+                b"throttle bucket 14\n something that is yet to come",
+                &["a newer throttle (format 14, this one knows 13); use"],
             ),
             (b"throttle bucket 1\n something of the past", &["an older throttle (format 1, ", "or begin anew: rm "]),
         ] {
@@ -509,6 +509,13 @@ mod bad_places {
             fs::write(place.path(), bytes).unwrap();
         };
         let left_after = |taken: u32| assert_eq!(place.shown()["available"], 999 - taken);
+        let warns = |words: &str| {
+            let output = place.run(&["--show", "json"]);
+            let (shown, said): (serde_json::Value, _) =
+                (serde_json::from_slice(&output.stdout).unwrap(), text(&output.stderr));
+            assert_eq!(shown["available"], 0, "what may have been granted is not granted again: {said}");
+            assert!(said.starts_with("throttle: the bucket ") && said.contains(words), "{said}");
+        };
         left_after(taken + 1);
         let last = whole.iter().rposition(|byte| *byte > 0).unwrap();
         damage(&[last - 84]);
@@ -516,13 +523,46 @@ mod bad_places {
         damage(&[even]);
         left_after(taken + 1);
         damage(&[odd]);
-        left_after(taken - 1); // The one with which the other state began.
+        warns("the newer of its snapshots is lost, and the older one is used");
+        damage(&[even, odd]);
+        warns("both its snapshots are lost, and only its limits are left");
         damage(&[0, even, odd]);
         assert_fails(&place.run(&["-r", "9/h", "--once"]), 125, &["is damaged", "rm "]);
         fs::write(place.path(), &whole[..4096]).unwrap();
         assert_fails(&place.run(&["--once"]), 125, &["cut short (4096 bytes)"]);
         fs::write(place.path(), &whole).unwrap();
         left_after(taken + 1);
+    }
+
+    /// A quota was refilled in silence: a record that could not be read was taken for the end of the log.
+    #[test]
+    fn a_damaged_record_does_not_refill_a_quota_in_silence() {
+        let place = Place::new();
+        assert!(place.run(&["--set", "-r", "100/h,window"]).status.success());
+        for _ in 0..3 {
+            place.takes(&[]);
+        }
+        assert_eq!(feed(place.command(&[]), &b"x\n".repeat(60)).stdout.len(), 120);
+        let whole = fs::read(place.path()).unwrap();
+        let length = usize::from_le_bytes(whole[4104..4112].try_into().unwrap());
+        let first = 4096 + 24 + length;
+        for (place_of, bit) in [(first, 0), (first, 4), (first + 5, 1), (first + 12, 0), (first + 20, 7)] {
+            let mut bytes = whole.clone();
+            bytes[place_of] ^= 1 << bit;
+            fs::write(place.path(), bytes).unwrap();
+            for args in [&["--show"][..], &["--once", "--max-wait", "0"]] {
+                let output = place.run(args);
+                let (out, said) = (text(&output.stdout), text(&output.stderr));
+                assert!(
+                    said.contains("operations of its log are lost, and the newer of its snapshots is used"),
+                    "{said}"
+                );
+                assert!(args.len() > 1 || out.contains(": 0 left"), "{out}");
+                assert!(args.len() == 1 || output.status.code() == Some(75), "{said}");
+            }
+            let (again, left) = (place.run(&["--show"]), place.shown()["available"].clone());
+            assert_eq!((text(&again.stderr), left), (String::new(), 0.into()), "it is mended with the next operation");
+        }
     }
 
     /// The limit on the size of a file cuts the record off at any of its bytes, and what follows in the file reads as zeros.

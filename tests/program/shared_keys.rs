@@ -4,7 +4,7 @@
 use crate::common::{Running, assert_fails, feed, is_right_once, read_all, text, throttle, wait_until};
 use crate::rounds::rounds;
 use crate::support::redis::{Redis, bucket_at, slow_network};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -443,6 +443,63 @@ fn a_place_is_free_again_after_a_kill() {
         assert_eq!(killed.end().signal(), Some(9));
         let output = bucket.run(&["--once", "--key", "a", "true"]);
         assert!(output.status.success(), "{}", text(&output.stderr));
+    });
+}
+
+/// The next one started beside it. A server cannot see processes.
+#[test]
+fn a_command_keeps_its_place_when_its_stream_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = Bucket { address: folder.path().join("b").to_str().unwrap().to_owned(), _folder: None };
+    for limits in ["unlimited,jobs=1", "unlimited,per=f1,jobs=1"] {
+        bucket.set(&[limits]);
+        let file = folder.path().join("pid");
+        let script = format!("echo $$ > {}; exec sleep 600", file.display());
+        let mut stream = Running::start(bucket.command(&["-c", &script]));
+        let mut input = stream.stdin();
+        input.write_all(b"a\n").unwrap();
+        let pid = || std::fs::read_to_string(&file).ok()?.trim().parse().ok();
+        wait_until("its command to run", || pid().is_some());
+        let command = pid().unwrap();
+        // Until the bucket knows of the command.
+        std::thread::sleep(Duration::from_secs(1));
+        stream.signal(Signal::KILL);
+        stream.end();
+        let key = if limits.contains("per=") { &["--key", "a"][..] } else { &[] };
+        let next = |wait| bucket.run(&[&["--once", "--max-wait", wait], key, &["true"]].concat());
+        assert_fails(&next("500ms"), 75, &["as many commands run as may at once"]);
+        assert_eq!(bucket.running(), 1);
+        kill_process(Pid::from_raw(command).unwrap(), Signal::TERM).unwrap();
+        assert_eq!(next("60s").status.code(), Some(0));
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+/// A new key asked its own copy of the bucket, which never makes room, again and again, and never the bucket.
+#[test]
+fn a_full_table_of_keys_stalls_no_new_key() {
+    on_each_store(&["1/5s,per=f1"], |bucket| {
+        let keys: String = (0..10_000).map(|key| format!("first{key}\n")).collect();
+        assert_eq!(text(&feed(bucket.command(&[]), keys.as_bytes()).stdout).lines().count(), 10_000);
+        let once = bucket.run(&["--once", "--key", "another", "true"]);
+        assert!(once.status.success(), "{}", text(&once.stderr));
+        let keys: String = (0..10_001).map(|key| format!("key{key}\n")).collect();
+        let output = feed(bucket.command(&[]), keys.as_bytes());
+        assert_eq!(text(&output.stdout).lines().count(), 10_001, "{}", text(&output.stderr));
+    });
+}
+
+#[test]
+fn it_is_shown_how_long_a_new_key_waits_for_room() {
+    on_each_store(&["1/h,per=f1"], |bucket| {
+        let keys: String = (0..10_000).map(|key| format!("key{key}\n")).collect();
+        assert_eq!(text(&feed(bucket.command(&[]), keys.as_bytes()).stdout).lines().count(), 10_000);
+        let wait = bucket.shown()["wait_ns"].as_u64().unwrap();
+        assert!((3_000_000_000_000..=3_600_000_000_000).contains(&wait), "{wait}");
+        let shown = text(&bucket.run(&["--show"]).stdout);
+        assert!(shown.contains("\n  next unit of a new key: in 5") || shown.contains(": in 1h"), "{shown}");
+        let refused = bucket.run(&["--once", "--max-wait", "1s", "--key", "another", "true"]);
+        assert_fails(&refused, 75, &["would have to wait "]);
     });
 }
 

@@ -222,6 +222,11 @@ impl Settling {
     }
 
     /// Numbers increase, except where a bucket of many keys has granted something ahead of time.
+    /// Whether the grant of this number is open.
+    pub(crate) fn is_open(&self, number: u64) -> bool {
+        self.find(number).is_some()
+    }
+
     fn find(&self, number: u64) -> Option<usize> {
         let in_order = self.open.binary_search_by_key(&number, |open| open.number).ok();
         in_order.or_else(|| self.open.iter().position(|open| open.number == number))

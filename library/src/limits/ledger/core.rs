@@ -18,8 +18,10 @@ pub(super) const MOST: usize = 1024;
 /// The most runs of one lease.
 pub(super) const RUNS: usize = 1024;
 
-/// Of so many that waited the ledger remembers their times after these have come.
-pub(super) const MOVED: usize = 64;
+/// The most waiters whose time has come, and whose times are still kept: a waiter looks once a second, and later on a busy
+/// machine. After `MOVED_FOR` a time is no longer of use.
+pub(super) const MOVED: usize = MOST;
+const MOVED_FOR: Nanos = 10 * LOOK;
 
 /// Of so many operations the ledger remembers that it has applied them.
 pub(super) const RECENT: usize = 64;
@@ -50,6 +52,8 @@ pub struct Ledger {
     pub(super) keys: Option<Keys>,
     /// The commands that run, if they are counted.
     pub(super) jobs: Jobs,
+    /// Whether a user began this bucket anew in place of another: those who waited for that one have no claim on this one.
+    pub(super) replaces: bool,
 }
 
 impl Ledger {
@@ -71,6 +75,7 @@ impl Ledger {
             outdated: 0,
             keys: Keys::new(policy, now),
             jobs: Jobs::default(),
+            replaces: false,
         }
     }
 
@@ -143,6 +148,7 @@ impl Ledger {
             }
             Operation::Clear { anew, is_empty, number, .. } => self.clear(now, anew.as_ref(), *is_empty, *number),
             Operation::End { number } => self.jobs.end(*number),
+            Operation::Start { number, process } => self.jobs.hand_over(*number, *process),
             Operation::Gone { owner, seen } => self.gone(now, *owner, *seen),
             Operation::Take(_) | Operation::Several { .. } | Operation::Lease(_) | Operation::Here => {}
         }
@@ -192,6 +198,7 @@ impl Ledger {
         };
         let is_last = self.entries.range(place + 1..).all(Entry::is_hold);
         let entry = &mut self.entries[place];
+        let waited = entry.waited();
         let returned = match &entry.charge {
             Charge::Runs { .. } if is_last => {
                 entry.cut(back.unused.iter().fold(0, |sum, (_, costs)| sum.saturating_add(costs.largest())))
@@ -201,9 +208,13 @@ impl Ledger {
         };
         self.jobs.end(back.number);
         self.counts.given_back = self.counts.given_back.saturating_add(returned);
-        let is_used = matches!(&entry.charge, Charge::Runs { runs } if !runs.is_empty());
-        if !is_used {
-            self.entries.remove(place);
+        match &entry.charge {
+            Charge::Runs { runs } if !runs.is_empty() => {}
+            Charge::Runs { .. } => {
+                self.counts.waited = self.counts.waited.saturating_sub(waited);
+                self.entries.remove(place);
+            }
+            Charge::One { .. } | Charge::Hold => drop(self.entries.remove(place)),
         }
         self.recharge(now, true);
     }
@@ -233,6 +244,7 @@ impl Ledger {
     /// What was granted for a time before now was not used. Buckets have lost that time.
     pub(super) fn late(&mut self, now: Nanos, back: &GiveBack) {
         self.settle_past(now);
+        let is_open = self.base.settling.is_open(back.number);
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
             self.counts.given_back = self.counts.given_back.saturating_add(costs.largest());
             self.base.forget_in_windows(*at, costs);
@@ -242,7 +254,10 @@ impl Ledger {
         }
         self.jobs.end(back.number);
         self.base.settling.forget(back.number);
-        self.recharge(now, true);
+        // A bucket alone stays as it is: many that are late cost little then.
+        if is_open || self.base.has_windows() || self.keys.is_some() {
+            self.recharge(now, true);
+        }
     }
 
     pub(super) fn settle(
@@ -352,7 +367,10 @@ impl Ledger {
         self.settle_past(now);
         self.keep(|entry| !entry.is_hold() && !entry.moves());
         if let Some(policy) = anew {
+            // A bucket that is made on a server replaces an empty ledger.
+            self.replaces = !self.policy.is_empty() && !is_empty;
             self.entries.clear();
+            self.moved.clear();
             (self.policy, self.base) = (policy.clone(), Limits::new(policy, now));
             (self.keys, self.jobs) = (Keys::new(policy, now), Jobs::default());
             self.counts = Counts { since: now, ..Counts::default() };
@@ -396,7 +414,8 @@ impl Ledger {
         let Some(entry) = self.entries.pop_front() else { return };
         self.pass_entry(&entry);
         if let Entry { number, at, charge: Charge::One { moves: true, .. }, .. } = entry {
-            if self.moved.len() == MOVED {
+            let is_old = |(_, before): &(u64, Nanos)| before.saturating_add(MOVED_FOR) < at;
+            while self.moved.len() == MOVED || self.moved.front().is_some_and(is_old) {
                 self.moved.pop_front();
             }
             self.moved.push_back((number, at));
@@ -462,6 +481,14 @@ impl Ledger {
         self.entry(number).map(|entry| entry.at).or_else(moved)
     }
 
+    /// Before when a waiter is not granted anything that asks again, since its grant is not here any more. If its time has
+    /// come unnoticed, or a user began the bucket anew, it asks like a newcomer. If the bucket was lost or emptied, it keeps
+    /// its time.
+    pub(crate) fn again_from(&self, grant: &Grant) -> Nanos {
+        let has_passed = (self.first..=self.number).contains(&grant.number);
+        if has_passed || self.replaces { 0 } else { grant.at }
+    }
+
     /// Clamps clock readings that arrive out of order.
     pub(crate) fn in_order(&self, now: Nanos) -> Nanos {
         self.all.in_order(now)
@@ -497,18 +524,36 @@ impl Ledger {
         }
     }
 
-    /// Goes on as if everything that the limits allow had been taken at `now`.
-    pub(crate) fn use_up(&mut self, now: Nanos) {
+    /// Goes on as if everything that the limits allow had been taken at `now`, by each key as well. Those who wait have to
+    /// ask again, and keep their times. New grants get numbers after `number`: some of before are not known here.
+    #[cfg(feature = "shared")]
+    pub(crate) fn use_up(&mut self, now: Nanos, number: u64) {
+        self.settle_past(now);
+        self.keep(Entry::is_hold);
         self.base.use_up(now);
+        if let Some(keys) = &self.keys {
+            self.base.hold(keys.rested_at(now));
+        }
+        (self.number, self.first) = (number, number.saturating_add(1));
         self.recharge(now, false);
+    }
+
+    /// When the next unit is granted; `None`: never. If each key has limits of its own, the unit of a new key.
+    pub(crate) fn next_time(&self, now: Nanos) -> Option<Nanos> {
+        let has_room = self.keys.as_ref().filter(|_| self.policy.of_keys().is_some());
+        let has_room = has_room.map_or(now, |keys| keys.has_room_from(now));
+        self.all.conforms_at(now, 1).ok().map(|(at, _)| at.max(has_room))
     }
 
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    pub(crate) fn counts(&self) -> Counts {
-        self.counts
+    /// What happened by `now`.
+    pub(crate) fn counts_at(&self, now: Nanos) -> Counts {
+        let due = self.entries.iter().take_while(|entry| entry.at <= now);
+        let waited = due.filter(|entry| matches!(entry.charge, Charge::One { .. })).map(Entry::waited);
+        Counts { waited: waited.fold(self.counts.waited, Nanos::saturating_add), ..self.counts }
     }
 
     /// The keys that are not as new, by name.

@@ -66,6 +66,15 @@ impl Entry {
         matches!(self.charge, Charge::One { moves, .. } if moves || self.at - self.asked >= LOOK)
     }
 
+    /// How long its owner has waited for it, or for the first run of its lease.
+    pub(crate) fn waited(&self) -> Nanos {
+        match &self.charge {
+            Charge::One { .. } => self.at.saturating_sub(self.asked),
+            Charge::Runs { runs } => runs.first().map_or(0, |(at, _)| at.saturating_sub(self.asked)),
+            Charge::Hold => 0,
+        }
+    }
+
     pub(crate) fn is_hold(&self) -> bool {
         matches!(self.charge, Charge::Hold)
     }

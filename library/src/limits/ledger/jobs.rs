@@ -55,6 +55,11 @@ impl Jobs {
         self.running.retain(|job| job.number != number);
     }
 
+    /// The command with this grant is a process of its own.
+    pub(super) fn hand_over(&mut self, number: u64, process: Owner) {
+        self.running.iter_mut().filter(|job| job.number == number).for_each(|job| job.owner = process);
+    }
+
     /// All ended whose owner was not seen after `seen`.
     pub(super) fn gone(&mut self, owner: Owner, seen: Nanos) {
         self.running.retain(|job| job.owner != owner || job.seen > seen);

@@ -166,7 +166,7 @@ impl Keys {
                 }
                 is_kept
             });
-            self.kept.room_at = self.kept.states.values().map(|key| key.new_at(each)).min().unwrap_or(0);
+            self.kept.room_at = self.first_new_at();
         }
         if self.is_full() { Err(Refusal::TooLong { wait: self.room_at(now) - now }) } else { Ok(()) }
     }
@@ -186,9 +186,24 @@ impl Keys {
         self.kept.states.len() >= self.most
     }
 
-    /// When there may be room, if there is none.
+    /// When a new key is worth another request, while the table is full. Only a request sweeps the table: the time must come,
+    /// so it depends on the last sweep and not on `now`.
     fn room_at(&self, now: Nanos) -> Nanos {
-        self.kept.room_at.max(now.saturating_add(BETWEEN_SWEEPS))
+        self.kept.room_at.max(self.kept.swept.saturating_add(BETWEEN_SWEEPS)).max(now)
+    }
+
+    /// When the first of the stored keys is as new, if nothing more is granted.
+    fn first_new_at(&self) -> Nanos {
+        let new_at = |(name, key): (&Name, &OneKey)| match self.ahead.get(name) {
+            Some((thin, at)) => self.each.fresh_at(thin).max(*at).max(key.hold),
+            None => key.new_at(&self.each),
+        };
+        self.kept.states.iter().map(new_at).min().unwrap_or(0)
+    }
+
+    /// From when on the table has room for a new key.
+    pub(super) fn has_room_from(&self, now: Nanos) -> Nanos {
+        if self.is_full() { self.first_new_at().max(now) } else { now }
     }
 
     /// When a unit of this key may be granted, as far as the limits of the key and the room for keys say; `None`: never.

@@ -63,6 +63,9 @@ impl Ledger {
     /// The time of an entry has come.
     pub(super) fn pass_entry(&mut self, entry: &Entry) {
         entry.apply(&mut self.base);
+        if matches!(entry.charge, Charge::One { .. }) {
+            self.counts.waited = self.counts.waited.saturating_add(entry.waited());
+        }
         if let (Some(keys), Some(of)) = (&mut self.keys, entry.of_key()) {
             let is_of_key = |other: &Entry| other.of_key().is_some_and(|other| other.name == of.name);
             keys.pass(entry, of, self.entries.iter().any(is_of_key));

@@ -110,6 +110,14 @@ pub enum Operation {
         /// The number.
         number: u64,
     },
+    /// The command with the grant of this number is this process: it keeps its place for as long as it runs, also if the
+    /// owner ends before.
+    Start {
+        /// The number.
+        number: u64,
+        /// The process.
+        process: Owner,
+    },
     /// The owner still waits, or its commands still run.
     Here,
     /// An owner has ended, unless it was seen after `seen`.
@@ -272,7 +280,7 @@ pub struct Counts {
     pub refused: u64,
     /// Units given back.
     pub given_back: u64,
-    /// How long grants had to wait, in all.
+    /// How long grants had to wait, in all: those whose time has come.
     pub waited: Nanos,
 }
 

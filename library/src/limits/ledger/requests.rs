@@ -24,9 +24,13 @@ impl Ledger {
             wait if wait > 0 && at > take.latest => Err(Refusal::TooLong { wait }),
             _ => Ok((place, at, bound_by)),
         });
-        // A stream that asks before its time asks again, and so does who waits until another command has ended.
-        let asks_again = |refusal: &Refusal| {
-            take.key.as_ref().is_some_and(|of| of.latest < Nanos::MAX) || *refusal == Refusal::Busy && take.latest > now
+        // A stream that asks before its time asks again, and so does who waits until another command has ended, or a key is
+        // as new.
+        let asks_again = |refusal: &Refusal| match refusal {
+            _ if take.key.as_ref().is_some_and(|of| of.latest < Nanos::MAX) => true,
+            Refusal::Busy => take.latest > now,
+            Refusal::TooLong { wait } => now.saturating_add(*wait) <= take.latest,
+            Refusal::Never | Refusal::GivenUp(_) => false,
         };
         let (place, at, bound_by) =
             found.inspect_err(|refusal| self.counts.refused += u64::from(!asks_again(refusal)))?;
@@ -206,12 +210,11 @@ impl Ledger {
     pub(super) fn new_entry(&mut self, owner: Owner, now: Nanos, at: Nanos, charge: Charge) -> Entry {
         self.number = self.number.saturating_add(1);
         let entry = Entry { number: self.number, owner, asked: now, seen_after: 0, at, charge };
-        let waited = match &entry.charge {
-            Charge::Runs { runs } => runs.first().map_or(0, |(at, _)| at.saturating_sub(now)),
-            _ => at.saturating_sub(now),
-        };
         self.counts.granted = self.counts.granted.saturating_add(entry.cost());
-        self.counts.waited = self.counts.waited.saturating_add(waited);
+        // One grant that waits counts once its time has come: it may be given back before, or move up.
+        if matches!(entry.charge, Charge::Runs { .. }) {
+            self.counts.waited = self.counts.waited.saturating_add(entry.waited());
+        }
         entry
     }
 

@@ -35,6 +35,7 @@ pub(super) struct Saved {
     pace: (Pace, u64),
     keys: Option<Kept>,
     jobs: Jobs,
+    replaces: bool,
 }
 
 impl Serialize for Ledger {
@@ -51,8 +52,8 @@ impl<'de> Deserialize<'de> for Ledger {
 
 impl From<Ledger> for Saved {
     fn from(ledger: Ledger) -> Self {
-        let Ledger { policy, base, all, entries, number, first, moved, recent, counts, pace, outdated, keys, jobs } =
-            ledger;
+        let Ledger { policy, base, all, entries, number, first, moved, recent, counts, .. } = ledger;
+        let Ledger { pace, outdated, keys, jobs, replaces, .. } = ledger;
         let Limits { states, settling, asked, at, next, .. } = base;
         let base = [asked, at, next];
         let asked = all.asked;
@@ -72,6 +73,7 @@ impl From<Ledger> for Saved {
             pace,
             keys,
             jobs,
+            replaces,
         };
         saved.each_list(|list| {
             let mut last = 0;
@@ -95,7 +97,7 @@ impl TryFrom<Saved> for Ledger {
         let Saved {
             policy, number, first, counts, asked, base: times, states, settling, entries, moved, recent, ..
         } = saved;
-        let ((pace, outdated), jobs) = (saved.pace, saved.jobs);
+        let ((pace, outdated), jobs, replaces) = (saved.pace, saved.jobs, saved.replaces);
         let keys = saved.keys.and_then(|kept| Keys::of(&policy, kept));
         let mut base = Limits::new(&policy, 0);
         let makes_sense = !policy.is_empty()
@@ -114,9 +116,9 @@ impl TryFrom<Saved> for Ledger {
         }
         ([base.asked, base.at, base.next], base.states, base.settling) = (times, states, settling);
         base.every = pace.learned().unwrap_or(0);
-        let all = base.clone();
-        let mut ledger =
-            Ledger { policy, base, all, entries, number, first, moved, recent, counts, pace, outdated, keys, jobs };
+        let (mut ledger, all) = (Ledger::new(&policy, 0, 0), base.clone());
+        (ledger.number, ledger.first, ledger.outdated, ledger.replaces) = (number, first, outdated, replaces);
+        ledger = Ledger { policy, base, all, entries, moved, recent, counts, pace, keys, jobs, ..ledger };
         ledger.recharge(asked, false);
         Ok(ledger)
     }
@@ -128,6 +130,8 @@ impl Saved {
         change(&mut self.entries.iter_mut().map(|entry| &mut entry.number));
         change(&mut self.entries.iter_mut().map(|entry| &mut entry.asked));
         change(&mut self.entries.iter_mut().map(|entry| &mut entry.at));
+        change(&mut self.moved.iter_mut().map(|(number, _)| number));
+        change(&mut self.moved.iter_mut().map(|(_, at)| at));
         for entry in &mut self.entries {
             if let Charge::Runs { runs } = &mut entry.charge {
                 change(&mut runs.iter_mut().map(|(at, _)| at));

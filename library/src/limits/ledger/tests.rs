@@ -218,7 +218,8 @@ impl World {
                 let key = key.map(|key| (key, of_key));
                 Operation::Settle { number: grant.number, at: grant.at, charged, real, key }
             }
-            (10..=11, Some((grant, ..))) => Operation::End { number: grant.number },
+            (10, Some((grant, ..))) => Operation::Start { number: grant.number, process: [self.chance.below(9), 1] },
+            (11, Some((grant, ..))) => Operation::End { number: grant.number },
             (12, _) => {
                 let (until, key) = (self.now + self.chance.below(9 * SECOND), self.key());
                 let refused = vec![self.start(place, key.as_ref()); usize::from(self.chance.one_in(2))];
@@ -500,7 +501,7 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 5_565_825_777_849_994_215;
+const RECORDED: u64 = 6_366_662_389_986_252_549;
 
 /// Grants for 0 to 400 ms are given; the third start is refused.
 #[test]
@@ -781,6 +782,48 @@ fn as_many_run_as_may_until_one_ends_or_its_owner_is_gone() {
     apply(&mut ledger, Operation::Gone { owner: [3, 0], seen: 0 });
     assert_eq!(ledger.running(), 1);
     assert!(take(&mut ledger, 1, b"a").is_ok() && take(&mut ledger, 1, b"b").is_ok());
+}
+
+/// The ledger kept the times of 64 waiters. The others asked again for the times that they were promised at first.
+#[test]
+fn a_waiter_whose_time_has_come_unnoticed_owes_no_old_promise() {
+    let mut ledger = Ledger::new(&policy(&["1/h"]), 0, 0);
+    let apply = |ledger: &mut Ledger, time, operation| {
+        ledger.apply(&Record { time, owner: [9, 9], sequence: 0, operation });
+    };
+    let grants: Vec<Grant> = (0..200).map(|owner| ledger.take(0, [owner, 0], &Take::of(&[1])).unwrap()).collect();
+    apply(&mut ledger, SECOND, Operation::Set { policy: policy(&["100/s"]), fresh: vec![false] });
+    ledger.pass(6 * SECOND);
+    assert!(grants.iter().all(|grant| ledger.time_of(grant.number).is_none_or(|at| at < 5 * SECOND)));
+    assert_eq!(
+        grants.iter().filter(|grant| ledger.time_of(grant.number).is_none()).count(),
+        1,
+        "the first did not wait"
+    );
+    assert!(grants.iter().all(|grant| ledger.again_from(grant) == 0));
+    apply(&mut ledger, 7 * SECOND, Operation::Clear { anew: None, is_empty: false, number: 0, key: None });
+    assert_eq!(ledger.again_from(&grants[7]), grants[7].at, "who was removed keeps its time");
+    let anew = Some(policy(&["100/s"]));
+    apply(&mut ledger, 7 * SECOND, Operation::Clear { anew, is_empty: false, number: 1 << 60, key: None });
+    assert_eq!(loaded(&saved(&ledger)).again_from(&grants[7]), 0, "a new bucket owes it nothing");
+}
+
+#[test]
+fn a_wait_that_is_given_back_or_gone_was_none() {
+    let mut ledger = Ledger::new(&policy(&["1/min"]), 0, 0);
+    let apply = |ledger: &mut Ledger, time, operation| {
+        ledger.apply(&Record { time, owner: [9, 9], sequence: 0, operation });
+    };
+    let take = |ledger: &mut Ledger, owner| ledger.take(0, [owner, 0], &Take::of(&[1])).unwrap();
+    let [_, left, stays, _] = [1, 2, 3, 4].map(|owner| take(&mut ledger, owner));
+    let back = GiveBack { number: left.number, unused: vec![(left.at, [1].into())], key: None };
+    apply(&mut ledger, 3 * SECOND, Operation::GiveBack(vec![back]));
+    apply(&mut ledger, 3 * SECOND, Operation::Gone { owner: [4, 0], seen: Nanos::MAX });
+    assert_eq!(ledger.counts_at(3 * SECOND).waited, 0);
+    let moved_up = [ledger.counts_at(300 * SECOND).waited, stays.at];
+    ledger.pass(300 * SECOND);
+    assert_eq!(moved_up, [ledger.counts_at(300 * SECOND).waited, 120 * SECOND]);
+    assert_eq!(moved_up[0], 60 * SECOND, "it moved up");
 }
 
 #[test]

@@ -1,12 +1,12 @@
-//! The open file of a bucket: locks it, reads the newest state, writes the next.
+//! The open file of a bucket: locks it, follows its state, writes the next.
 
 use super::error::{FileError, failed};
 use super::machine::Machine;
 use super::place::{self, Identity, Place};
+use super::reading::{self, Newest, first, newest, prefix};
 use super::slots::{self, Kept, LOG, PREFIX, Prefix};
 use crate::clock::Nanos;
-use crate::limits::{Ledger, Policy, Record, Reply};
-use crate::store::random;
+use crate::limits::{Policy, Record, Reply};
 use rustix::fs::{FlockOperation, OFlags};
 use std::fs::File;
 use std::io;
@@ -20,8 +20,6 @@ pub(super) struct Handle {
     pub(super) kept: Kept,
     /// Until when to wait for others who have the file locked.
     pub(super) deadline: Option<Instant>,
-    /// When it was last looked for processes that wait and have ended.
-    pub(super) swept: Nanos,
     machine: Machine,
     file: File,
     identity: Identity,
@@ -33,6 +31,8 @@ pub(super) struct Handle {
     end: u64,
     /// The boot and the offset of the clock, as the snapshot in the file has them.
     clock: (u128, i64),
+    /// Whether damage was reported.
+    is_told: bool,
 }
 
 impl Handle {
@@ -59,9 +59,21 @@ impl Handle {
         place::lock(&place.path, &file, deadline)?;
         let state = newest(&place, &file, &machine);
         unlock(&file);
-        let Newest { known, other, kept, end } = state?;
-        let (identity, clock) = (Identity::of(&place.path, &file)?, (kept.boot, kept.ahead));
-        Ok(Handle { place, kept, deadline, swept: 0, machine, file, identity, known, other, end, clock })
+        let identity = Identity::of(&place.path, &file)?;
+        let Newest { known, other, kept, end, lost } = state?;
+        let clock = (kept.boot, kept.ahead);
+        let mut handle =
+            Handle { place, kept, deadline, machine, file, identity, known, other, end, clock, is_told: false };
+        handle.tell(lost.as_ref());
+        Ok(handle)
+    }
+
+    /// Reports damage, once.
+    fn tell(&mut self, lost: Option<&reading::Lost>) {
+        if let Some(lost) = lost.filter(|_| !self.is_told) {
+            self.machine.tell(&format!("the bucket {} was damaged: {lost}", self.place.path.display()));
+        }
+        self.is_told = lost.is_some();
     }
 
     /// Applies `act` to the newest state under the file's lock.
@@ -93,13 +105,20 @@ impl Handle {
     /// Folds what others appended. As long as both prefixes are unchanged, the snapshot is, too.
     fn refresh(&mut self) -> Result<(), FileError> {
         if let Some(known) = self.known
-            && prefix(&self.place, &self.file, known.number + 1)? == self.other
+            && prefix(&self.place, &self.file, known.number.wrapping_add(1))? == self.other
             && prefix(&self.place, &self.file, known.number)? == known
         {
-            return read_log(&self.place, &self.file, known, &mut self.end, &mut self.kept);
+            let lost = reading::read_log(&self.place, &self.file, known, &mut self.end, &mut self.kept)?;
+            if let Some(lost) = lost {
+                (self.known, self.other) = (None, known);
+                reading::use_up(&self.place, &self.file, &self.machine, &mut self.kept)?;
+                self.tell(Some(&lost));
+            }
+            return Ok(());
         }
-        let Newest { known, other, kept, end } = newest(&self.place, &self.file, &self.machine)?;
+        let Newest { known, other, kept, end, lost } = newest(&self.place, &self.file, &self.machine)?;
         (self.known, self.other, self.kept, self.end) = (known, other, kept, end);
+        self.tell(lost.as_ref());
         self.clock = (self.kept.boot, self.kept.ahead);
         Ok(())
     }
@@ -108,6 +127,23 @@ impl Handle {
     /// from the wall clock, and come to another time.
     pub(super) fn has_new_clock(&self) -> bool {
         (self.kept.boot, self.kept.ahead) != self.clock
+    }
+
+    /// When anybody looked last for processes that wait and have ended.
+    pub(super) fn swept(&self) -> Result<Nanos, FileError> {
+        let mut bytes = [0; 8];
+        reading::read(&self.place, &self.file, &mut bytes, slots::SWEPT)?;
+        Ok(Nanos::from_le_bytes(bytes))
+    }
+
+    /// Notes that this process looks for them now.
+    pub(super) fn sweep_at(&self, now: Nanos) -> Result<(), FileError> {
+        self.write(&now.to_le_bytes(), slots::SWEPT)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        let written = self.file.write_all_at(bytes, offset);
+        written.map_err(|error| failed("write the bucket", &self.place.path, error))
     }
 
     /// Writes and syncs the record of a policy, for the case that the state is lost when the machine stops.
@@ -123,34 +159,39 @@ impl Handle {
         (self.kept.at, self.kept.wall) = (record.time, wall);
         // Until the write succeeds, the state in the file is unknown.
         let Some(known) = self.known.take() else { return self.publish().map(|()| reply) };
-        let bytes = slots::encode_record(known.number, self.end, wall, record);
+        let mut bytes = slots::encode_record(known.number, self.end, wall, record);
+        let length = bytes.len();
         // Others read a whole log at once, of at most this length and one record of `LOG` bytes.
         let is_full = self.end - slots::log_of(&known) >= slots::longest_log(known.length().unwrap_or(0)) as u64;
-        if is_full || bytes.len() > LOG {
+        if is_full || length > LOG {
             self.known = Some(known);
             return self.publish().map(|()| reply);
         }
-        let written = self.file.write_all_at(&bytes, self.end).inspect_err(|_| {
-            // As below: the record must not become complete.
-            let _ = self.file.write_all_at(&[0; slots::RECORD], self.end);
-        });
-        written.map_err(|error| failed("write the bucket", &self.place.path, error))?;
+        bytes.extend(slots::END);
+        // The part of it that was written must not become complete, as it would if only zeros are missing, which a hole in
+        // the file reads as.
+        self.write(&bytes, self.end).inspect_err(|_| drop(self.write(&slots::END, self.end)))?;
         self.known = Some(known);
-        self.end += bytes.len() as u64;
+        self.end += length as u64;
         Ok(reply)
     }
 
     /// Writes `kept` as the next snapshot. If that fails, the file is unchanged.
     pub(super) fn publish(&mut self) -> Result<(), FileError> {
         let before = self.known.take();
-        let number = before.map_or(self.other.number, |before| before.number) + 1;
+        let number = before.map_or(self.other.number, |before| before.number).wrapping_add(1);
         let bytes = slots::encode(number, &self.kept);
         check_size(&self.place, &bytes)?;
-        let written = self.file.write_all_at(&bytes, slots::place(number)).inspect_err(|_| {
-            // The part that was written is complete if only zeros are missing, which a hole in the file reads as.
-            let _ = self.file.write_all_at(&[0; PREFIX], slots::place(number));
-        });
-        written.map_err(|error| failed("write the bucket", &self.place.path, error))?;
+        let (prefix, state) = bytes.split_at(PREFIX);
+        let place = slots::place(number);
+        // A process that is killed here leaves a slot that is not used.
+        self.write(&[0; PREFIX], place)?;
+        self.write(&[state, &slots::END].concat(), place + PREFIX as u64)?;
+        self.write(prefix, place).inspect_err(|_| drop(self.write(&[0; PREFIX], place)))?;
+        if before.is_none() {
+            // What the other slot holds is damaged.
+            self.write(&[0; PREFIX], slots::place(number.wrapping_add(1)))?;
+        }
         let known = Prefix::read(&bytes);
         (self.known, self.other, self.end) = (Some(known), before.unwrap_or_default(), slots::log_of(&known));
         self.clock = (self.kept.boot, self.kept.ahead);
@@ -182,95 +223,11 @@ fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Re
     }
 }
 
-fn first(machine: &Machine, policy: &Policy) -> Kept {
-    let (now, wall) = (machine.clock.now(), machine.wall());
-    Kept { boot: machine.boot, ahead: 0, at: now, wall, ledger: Ledger::new(policy, now, random()) }
-}
-
-/// The prefix of the state in a slot.
-fn prefix(place: &Place, file: &File, slot: u64) -> Result<Prefix, FileError> {
-    let mut bytes = [0; PREFIX];
-    let length = read(place, file, &mut bytes, slots::place(slot))?;
-    Ok(Prefix::read(&bytes[..length]))
-}
-
-/// The newest complete snapshot with its log folded, the prefix in the other slot, and where the log ends.
-struct Newest {
-    known: Option<Prefix>,
-    other: Prefix,
-    kept: Kept,
-    end: u64,
-}
-
-fn newest(place: &Place, file: &File, machine: &Machine) -> Result<Newest, FileError> {
-    let mut both = [prefix(place, file, 0)?, prefix(place, file, 1)?];
-    both.sort_by_key(|prefix| std::cmp::Reverse(prefix.number));
-    for (known, other) in [(both[0], both[1]), (both[1], both[0])] {
-        if let Some(mut kept) = read_snapshot(place, file, known)? {
-            let mut end = slots::log_of(&known);
-            read_log(place, file, known, &mut end, &mut kept)?;
-            return Ok(Newest { known: Some(known), other, kept, end });
-        }
-    }
-    let length = file.metadata().map_or(0, |metadata| metadata.len());
-    let path = || place.path.clone();
-    // In every complete file, at least the start of the second slot is written.
-    if length <= slots::place(1) {
-        return Err(FileError::Damaged(path(), Some(length)));
-    }
-    let kept = recover(place, file, machine)?.ok_or_else(|| FileError::Damaged(path(), None))?;
-    Ok(Newest { known: None, other: Prefix::default(), kept, end: 0 })
-}
-
-/// What to go on with if neither slot is complete, as after a power cut in the middle of writing both: the policy as
-/// recorded, with everything used up that may have been used.
-fn recover(place: &Place, file: &File, machine: &Machine) -> Result<Option<Kept>, FileError> {
-    let mut bytes = [0; slots::POLICY_SIZE];
-    let length = read(place, file, &mut bytes, slots::POLICY)?;
-    Ok(slots::decode_policy(&bytes[..length]).map(|policy| {
-        let mut kept = first(machine, &policy);
-        kept.ledger.use_up(kept.at);
-        kept
-    }))
-}
-
-fn read_snapshot(place: &Place, file: &File, prefix: Prefix) -> Result<Option<Kept>, FileError> {
-    let Some(length) = prefix.length() else { return Ok(None) };
-    let mut bytes = vec![0; PREFIX + length];
-    let length = read(place, file, &mut bytes, slots::place(prefix.number))?;
-    Ok(slots::decode(&bytes[..length]))
-}
-
-/// Folds the complete records from `end` on: mostly few, at most a whole log.
-fn read_log(place: &Place, file: &File, known: Prefix, end: &mut u64, kept: &mut Kept) -> Result<(), FileError> {
-    let number = known.number;
-    for size in [1_000, slots::longest_log(known.length().unwrap_or(0)) + LOG] {
-        let mut bytes = vec![0; size];
-        let length = read(place, file, &mut bytes, *end)?;
-        let mut rest = &bytes[..length];
-        while let Some((record, wall, length)) = slots::decode_record(number, *end, rest) {
-            kept.ledger.apply(&record);
-            (kept.at, kept.wall) = (record.time, wall);
-            *end += length as u64;
-            rest = &rest[length..];
-        }
-        if length < size || slots::record_length(rest) <= rest.len() {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Reads at an offset, as much as there is.
-fn read(place: &Place, file: &File, into: &mut [u8], offset: u64) -> Result<usize, FileError> {
-    rustix::io::pread(file, into, offset).map_err(|error| failed("read the bucket", &place.path, error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::FakeClock;
-    use crate::limits::{Operation, Take};
+    use crate::limits::{Ledger, Operation, Take};
 
     fn policy(limit: &str, times: usize) -> Policy {
         Policy::new(&vec![limit.parse().unwrap(); times], None).unwrap()
@@ -294,5 +251,39 @@ mod tests {
         assert_eq!(std::fs::read(&handle.place.path).unwrap(), before);
         let limits = handle.locked(|handle| Ok::<_, FileError>(handle.kept.ledger.policy().to_string())).unwrap();
         assert_eq!(limits, "5/s,burst=1");
+    }
+
+    /// A process that is killed while it writes a snapshot loses nothing. One that was complete, and cannot be read any more, does.
+    #[test]
+    fn a_snapshot_is_lost_only_if_it_was_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
+        let said = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let heard = std::sync::Arc::clone(&said);
+        let tell = move |damage: &str| heard.lock().unwrap().push(damage.to_owned());
+        let machine = Machine::fake(&FakeClock::at(0), 1, 0).telling(tell);
+        let open = || Handle::open(machine.clone(), place.clone(), Some(&policy("9/h,window", 1)), None).unwrap();
+        let available = |handle: &Handle| handle.kept.ledger.limits().available(0);
+        let operation = Operation::Take(Take { costs: [2].into(), ..Take::default() });
+        let take = |handle: &mut Handle| {
+            let record = Record { time: 0, owner: [0; 2], sequence: 0, operation: operation.clone() };
+            handle.append(&record, 0).map(drop)
+        };
+        let mut first = open();
+        first.locked(take).unwrap();
+        first.locked(Handle::publish).unwrap();
+        first.locked(take).unwrap();
+        let older = slots::place(0);
+        // The next snapshot, cut off before its prefix was written.
+        first.file.write_all_at(&[0; PREFIX], older).unwrap();
+        first.file.write_all_at(b"part of a state", older + PREFIX as u64).unwrap();
+        assert_eq!((available(&open()), said.lock().unwrap().len()), (5, 0));
+        let prefix = [2, 900, 7].map(u64::to_le_bytes);
+        first.file.write_all_at(prefix.as_flattened(), older).unwrap();
+        let mut damaged = open();
+        assert_eq!((available(&damaged), said.lock().unwrap().len()), (0, 1));
+        assert!(said.lock().unwrap()[0].contains("the newer of its snapshots is lost"));
+        damaged.locked(take).unwrap();
+        assert_eq!((available(&open()), said.lock().unwrap().len()), (0, 1), "it is mended");
     }
 }

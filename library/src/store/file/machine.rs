@@ -14,20 +14,34 @@ pub struct Machine {
     pub(super) boot: u128,
     /// A fixed wall clock for tests, in nanoseconds since 1970.
     wall: Option<Nanos>,
+    /// Reports damage.
+    tell: Option<Tell>,
 }
+
+type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl Machine {
     /// This machine.
     #[must_use]
     pub fn this() -> Self {
         let clock = BootClock::new();
-        Machine { clock: Arc::new(clock), boot: clock.boot().unwrap_or(0), wall: None }
+        Machine { clock: Arc::new(clock), boot: clock.boot().unwrap_or(0), wall: None, tell: None }
     }
 
     /// A fake machine: its boot has the id `boot`, and its wall clock stands still at `wall` nanoseconds since 1970.
     #[must_use]
     pub fn fake(clock: &FakeClock, boot: u128, wall: Nanos) -> Self {
-        Machine { clock: Arc::new(clock.clone()), boot, wall: Some(wall) }
+        Machine { clock: Arc::new(clock.clone()), boot, wall: Some(wall), tell: None }
+    }
+
+    /// The same machine. `tell` is called with what is damaged in a file, and what is done about it: once for each file.
+    #[must_use]
+    pub fn telling(self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Machine { tell: Some(Arc::new(tell)), ..self }
+    }
+
+    pub(super) fn tell(&self, damage: &str) {
+        self.tell.iter().for_each(|tell| tell(damage));
     }
 
     /// Nanoseconds since 1970.

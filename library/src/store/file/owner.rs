@@ -11,8 +11,13 @@ pub(super) fn this_process() -> Owner {
     static OWNER: OnceLock<Owner> = OnceLock::new();
     *OWNER.get_or_init(|| {
         let pid = std::process::id();
-        [namespace() << 32 | u64::from(pid), stat(pid).map_or(0, |(_, started)| started)]
+        of(pid).unwrap_or([namespace() << 32 | u64::from(pid), 0])
     })
+}
+
+/// The process with this id; `None` if it has ended, or the system does not tell when it was started.
+pub(super) fn of(pid: u32) -> Option<Owner> {
+    Some([namespace() << 32 | u64::from(pid), stat(pid)?.1])
 }
 
 /// Whether a process has ended. Of one in another container that cannot be told.

@@ -4,9 +4,10 @@
 //! file is. Then comes a record of the policy, which is synced whenever it changes, and two slots (the file is sparse).
 //! A slot holds a snapshot of the ledger, with its number and a checksum over everything, and after it the log: the
 //! operations since. When the log has grown, the next snapshot goes into the *older* slot, with an empty log. A process
-//! that is killed while it writes loses only what it was writing: the slot with the latest complete snapshot counts, and
-//! of its log what is complete. Nothing of this is synced: a power cut may leave both slots incomplete, and then the
-//! policy goes on with everything used up that may have been used. All numbers are little-endian.
+//! that is killed while it writes loses only what it was writing: the prefix of a slot is zeros until its snapshot is
+//! complete, and zeros follow the last record of a log. Anything else that does not fit its checksum is damage, and then
+//! the bucket goes on with everything used up that may have been used. Nothing of this is synced: a power cut may leave
+//! both slots incomplete, and then only the policy goes on. All numbers are little-endian.
 
 use crate::clock::Nanos;
 use crate::limits::{Ledger, Policy, Record, from_bytes, to_bytes};
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// The version of the format. Raise it whenever the same ledger is written in another way, or the same operations lead to
 /// another ledger.
-pub(super) const VERSION: u64 = 12;
+pub(super) const VERSION: u64 = 13;
 
 /// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;
@@ -39,8 +40,11 @@ pub(super) fn longest_log(snapshot: usize) -> usize {
 /// The offset of the record of the policy, which is synced whenever it changes.
 pub(super) const POLICY: u64 = HEAD as u64;
 
-/// The most bytes of that record: it ends before the first slot.
-pub(super) const POLICY_SIZE: usize = 4096 - HEAD;
+/// The most bytes of that record.
+pub(super) const POLICY_SIZE: usize = 4088 - HEAD;
+
+/// The offset of the time of the last sweep, in 8 bytes: it ends before the first slot.
+pub(super) const SWEPT: u64 = 4088;
 
 /// The most bytes of a window's log: 1025 entries.
 const WINDOW: usize = 1025 * 10;
@@ -90,6 +94,9 @@ pub(super) const MOST: u64 = SLOT / 16 * 13;
 /// Bytes before a record of the log: its length, and a checksum over that, its place, and itself.
 pub(super) const RECORD: usize = 12;
 
+/// What follows the last record of a log.
+pub(super) const END: [u8; RECORD] = [0; RECORD];
+
 /// The record of a policy: its checksum, its length in bytes, and its text. Empty if it is too long.
 pub(super) fn encode_policy(policy: &Policy) -> Vec<u8> {
     let text = to_bytes(policy);
@@ -127,7 +134,7 @@ impl Prefix {
     }
 }
 
-/// A slot with a snapshot and an empty log.
+/// A slot with a snapshot, but for the end of its log.
 pub(super) fn encode(number: u64, kept: &Kept) -> Vec<u8> {
     let state = to_bytes(kept);
     let length = state.len() as u64;
@@ -146,12 +153,6 @@ pub(super) fn decode(slot: &[u8]) -> Option<Kept> {
 /// Where the log after this snapshot begins in the file.
 pub(super) fn log_of(snapshot: &Prefix) -> u64 {
     place(snapshot.number) + (PREFIX as u64) + snapshot.length
-}
-
-/// How long the record is that `bytes` begin with, as far as can be told.
-pub(super) fn record_length(bytes: &[u8]) -> usize {
-    let length = bytes.first_chunk().map_or(0, |length| u32::from_le_bytes(*length));
-    RECORD.saturating_add(usize::try_from(length).unwrap_or(usize::MAX))
 }
 
 /// A record for the log of the slot with this snapshot, at this offset of the file.

@@ -14,7 +14,7 @@ pub enum RedisError {
     Foreign(String, String),
     /// A bucket of another version of throttle: its place, its key, and the format there.
     #[error(
-        "the bucket {0} has format {2}, and this throttle knows format 12; use the throttle that made it, or begin anew: \
+        "the bucket {0} has format {2}, and this throttle knows format 13; use the throttle that made it, or begin anew: \
          redis-cli DEL '{1}'"
     )]
     Format(String, String, String),

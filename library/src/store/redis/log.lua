@@ -13,7 +13,7 @@
 --          client's own, or 0; a snapshot of all that the client has read, or nothing; for how many milliseconds the
 --          bucket is kept.
 
-local FORMAT, HEAD, HEAD_LENGTH, SECOND, key = '12', '>dddddc8', 48, 1000000, KEYS[1]
+local FORMAT, HEAD, HEAD_LENGTH, SECOND, key = '13', '>dddddc8', 48, 1000000, KEYS[1]
 local asked, known, seen, stamp, operation, make, expected, snapshot, lives = unpack(ARGV)
 local clock = redis.call('TIME')
 local server = clock[1] * SECOND + clock[2]

@@ -1,0 +1,178 @@
+//! Reads the state of a bucket's file, and finds out what of it is damaged.
+
+use super::error::{FileError, failed};
+use super::machine::Machine;
+use super::place::Place;
+use super::slots::{self, Kept, LOG, PREFIX, Prefix, RECORD};
+use crate::limits::{Ledger, Operation, Policy, Record};
+use crate::store::{MOST_LIMITS, random};
+use std::fmt;
+use std::fs::File;
+
+/// The newest complete snapshot with its log folded, the prefix in the other slot, and where the log ends.
+pub(super) struct Newest {
+    /// `None` if `kept` is not the state in the file.
+    pub(super) known: Option<Prefix>,
+    pub(super) other: Prefix,
+    pub(super) kept: Kept,
+    pub(super) end: u64,
+    pub(super) lost: Option<Lost>,
+}
+
+/// What of a file is damaged. What was granted then is not known, so that all that the limits allow counts as used.
+pub(super) enum Lost {
+    /// A record of the log after the newest snapshot, and this many behind it.
+    Records(usize),
+    /// The newest snapshot, and its log.
+    Newest,
+    /// Both snapshots.
+    Both,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lost::Records(behind) => {
+                let count = behind + 1;
+                write!(f, "{count} operations of its log are lost, and the newer of its snapshots is used")
+            }
+            Lost::Newest => write!(f, "the newer of its snapshots is lost, and the older one is used"),
+            Lost::Both => write!(f, "both its snapshots are lost, and only its limits are left"),
+        }?;
+        write!(f, "; all that its limits allow counts as used up, because it is unknown what was granted")
+    }
+}
+
+pub(super) fn newest(place: &Place, file: &File, machine: &Machine) -> Result<Newest, FileError> {
+    let both = [prefix(place, file, 0)?, prefix(place, file, 1)?];
+    let newer = usize::from(both[1].number > both[0].number);
+    for slot in [newer, 1 - newer] {
+        let (known, other) = (both[slot], both[1 - slot]);
+        let Some(mut kept) = read_snapshot(place, file, slot, known)? else { continue };
+        let mut end = slots::log_of(&known);
+        let mut lost = read_log(place, file, known, &mut end, &mut kept)?;
+        if other != Prefix::default() && other.number.wrapping_add(1) != known.number {
+            lost = Some(Lost::Newest);
+        }
+        if lost.is_none() {
+            return Ok(Newest { known: Some(known), other, kept, end, lost });
+        }
+        use_up(place, file, machine, &mut kept)?;
+        return Ok(Newest { known: None, other: known, kept, end, lost });
+    }
+    recover(place, file, machine)
+}
+
+/// What to go on with if neither slot is complete, as after a power cut in the middle of writing both: the policy as
+/// recorded, with everything used up that may have been used.
+fn recover(place: &Place, file: &File, machine: &Machine) -> Result<Newest, FileError> {
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
+    // In every complete file, at least the start of the second slot is written.
+    if length <= slots::place(1) {
+        return Err(FileError::Damaged(place.path.clone(), Some(length)));
+    }
+    let policy = recorded(place, file)?.ok_or_else(|| FileError::Damaged(place.path.clone(), None))?;
+    let mut kept = first(machine, &policy);
+    kept.ledger.use_up(kept.at, random());
+    Ok(Newest { known: None, other: Prefix::default(), kept, end: 0, lost: Some(Lost::Both) })
+}
+
+/// The first state of a bucket.
+pub(super) fn first(machine: &Machine, policy: &Policy) -> Kept {
+    let (now, wall) = (machine.clock.now(), machine.wall());
+    Kept { boot: machine.boot, ahead: 0, at: now, wall, ledger: Ledger::new(policy, now, random()) }
+}
+
+/// Goes on with everything used up that may have been used since `kept`, by now.
+pub(super) fn use_up(place: &Place, file: &File, machine: &Machine, kept: &mut Kept) -> Result<(), FileError> {
+    let policy = recorded(place, file)?.filter(|policy| policy != kept.ledger.policy());
+    if let Some(policy) = policy {
+        let fresh = vec![true; MOST_LIMITS];
+        fold(kept, Operation::Set { policy, fresh });
+    }
+    let is_same_boot = kept.boot == machine.boot;
+    let now = is_same_boot.then(|| machine.clock.now().saturating_add_signed(kept.ahead));
+    kept.ledger.use_up(now.unwrap_or(0).max(kept.at), random());
+    Ok(())
+}
+
+fn fold(kept: &mut Kept, operation: Operation) {
+    kept.ledger.apply(&Record { time: kept.at, owner: [0; 2], sequence: 0, operation });
+}
+
+fn recorded(place: &Place, file: &File) -> Result<Option<Policy>, FileError> {
+    let mut bytes = [0; slots::POLICY_SIZE];
+    let length = read(place, file, &mut bytes, slots::POLICY)?;
+    Ok(slots::decode_policy(&bytes[..length]))
+}
+
+/// The prefix of the state in a slot.
+pub(super) fn prefix(place: &Place, file: &File, slot: u64) -> Result<Prefix, FileError> {
+    let mut bytes = [0; PREFIX];
+    let length = read(place, file, &mut bytes, slots::place(slot))?;
+    Ok(Prefix::read(&bytes[..length]))
+}
+
+fn read_snapshot(place: &Place, file: &File, slot: usize, prefix: Prefix) -> Result<Option<Kept>, FileError> {
+    let is_here = slots::place(prefix.number) == slots::place(slot as u64);
+    let Some(length) = prefix.length().filter(|_| is_here) else { return Ok(None) };
+    let mut bytes = vec![0; PREFIX + length];
+    let length = read(place, file, &mut bytes, slots::place(prefix.number))?;
+    Ok(slots::decode(&bytes[..length]))
+}
+
+/// Folds the complete records from `end` on: mostly few, at most a whole log. If one is damaged: what is lost. Of the records
+/// behind it only pauses and limits count.
+pub(super) fn read_log(
+    place: &Place,
+    file: &File,
+    known: Prefix,
+    end: &mut u64,
+    kept: &mut Kept,
+) -> Result<Option<Lost>, FileError> {
+    let number = known.number;
+    for size in [1_000, slots::longest_log(known.length().unwrap_or(0)) + LOG + RECORD] {
+        let mut bytes = vec![0; size];
+        let length = read(place, file, &mut bytes, *end)?;
+        let mut rest = &bytes[..length];
+        while let Some((record, wall, length)) = slots::decode_record(number, *end, rest) {
+            kept.ledger.apply(&record);
+            (kept.at, kept.wall) = (record.time, wall);
+            *end += length as u64;
+            rest = &rest[length..];
+        }
+        let is_at_end = rest.len() >= RECORD && rest.starts_with(&slots::END);
+        if is_at_end {
+            return Ok(None);
+        }
+        if size > 1_000 || length < size {
+            return Ok(behind_damage(number, *end, rest, kept));
+        }
+    }
+    Ok(None)
+}
+
+/// What is lost if complete records follow `rest`, which begins with none. A process that was killed while it wrote a
+/// record leaves part of it, but nothing behind it.
+fn behind_damage(number: u64, end: u64, mut rest: &[u8], kept: &mut Kept) -> Option<Lost> {
+    use Operation::{Clear, Hold, Resume, Set};
+    let (mut count, mut place) = (0, end);
+    while let Some(after) = rest.get(1..) {
+        let found = slots::decode_record(number, place, rest);
+        let length = found.as_ref().map_or(1, |(_, _, length)| *length);
+        if let Some((record, wall, _)) = found {
+            count += 1;
+            (kept.at, kept.wall) = (record.time, wall);
+            if let Hold { .. } | Resume { .. } | Set { .. } | Clear { .. } = record.operation {
+                kept.ledger.apply(&record);
+            }
+        }
+        (rest, place) = (rest.get(length..).unwrap_or(after), place + length as u64);
+    }
+    (count > 0).then_some(Lost::Records(count))
+}
+
+/// Reads at an offset, as much as there is.
+pub(super) fn read(place: &Place, file: &File, into: &mut [u8], offset: u64) -> Result<usize, FileError> {
+    rustix::io::pread(file, into, offset).map_err(|error| failed("read the bucket", &place.path, error))
+}
