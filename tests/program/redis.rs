@@ -522,12 +522,31 @@ mod trouble {
         let bucket = redis.bucket("full");
         let () = redis.tell(&["CONFIG", "SET", "maxmemory", "1"]);
         let output = run(&bucket, &["-r", "5/s", "--once", "--on-store-error", "fail"]);
-        assert_fails(&output, 125, &["cannot reach the bucket", "OOM"]);
+        assert_fails(&output, 125, &["the server of the bucket ", " answers: OOM ", "raise its maxmemory"]);
         let () = redis.tell(&["CONFIG", "SET", "maxmemory", "0"]);
         runs(&bucket, &["-r", "9/h,window", "--once"]);
         let () = redis.tell(&["CONFIG", "SET", "maxmemory", "1"]);
-        assert_fails(&run(&bucket, &["--once", "--on-store-error", "fail"]), 125, &["cannot reach the bucket", "OOM"]);
+        assert_fails(&run(&bucket, &["--once", "--on-store-error", "fail"]), 125, &[" answers: OOM "]);
         assert_eq!(shown(&bucket)["available"], 8, "it may still be looked at");
+    }
+
+    /// It was said that the bucket could not be reached.
+    #[test]
+    fn a_server_that_answers_no_is_not_called_unreachable() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("b");
+        runs(&bucket, &["-r", "9/h,window", "--once"]);
+        let () = redis.tell(&["REPLICAOF", "127.0.0.1", "1"]);
+        let output = run(&bucket, &["--once", "--on-store-error", "fail"]);
+        assert_fails(
+            &output,
+            125,
+            &["the server of the bucket ", " answers: READONLY ", "; it is a replica: name the primary"],
+        );
+        let output = run(&bucket, &["--once", "--max-wait", "100ms"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(75), "it may become a primary: {said}");
+        assert!(said.contains(" answers: READONLY ") && !said.contains("cannot reach"), "{said}");
     }
 }
 

@@ -27,7 +27,10 @@ pub enum RedisError {
     /// The address asks for encryption.
     #[error("this throttle was built without TLS, so {0} cannot be reached; build it with --features tls")]
     NoTls(String),
-    /// The server of this bucket is away or not ready, for this reason; it may come back.
+    /// The server of this bucket answers this, and may serve it later; and what to do.
+    #[error("{} answers: {}; {}", server(.0), .1, .2)]
+    NotReady(String, String, &'static str),
+    /// The server of this bucket is away, for this reason; it may come back.
     #[error("cannot reach {}: {}", named(.0), .1)]
     Away(String, String),
     /// The server of this bucket refuses, for this reason.
@@ -47,7 +50,7 @@ impl RedisError {
     /// Whether trying again may help.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        matches!(self, RedisError::Away(..))
+        matches!(self, RedisError::Away(..) | RedisError::NotReady(..))
     }
 }
 

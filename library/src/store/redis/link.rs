@@ -290,7 +290,8 @@ impl Link {
             ErrorKind::AuthenticationFailed => {
                 refused("wrong user or password; if it has none, leave them out of the address")
             }
-            _ if passes => RedisError::Away(place, self.reason(error) + &self.address.parts()),
+            ErrorKind::Io if passes => RedisError::Away(place, self.reason(error) + &self.address.parts()),
+            _ if passes => RedisError::NotReady(place, self.reason(error), advice(error)),
             // A server that needs a password rejects a long request before it looks at it.
             _ if error.code() == Some("NOAUTH") || error.to_string().contains("unauthenticated") => refused(
                 "it needs a password; write ?password-file=PATH at the end, or redis://:PASSWORD@host/NAME in THROTTLE_BUCKET",
@@ -364,6 +365,20 @@ fn may_pass(error: &redis::RedisError) -> bool {
     match error.kind() {
         ErrorKind::Io => !error.to_string().contains("certificate"),
         _ => is_full || error.code().is_some_and(|code| PASSING.contains(&format!(" {code} "))),
+    }
+}
+
+/// What to do about an answer that may pass.
+fn advice(error: &redis::RedisError) -> &'static str {
+    match error.code().unwrap_or_default() {
+        "READONLY" => "it is a replica: name the primary server in the address",
+        "OOM" => "its memory is full: raise its maxmemory, or remove other data from it",
+        "MISCONF" => "it cannot save its data: see its log",
+        "NOREPLICAS" => "too few replicas are connected: connect them, or lower its min-replicas-to-write",
+        "BUSY" => "a script blocks it: to end that script, redis-cli SCRIPT KILL",
+        "LOADING" => "it is still starting: wait until it has loaded its data",
+        "ERR" => "raise its maxclients, or close other connections",
+        _ => "its cluster is changing: to see the state, redis-cli CLUSTER INFO",
     }
 }
 
