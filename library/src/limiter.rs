@@ -287,17 +287,17 @@ impl Limiter {
     }
 
     /// Whether these costs are available, and how many units are missing or left over, even if others wait. Of several
-    /// kinds: those of which most are missing. During a pause, or if a reservation is the next in the queue, nothing is
-    /// available.
+    /// kinds: those of which most are missing. Units that are owed, see [`reconcile`](Self::reconcile), are missing as well.
+    /// During a pause, or if a reservation is the next in the queue, nothing is available.
     ///
     /// # Errors
     /// [`UnitsError`] if an amount is not valid.
     pub fn capacity_info(&self, costs: impl IntoCosts) -> Result<CapacityInfo, UnitsError> {
         let cost = costs.into_costs().parts()?;
         let missing = |queue: &mut Queue, now, effects: &mut Effects| {
-            let missing =
-                (0..queue.kinds()).map(|kind| i128::from(cost.of(kind)) - i128::from(queue.level(now, kind, effects)));
-            missing.max().unwrap_or(0)
+            let kinds = 0..queue.kinds();
+            let missing = |kind| i128::from(cost.of(kind)).saturating_sub(queue.left(now, kind, effects));
+            kinds.map(missing).max().unwrap_or(0)
         };
         let missing = self.shared.with(missing);
         Ok(CapacityInfo { has_capacity: missing <= 0, needed: in_units(missing) })

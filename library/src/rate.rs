@@ -28,7 +28,7 @@ const SLOWEST: u128 = 100 * 365 * 86_400 * 1_000_000_000;
 ///
 /// As text it is `COUNT/TIME`, as in `5/s` or `3/15s`, or `COUNT` for a second. A count has up to 18 decimals, and may
 /// end with `k`, `M`, `G`, or with a unit of bytes, from `B` to `TB` and from `KiB` to `TiB`. A time is a whole number,
-/// or none for one, and `ms`, `s`, `min`, `h` or `d`. Text is accepted from one unit in 100 years; [`Rate::new`] has no
+/// or none for one, and `ns`, `us`, `ms`, `s`, `min`, `h` or `d`. Text is accepted from one unit in 100 years; [`Rate::new`] has no
 /// such bound.
 ///
 /// ```
@@ -70,7 +70,9 @@ struct Per {
 const SECOND: u64 = 1_000_000_000;
 
 /// Nanoseconds, and the names for that time.
-const TIME_UNITS: [(u64, &[&str]); 5] = [
+const TIME_UNITS: [(u64, &[&str]); 7] = [
+    (1, &["ns"]),
+    (SECOND / 1_000_000, &["us", "µs", "μs"]),
     (SECOND / 1_000, &["ms"]),
     (SECOND, &["s", "sec", "second", "seconds"]),
     (60 * SECOND, &["m", "min", "minute", "minutes"]),
@@ -301,10 +303,12 @@ pub enum Limit {
         /// What it holds at the start; full if not given.
         initial: Option<Amount>,
     },
-    /// Never more than the count in any period: `RATE,window[,slack=TIME]`.
+    /// Never more than the count in any period: `RATE,window[,initial=N][,slack=TIME]`.
     Window {
         /// Count and period, see [`Rate::window`].
         rate: Rate,
+        /// How much of the count is free at the start; all of it if not given. The rest counts as granted at the start.
+        initial: Option<Amount>,
         /// How much longer than the period a unit counts, if given; in text, at most the period.
         slack: Option<Duration>,
     },
@@ -328,7 +332,7 @@ impl Limit {
     pub fn window(count: u64, period: Duration) -> Result<Self, ParseError> {
         let written = || format!("{count} in {period:?}");
         match Rate::per(count, period) {
-            Some(rate) => Ok(Limit::Window { rate, slack: None }),
+            Some(rate) => Ok(Limit::Window { rate, initial: None, slack: None }),
             None if count == 0 => Err(ParseError::Zero(written())),
             None if period.is_zero() => Err(error::zero_period(&written(), "5000/h,window")),
             None => Err(ParseError::TooSlow(written())),
@@ -388,14 +392,15 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
         }
     }
     match (window, burst, initial) {
-        (true, None, None) => Ok(Limit::Window { rate, slack }),
-        (true, burst, initial) => {
-            let burst = burst.or(initial).map_or_else(|| "10".to_owned(), |burst| burst.to_string());
-            Err(ParseError::Key(format!(
-                "a window has no burst or initial: it lets its whole count through at once; \
-                 write {rate},window or {rate},burst={burst}"
-            )))
-        }
+        (true, Some(burst), _) => Err(ParseError::Key(format!(
+            "a window has no burst: it lets its whole count through at once; write {rate},window or {rate},burst={}",
+            if burst.value() == 0 { "1".to_owned() } else { burst.to_string() }
+        ))),
+        (true, None, Some(initial)) if initial.value() > rate.window().0.get() => Err(ParseError::Key(format!(
+            "initial={initial} is more than the count of the window; write at most initial={}",
+            rate.window().0
+        ))),
+        (true, None, initial) => Ok(Limit::Window { rate, initial, slack }),
         (false, ..) if slack.is_some() => Err(ParseError::Key(format!(
             "slack is for windows: it is how much longer than the period a unit counts; write {rate},window,slack=TIME"
         ))),
@@ -434,7 +439,7 @@ fn parse_size(key: &str, value: &str, rate: &Rate) -> Result<Amount, ParseError>
 fn parse_slack(value: &str, rate: &Rate) -> Result<Duration, ParseError> {
     let (times, name) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
     let unit = match (times, name) {
-        ("0", "") | (_, "ns") => Some(1),
+        ("0", "") => Some(1),
         _ => time_unit_named(name).map(|unit| unit.nanos),
     };
     let nanos = times.parse::<u64>().ok().zip(unit).and_then(|(times, unit)| times.checked_mul(unit));
@@ -465,9 +470,10 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Limit::Unlimited => write!(f, "unlimited"),
-            Limit::Window { rate, slack: None } => write!(f, "{rate},window"),
-            Limit::Window { rate, slack: Some(slack) } => {
-                write!(f, "{rate},window,slack={}", written_time(nanos(*slack)))
+            Limit::Window { rate, initial, slack } => {
+                write!(f, "{rate},window")?;
+                initial.map_or(Ok(()), |initial| write!(f, ",initial={initial}"))?;
+                slack.map_or(Ok(()), |slack| write!(f, ",slack={}", written_time(nanos(slack))))
             }
             Limit::Bucket { rate, burst, initial } => {
                 write!(f, "{rate}")?;

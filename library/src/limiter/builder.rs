@@ -10,7 +10,7 @@ use crate::clock::Nanos;
 use crate::limits::bucket::Bucket;
 use crate::limits::{Limits, Policy, PolicyError};
 use crate::rate::{Limit, ParseError, Rate};
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub struct Builder {
     limits: Vec<Limit>,
     unfair: bool,
     oversize: Oversize,
-    most_waiters: usize,
+    most_waiters: Option<NonZeroUsize>,
     on_full: OnFull,
     time: Option<Time>,
 }
@@ -186,9 +186,16 @@ impl Builder {
         self
     }
 
-    /// The most waiters (0: any number), and what happens to one more. By default any number may wait. Futures and
-    /// threads count, reservations do not, as in [`Limiter::waiters`].
-    pub fn max_waiters(mut self, most: usize, on_full: OnFull) -> Self {
+    /// The most waiters, and what happens to one more. With `None`, the default, any number may wait. Futures and threads
+    /// count, reservations do not, as in [`Limiter::waiters`].
+    ///
+    /// ```
+    /// use std::num::NonZeroUsize;
+    /// use throttle_limits::limiter::{Limiter, OnFull};
+    /// let limiter = Limiter::builder().max_waiters(NonZeroUsize::new(100), OnFull::Fail).build()?;
+    /// # Ok::<(), throttle_limits::limiter::BuildError>(())
+    /// ```
+    pub fn max_waiters(mut self, most: Option<NonZeroUsize>, on_full: OnFull) -> Self {
         (self.most_waiters, self.on_full) = (most, on_full);
         self
     }
@@ -247,8 +254,7 @@ impl Builder {
     }
 
     fn rules(&self) -> Rules {
-        let bounded = self.most_waiters > 0 && self.on_full == OnFull::Fail;
-        let most_waiters = bounded.then_some(self.most_waiters);
+        let most_waiters = self.most_waiters.filter(|_| self.on_full == OnFull::Fail).map(NonZeroUsize::get);
         Rules { unfair: self.unfair, oversize: self.oversize, refused: None, most_waiters, place: None }
     }
 
@@ -329,7 +335,7 @@ pub(crate) fn rate(units: Units, period: Duration) -> Result<Rate, BuildError> {
 
 fn as_window(limit: Limit) -> Limit {
     match limit {
-        Limit::Bucket { rate, burst: None, initial: None } => Limit::Window { rate, slack: None },
+        Limit::Bucket { rate, burst: None, initial: None } => Limit::Window { rate, initial: None, slack: None },
         limit => limit,
     }
 }

@@ -73,8 +73,10 @@ impl Resolved {
             (Resolved::Window { rate, .. }, Limit::Bucket { rate: said, burst: None, initial: None }) => {
                 rate.window() == said.window() && option.is_none()
             }
-            (Resolved::Window { rate, slack }, Limit::Window { rate: said, slack: named }) => {
-                rate.window() == said.window() && named.is_none_or(|named| nanos(named) == slack)
+            (Resolved::Window { rate, used, slack }, Limit::Window { rate: said, initial, slack: named }) => {
+                rate.window() == said.window()
+                    && initial.is_none_or(|initial| rate.window().0.get().checked_sub(initial.value()) == Some(used))
+                    && named.is_none_or(|named| nanos(named) == slack)
             }
             _ => false,
         }

@@ -108,6 +108,13 @@ pub enum PolicyError {
     BurstInBytes(String),
     /// A unit of a window would count for more than twice its period.
     SlackAbovePeriod(String),
+    /// More of a window would be free at the start than its count.
+    InitialAboveCount {
+        /// What should be free at the start.
+        initial: u64,
+        /// The count.
+        count: u64,
+    },
     /// The bucket would start with more than it can hold.
     InitialAboveBurst {
         /// What it should hold at the start.
@@ -133,6 +140,9 @@ messages! {
             "a burst of '{text}' is in bytes, but the limit counts units; write a number without a unit"
         ),
         PolicyError::SlackAbovePeriod(text) => ("the slack of '{text}' is more than its period; write a shorter one"),
+        PolicyError::InitialAboveCount { initial, count } => (
+            "initial={initial} is more than the window's count of {count}; write at most initial={count}"
+        ),
         PolicyError::InitialAboveBurst { initial, burst } => (
             "initial={initial} is more than the burst of {burst}, which is all the bucket holds; write burst={initial},initial={initial}"
         ),
@@ -369,7 +379,7 @@ impl Policy {
     /// `None` if some limit is a bucket, or there is none.
     pub(crate) fn only_windows(&self) -> Option<OnlyWindows> {
         let all = self.limits.iter().map(|limit| match *limit {
-            Resolved::Window { rate, slack } => Some((rate, rate.window().1.get().saturating_add(slack))),
+            Resolved::Window { rate, slack, .. } => Some((rate, rate.window().1.get().saturating_add(slack))),
             Resolved::Bucket { .. } => None,
         });
         let all: Vec<(Rate, Nanos)> = all.collect::<Option<_>>()?;
@@ -521,12 +531,17 @@ fn resolve(
         Limit::Window { rate, .. } if paces && option.is_some() => {
             return Err(PolicyError::BurstOnWindow(rate.to_string()));
         }
-        Limit::Window { rate, slack } => {
+        Limit::Window { rate, initial, slack } => {
             let slack = slack.map_or_else(|| default_slack(&rate), nanos);
             if slack > rate.window().1.get() {
                 return Err(PolicyError::SlackAbovePeriod(limit.to_string()));
             }
-            return Ok(Resolved::Window { rate, slack });
+            let count = rate.window().0.get();
+            let used = match initial.map_or(count, |initial| initial.value()) {
+                initial if initial > count => return Err(PolicyError::InitialAboveCount { initial, count }),
+                initial => count - initial,
+            };
+            return Ok(Resolved::Window { rate, used, slack });
         }
         Limit::Bucket { rate, burst, initial } => (rate, burst, initial),
     };
@@ -538,7 +553,7 @@ fn resolve(
         (None, Some(option)) if paces => NonZeroU64::new(option.value()).ok_or(PolicyError::ZeroBurst)?,
         (Some(burst), _) => NonZeroU64::new(burst.value()).ok_or(PolicyError::ZeroBurst)?,
         (None, _) if paces || initial.is_some() => rate.units_in(DEFAULT_BURST),
-        (None, _) => return Ok(Resolved::Window { rate, slack: default_slack(&rate) }),
+        (None, _) => return Ok(Resolved::Window { rate, used: 0, slack: default_slack(&rate) }),
     };
     match initial.map_or(burst.get(), |initial| initial.value()) {
         initial if initial > burst.get() => Err(PolicyError::InitialAboveBurst { initial, burst: burst.get() }),

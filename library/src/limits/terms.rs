@@ -22,7 +22,10 @@ impl Terms {
                 let terms = bucket::Terms::new(rate, burst);
                 (Bucket(terms), State::from(terms.start(initial, now)))
             }
-            Resolved::Window { rate, slack } => (Window(window::Terms::of(rate, slack)), State::new(0, now)),
+            Resolved::Window { rate, used, slack } => {
+                let terms = window::Terms::of(rate, slack);
+                (Window(terms), terms.start(used, now))
+            }
         }
     }
 

@@ -30,6 +30,29 @@ pub struct Limits {
     /// The least time from one grant to the next, whatever the limits allow, and when the next one may be.
     pub(super) every: Nanos,
     pub(super) next: Nanos,
+    /// The debts of buckets that a pause emptied, by place.
+    debts: Vec<Option<Debt>>,
+}
+
+/// The debt of a bucket that is emptied at the end of a pause. It is paid during the pause at the rate of that time, which may
+/// change meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Debt {
+    /// At most 0.
+    level: Level,
+    /// The level at the end of the pause. If the bucket has another one by now, the debt is not known any more.
+    emptied: Level,
+}
+
+impl Debt {
+    /// The same if the bucket `from` has become `to`.
+    fn at_rate(self, from: &bucket::Terms, to: &bucket::Terms) -> Self {
+        let (mut level, at) = (self.level, self.level.at);
+        from.change(&mut level, at, to);
+        let mut emptied = level;
+        to.empty(&mut emptied, self.emptied.at);
+        Debt { level, emptied }
+    }
 }
 
 impl Limits {
@@ -44,7 +67,18 @@ impl Limits {
     /// These limits in these states.
     pub(super) fn of(fixed: Fixed, states: Vec<State>, now: Nanos) -> Self {
         let settling = Settling::default();
-        Limits { fixed, states, settling, quantum: u64::MAX, asked: now, at: now, number: 0, every: 0, next: 0 }
+        Limits {
+            fixed,
+            states,
+            settling,
+            quantum: u64::MAX,
+            asked: now,
+            at: now,
+            number: 0,
+            every: 0,
+            next: 0,
+            debts: Vec::new(),
+        }
     }
 
     /// How many limits there are.
@@ -231,6 +265,42 @@ impl Limits {
         self.revise(|_, _, terms, state| terms.empty(state, time));
     }
 
+    /// Empties the buckets at `until`: nothing is granted between `now` and that time. Debts are paid meanwhile.
+    pub(crate) fn pause(&mut self, now: Nanos, until: Nanos) {
+        self.pay_debts(now);
+        let known: Vec<_> = (0..self.len()).map(|place| self.debt(place)).collect();
+        let before: Vec<_> = self.states.iter().map(|state| state.level).collect();
+        self.empty(until);
+        let debt = |place: usize, terms: &Terms| {
+            let (Terms::Bucket(bucket), emptied) = (terms, self.states[place].level) else { return None };
+            let mut level = known[place].map_or(before[place], |debt| debt.level);
+            bucket.settle(&mut level, now);
+            level.amount = level.amount.min(0);
+            // A bucket that was charged for a later time is not emptied.
+            (emptied.at == until).then_some(Debt { level, emptied })
+        };
+        self.debts = self.fixed.terms.iter().enumerate().map(|(place, terms)| debt(place, terms)).collect();
+    }
+
+    /// Debts are paid at the present rates until `now`, and are not known any more once the pause is over.
+    pub(crate) fn pay_debts(&mut self, now: Nanos) {
+        for (slot, terms) in self.debts.iter_mut().zip(&self.fixed.terms) {
+            match (slot.as_mut(), terms) {
+                (Some(debt), Terms::Bucket(bucket)) if now < debt.emptied.at => {
+                    bucket.settle(&mut debt.level, now);
+                    debt.level.amount = debt.level.amount.min(0);
+                }
+                _ => *slot = None,
+            }
+        }
+    }
+
+    /// What the bucket at `place` owes, if it is to be emptied and nothing else has changed it.
+    fn debt(&self, place: usize) -> Option<Debt> {
+        let level = self.states.get(place)?.level;
+        self.debts.get(place).copied().flatten().filter(|debt| debt.emptied == level)
+    }
+
     /// Changes the rate of the bucket at `place` from `now` on. Grants keep their times; saved credit is kept.
     ///
     /// Does nothing if there is no bucket at `place`.
@@ -260,11 +330,15 @@ impl Limits {
 
     /// Replaces the bucket at `place` by `to`.
     fn change(&mut self, place: usize, from: bucket::Terms, to: bucket::Terms) {
-        let asked = self.asked;
+        let (asked, debt) = (self.asked, self.debt(place));
         self.revise_bucket(place, |bucket, level| bucket.settle(level, asked));
         self.settling.rate_changed(place, &from, &to);
         from.change(&mut self.states[place].level, asked, &to);
         self.fixed.terms[place] = Terms::Bucket(to);
+        if let Some(debt) = debt {
+            let debt = debt.at_rate(&from, &to);
+            (self.debts[place], self.states[place].level) = (Some(debt), debt.emptied);
+        }
     }
 
     /// Replaces the limits by those of `policy` from `now` on. A limit at the same index and of the same kind keeps its
@@ -276,11 +350,16 @@ impl Limits {
     /// Like [`set`](Self::set), by limits that are as new, while a waiter of these costs waits: it keeps what it has gathered.
     pub(crate) fn replace(&mut self, now: Nanos, mut limits: Limits, fresh: &[bool], waiting: impl CostList) {
         let now = self.in_order(now);
+        let mut debts: Vec<_> = (0..self.len()).map(|place| self.debt(place)).collect();
         for (place, (from, old)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
             match (from, limits.fixed.terms.get(place)) {
                 _ if fresh.get(place) == Some(&true) => continue,
                 (Terms::Bucket(from), Some(Terms::Bucket(to))) => {
                     from.change(&mut old.level, now, to);
+                    if let Some(debt) = &mut debts[place] {
+                        *debt = debt.at_rate(from, to);
+                        old.level = debt.emptied;
+                    }
                     to.spill(&mut old.level, now, limits.fixed.cost(place, waiting));
                 }
                 (Terms::Window(_), Some(Terms::Window(_))) => {}
@@ -288,6 +367,7 @@ impl Limits {
             }
             limits.states[place] = old.clone();
         }
+        limits.debts = debts;
         *self = Limits { at: self.at, number: self.number, every: self.every, next: self.next, ..limits };
     }
 

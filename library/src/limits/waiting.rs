@@ -104,6 +104,13 @@ impl Limits {
         self.available_where(now, |place| self.fixed.kinds[place] == kind)
     }
 
+    /// Units of a kind that are owed at `now`, or after the latest grant if that is later.
+    pub(crate) fn owed_of(&self, now: Nanos, kind: usize) -> i128 {
+        let of_kind = self.fixed.each(&self.states).filter(|(place, ..)| self.fixed.kinds[*place] == kind);
+        let left = of_kind.map(|(_, terms, state)| terms.left(state, now.max(state.level.at)));
+        -left.min().unwrap_or(0).min(0)
+    }
+
     /// Time in which the fastest-filling bucket fills.
     pub(crate) fn fill_time(&self) -> Nanos {
         self.fixed.terms.iter().filter_map(Terms::fill_time).min().unwrap_or(0)

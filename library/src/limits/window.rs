@@ -37,6 +37,15 @@ impl Terms {
         Terms::new(rate.window().0, rate.window().1.saturating_add(slack))
     }
 
+    /// A window in which `used` units count as granted at `now`.
+    pub(crate) fn start(&self, used: u64, now: Nanos) -> State {
+        let mut state = State::new(0, now);
+        if used > 0 {
+            self.add(&mut state, now, used, u64::MAX);
+        }
+        state
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.count
     }

@@ -212,7 +212,6 @@ pub(super) fn unknown_time_unit(whole: &str, times: &str, name: &str) -> ParseEr
     }
     let small = name.to_lowercase();
     let why = match small.as_str() {
-        "us" | "µs" | "μs" | "usec" | "ns" => "the finest is ms; write ",
         _ if small.starts_with('w') => "a week is 7d: ",
         _ if small.starts_with("mo") => "months differ; 30 days are ",
         _ if small.starts_with('y') => "a year is 365d: ",

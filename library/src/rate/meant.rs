@@ -108,34 +108,32 @@ fn readings(letters: &str) -> Option<Vec<Unit>> {
     }
 }
 
-/// Other names of times: how many of our unit they are, and over how many parts.
-const OTHER_TIMES: [(&str, u64, u64, &str); 9] = [
-    ("milli millis msec msecs millisecond milliseconds", 1, 1, "ms"),
-    ("secs", 1, 1, "s"),
-    ("mins", 1, 1, "min"),
-    ("hrs", 1, 1, "h"),
-    ("w wk week weeks", 7, 1, "d"),
-    ("mo month months", 30, 1, "d"),
-    ("y yr year years", 365, 1, "d"),
-    ("us usec µs μs", 1, 1_000, "ms"),
-    ("ns", 1, 1_000_000, "ms"),
+/// Other names of times, and how many of our unit they are.
+const OTHER_TIMES: [(&str, u64, &str); 8] = [
+    ("milli millis msec msecs millisecond milliseconds", 1, "ms"),
+    ("secs", 1, "s"),
+    ("mins", 1, "min"),
+    ("hrs", 1, "h"),
+    ("w wk week weeks", 7, "d"),
+    ("mo month months", 30, "d"),
+    ("y yr year years", 365, "d"),
+    ("usec usecs microsecond microseconds", 1, "us"),
 ];
 
-/// A time in our units: `times` over `parts` of `name`.
+/// A time in our units: `times` of `name`.
 #[derive(Clone, Copy, Debug)]
 struct Time {
     name: &'static str,
     times: u64,
-    parts: u64,
 }
 
 fn time_named(text: &str) -> Option<Time> {
     let name = text.to_lowercase();
     if let Some(ours) = time_unit_named(&name) {
-        return Some(Time { name: ours.name, times: 1, parts: 1 });
+        return Some(Time { name: ours.name, times: 1 });
     }
-    let (_, times, parts, name) = OTHER_TIMES.into_iter().find(|(names, ..)| is_among(names, &name))?;
-    Some(Time { name, times, parts })
+    let (_, times, name) = OTHER_TIMES.into_iter().find(|(names, ..)| is_among(names, &name))?;
+    Some(Time { name, times })
 }
 
 /// A rate or size, parsed as leniently as possible.
@@ -184,7 +182,7 @@ impl Loose {
         }
         let every = parsed(one.over(self.number, time, ""))?;
         let every = format!("for one every {}{} write {every}", self.number, self.letters);
-        match each.filter(|_| time.name != "ms") {
+        match each.filter(|_| !["ms", "us", "ns"].contains(&time.name)) {
             Some(each) => Some(format!("for {} per {} write {each}; {every}", self.number, time.name)),
             None => Some(every),
         }
@@ -243,7 +241,7 @@ impl Decimal {
     /// As a rate: so many `suffix` in `times` of `time`, with a whole count.
     fn over(self, times: Decimal, time: Time, suffix: &str) -> Option<String> {
         let raised = self.times_ten_to(i32::try_from(times.places).ok()?)?;
-        let mut count = Decimal { digits: raised.digits.checked_mul(time.parts.into())?, ..raised };
+        let mut count = raised;
         let mut times = times.digits.checked_mul(time.times.into())?;
         if count.places == 0 && (count.digits != self.digits || self.places > 0) {
             let divisor = gcd(count.digits, times).max(1);

@@ -63,7 +63,7 @@ fn each_mistake_has_its_own_message() {
         ("5/fortnight", "'5/fortnight': no unit of time 'fortnight'; use ms, s, min, h or d, like 5/s or 3/15s"),
         ("5/w", "'5/w': no unit of time 'w'; a week is 7d: 5/7d"),
         ("5/S", "'5/S': no unit of time 'S'; write it small: 5/s"),
-        ("5/us", "'5/us': no unit of time 'us'; the finest is ms; write 5000/ms"),
+        ("5/usec", "'5/usec': no unit of time 'usec'; write 5/us"),
         ("1e3/s", "'1e3/s' has an exponent; write the number out or with k, M, G: 1000/s"),
         ("1e400/s", "'1e400/s' has an exponent; write the number out or with k, M, G: for example 1000/s or 1k/s"),
         ("5 / s", "'5 / s' has a space in it; write 5/s"),
@@ -81,8 +81,13 @@ fn each_mistake_has_its_own_message() {
         ),
         (
             "5/s,window,burst=3",
-            "a window has no burst or initial: it lets its whole count through at once; write 5/s,window or 5/s,burst=3",
+            "a window has no burst: it lets its whole count through at once; write 5/s,window or 5/s,burst=3",
         ),
+        (
+            "5/s,window,burst=0",
+            "a window has no burst: it lets its whole count through at once; write 5/s,window or 5/s,burst=1",
+        ),
+        ("0.5/s,window,initial=2", "initial=2 is more than the count of the window; write at most initial=1"),
         ("5/s,window=3", "no key 'window=3' in a limit; window has no value and stands once: 5000/h,window"),
         ("5/1.5s", "'5/1.5s' has a fraction in its period; write the same ratio in whole numbers: 10/3s"),
         ("1,000/s", "'1,000/s': no commas inside numbers; write 1000/s"),
@@ -197,8 +202,8 @@ fn mistyped_rates_get_the_likely_spelling() {
         ("5requests/Minute", &["5/minute"]),
         ("5e3/min", &["5000/min"]),
         ("1.5e-3/s", &["0.0015/s"]),
-        ("5k/us", &["5000k/ms"]),
-        ("2/500us", &["4/ms"]),
+        ("5k/usec", &["5k/us"]),
+        ("2/500usecs", &["2/500us"]),
         ("5/2w", &["5/14d"]),
         ("5k/1.5s", &["10k/3s"]),
         ("5min", &["5/min", "1/5min"]),
@@ -264,9 +269,20 @@ fn any_ratio_of_two_u64_prints_as_a_fraction_if_it_has_no_spelling() {
         assert_eq!(rate.to_string(), expected);
         assert_eq!(expected.parse(), Ok(rate));
     }
-    for text in ["+3/7ns", "3/+7ns", "0/7ns", "3/0ns", "3/ns", "3.5/7ns"] {
+    for text in ["+3/7ns", "3/+7ns", "0/7ns", "3/0ns", "3/nsec"] {
         assert!(text.parse::<Rate>().is_err(), "{text}");
     }
+}
+
+#[test]
+fn a_rate_may_be_in_nanoseconds_or_microseconds() {
+    for (text, units, period) in
+        [("1/ns", 1, 1), ("1/us", 1, 1_000), ("5/µs", 1, 200), ("2/500us", 1, 250_000), ("3.5/7ns", 1, 2)]
+    {
+        let rate: Rate = text.parse().unwrap();
+        assert_eq!((rate.units(), rate.period(), rate.to_string().as_str()), (units, period, text));
+    }
+    assert_eq!("5/s,window,slack=3us".parse::<Limit>().unwrap().to_string(), "5/s,window,slack=3000ns");
 }
 
 #[test]
@@ -354,7 +370,7 @@ fn near_misses() -> impl Strategy<Value = (String, BigRational)> {
         ("MBps", 1_000_000, 1),
         ("megabits", 1_000_000, 8),
     ];
-    let time: [(&str, u64); 18] = [
+    let time: [(&str, u64); 19] = [
         ("/s", SECOND),
         (" / s", SECOND),
         ("/S", SECOND),
@@ -371,6 +387,7 @@ fn near_misses() -> impl Strategy<Value = (String, BigRational)> {
         ("/2w", 14 * 86_400 * SECOND),
         ("/month", 30 * 86_400 * SECOND),
         ("/us", 1_000),
+        ("/usecs", 1_000),
         ("/500us", 500_000),
         ("/015s", 15 * SECOND),
     ];

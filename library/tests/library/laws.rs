@@ -99,9 +99,11 @@ pub(crate) fn written(limit: &Limit) -> throttle_limits::rate::Limit {
             burst: Some(Amount::plain(burst)),
             initial: Some(Amount::plain(initial)),
         },
-        Limit::Window { count, period, slack } => {
-            throttle_limits::rate::Limit::Window { rate: rate(count, period), slack: Some(Duration::from_nanos(slack)) }
-        }
+        Limit::Window { count, period, slack } => throttle_limits::rate::Limit::Window {
+            rate: rate(count, period),
+            initial: None,
+            slack: Some(Duration::from_nanos(slack)),
+        },
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::limiters::{FakeTimer, ms, poll_once};
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -45,7 +46,8 @@ fn burst_initial_and_refill_need_a_rate_beside_written_limits() {
 #[test]
 fn reservations_count_neither_as_waiters_nor_for_the_most_of_them() {
     let timer = Arc::new(FakeTimer::default());
-    let builder = Limiter::builder().rate(1, ms(1000)).max_waiters(2, OnFull::Fail).timer(timer.clone());
+    let builder =
+        Limiter::builder().rate(1, ms(1000)).max_waiters(NonZeroUsize::new(2), OnFull::Fail).timer(timer.clone());
     let limiter = builder.build().unwrap();
     limiter.try_acquire(1).unwrap();
     let mut first = Box::pin(limiter.acquire(1));

@@ -3,6 +3,7 @@
 use crate::limiters::{FakeTimer, ms, poll_once};
 use crate::rounds::rounds;
 use proptest::prelude::*;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::task::Poll;
 use throttle_limits::clock::{Clock, FakeClock, SECOND};
@@ -162,7 +163,8 @@ fn joint_refuses_an_unfair_or_badly_built_limiter() {
     assert_eq!(build(Limiter::builder().rate(0, ms(1))), Err(BuildError::ZeroRate));
     let limits_only = Limiter::builder().limit("5/s".parse().unwrap()).burst(2);
     assert_eq!(build(limits_only), Err(BuildError::WithoutRate("burst")));
-    let bounded = Limiter::builder().max_waiters(1, OnFull::Fail).timer(Arc::new(FakeClock::default()));
+    let bounded =
+        Limiter::builder().max_waiters(NonZeroUsize::new(1), OnFull::Fail).timer(Arc::new(FakeClock::default()));
     let model = Limiter::joint([Limiter::builder(), bounded]).unwrap();
     model.try_acquire([10, 10]).unwrap();
     let mut line = [1, 1].map(|cost| Box::pin(model.acquire([cost, 0])));

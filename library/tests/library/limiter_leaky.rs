@@ -1,6 +1,7 @@
 //! The limiter as a leaky bucket with a queue. Each test name begins with the requirement it checks (B1 … B11).
 
 use crate::limiters::{ms, poll_once};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 use throttle_limits::limiter::{AcquireError, BuildError, CapacityInfo, Limiter, OnFull, Units, UnitsError};
 use tokio::task::JoinSet;
@@ -49,6 +50,43 @@ async fn b2_capacity_info_says_how_much_is_missing_or_to_spare() {
     assert_eq!(info(&limiter, 1.0), (false, 1.0));
     tokio::time::advance(ms(250)).await;
     assert_eq!(info(&limiter, 1.0), (false, 0.5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn capacity_info_counts_debt_as_missing() {
+    let limiter = Limiter::new(1000, 1000).unwrap();
+    limiter.reconcile(3000, 0).unwrap();
+    assert_eq!(info(&limiter, 1.0), (false, 2001.0));
+    tokio::time::advance(ms(500)).await;
+    assert_eq!(info(&limiter, 1.0), (false, 1501.0));
+    limiter.pause_for(ms(1000));
+    assert_eq!(info(&limiter, 1.0), (false, 501.0), "what is owed after the pause");
+    tokio::time::advance(ms(2000)).await;
+    assert_eq!(info(&limiter, 1.0), (true, -499.0));
+}
+
+/// During the pause the bucket pays its debt at the rate of that time.
+#[tokio::test(start_paused = true)]
+async fn a_debt_is_paid_at_the_new_rate_during_a_pause() {
+    for (owed, changes, wait) in [
+        (1000, &[(0, 1)][..], 1000),
+        (500, &[(0, 1)], 500),
+        (500, &[(400, 1)], 101),
+        (500, &[(600, 1)], 1),
+        (500, &[(200, 100), (500, 1)], 271),
+    ] {
+        let limiter = Limiter::new(1000, 1).unwrap();
+        limiter.reconcile(owed + 1, 0).unwrap();
+        limiter.pause_for(ms(1000));
+        let start = Instant::now();
+        for (at, rate) in changes {
+            tokio::time::advance((start + ms(*at)).duration_since(Instant::now())).await;
+            limiter.set_rate(*rate, ms(1000)).unwrap();
+        }
+        tokio::time::advance((start + ms(1000)).duration_since(Instant::now())).await;
+        let left = limiter.time_until(1).unwrap();
+        assert_eq!(left.as_millis().div_ceil(1000), wait, "{owed} {changes:?}: {left:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +179,7 @@ async fn b5_a_large_request_holds_up_those_behind_it() {
 #[tokio::test(start_paused = true)]
 async fn b6_a_full_queue_refuses_or_lets_wait_as_chosen() {
     for (on_full, refused) in [(OnFull::Fail, 3), (OnFull::Wait, 0)] {
-        let limiter = Limiter::builder().rate(1, ms(1000)).max_waiters(2, on_full).build().unwrap();
+        let limiter = Limiter::builder().rate(1, ms(1000)).max_waiters(NonZeroUsize::new(2), on_full).build().unwrap();
         let start = Instant::now();
         let mut tasks = JoinSet::new();
         for number in 0..6 {
@@ -159,8 +197,8 @@ async fn b6_a_full_queue_refuses_or_lets_wait_as_chosen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b6_a_bound_of_0_means_no_bound() {
-    let limiter = Limiter::builder().rate(1, ms(1000)).max_waiters(0, OnFull::Fail).build().unwrap();
+async fn b6_without_a_bound_any_number_may_wait() {
+    let limiter = Limiter::builder().rate(1, ms(1000)).max_waiters(None, OnFull::Fail).build().unwrap();
     limiter.acquire(1).await.unwrap();
     let mut line: Vec<_> = (0..100).map(|_| Box::pin(limiter.acquire(1))).collect();
     assert!(line.iter_mut().all(|waiter| poll_once(waiter).is_pending()));

@@ -2,6 +2,7 @@
 
 use crate::limiters::{FakeTimer, Panicking, ms, poll_once};
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -275,7 +276,12 @@ fn a_request_that_leaves_while_it_waits_for_the_limits_of_all_gives_back_what_it
 #[test]
 fn threads_wait_for_a_key_and_the_limits_of_all_on_a_fake_clock() {
     let (clock, timer) = fake();
-    let all = Limiter::builder().rate(1, ms(2000)).timer(timer.clone()).max_waiters(1, OnFull::Fail).build().unwrap();
+    let all = Limiter::builder()
+        .rate(1, ms(2000))
+        .timer(timer.clone())
+        .max_waiters(NonZeroUsize::new(1), OnFull::Fail)
+        .build()
+        .unwrap();
     let keyed = within(&all, &timer);
     assert_eq!((0..4).try_for_each(|key| keyed.blocking_acquire(&(key % 2), 1)), Ok(()));
     assert_eq!(clock.advance(0), ());

@@ -55,6 +55,24 @@ fn late_timers_put_no_more_units_into_a_period() {
     assert!(timer.now() <= 31 * 102 * MS, "and it is late by no more than its timers: {}", timer.now());
 }
 
+/// The rest of its count is as if it had been granted at the start.
+#[test]
+fn a_window_may_start_with_a_part_of_its_count() {
+    for (limit, free) in [("5/s,window,initial=0", 0), ("5/s,window,initial=2", 2), ("5/s,window,initial=5", 5)] {
+        let (limiter, timer) = limiter(&[limit]);
+        assert_eq!(limiter.available(), free, "{limit}");
+        let mut line = line(&limiter, 12);
+        let mut handed = vec![0; usize::try_from(free).unwrap()];
+        while !line.is_empty() {
+            timer.to(timer.next().unwrap());
+            fetch(&mut line, &timer, &mut handed);
+        }
+        assert_eq!(handed.iter().filter(|at| **at == 0).count() as u64, free, "{limit}");
+        assert_eq!(handed.iter().filter(|at| **at == 1000 * MS).count(), 5, "{limit}");
+        assert_eq!(most_in(&handed, 1000 * MS), 5, "{limit}");
+    }
+}
+
 #[test]
 fn a_runtime_that_was_blocked_makes_no_window_overflow() {
     let (limiter, timer) = limiter(&["100/s,burst=1", "100/1s,window"]);

@@ -15,7 +15,7 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) fn new(count: NonZeroU64, period: NonZeroU64, now: Nanos) -> Self {
-        let limit = Limit::Window { rate: Rate::new(count, period), slack: Some(Duration::ZERO) };
+        let limit = Limit::Window { rate: Rate::new(count, period), initial: None, slack: Some(Duration::ZERO) };
         let limit = Each::new(&[(&Policy::new(&[limit], None).unwrap(), 0)], now);
         Window { state: limit.fresh(), limit }
     }

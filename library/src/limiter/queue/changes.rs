@@ -69,7 +69,7 @@ impl Queue {
             self.lag = 0;
             self.floor = self.floor.max(until);
             self.pause = self.pause.max(until);
-            self.limits.empty(until);
+            self.limits.pause(self.now, until);
             self.serve(effects);
         }
     }
@@ -87,6 +87,7 @@ impl Queue {
     /// `None` if no rate can be changed.
     pub(crate) fn set_rate(&mut self, now: Nanos, rate: Rate, effects: &mut Effects) -> Option<()> {
         let (place, at) = (self.rules.place?, self.settle(now, effects));
+        self.limits.pay_debts(self.now);
         self.limits.set_rate(at, place, rate);
         self.limits_changed(effects);
         Some(())
@@ -95,6 +96,7 @@ impl Queue {
     /// `None` if no burst can be changed.
     pub(crate) fn set_burst(&mut self, now: Nanos, burst: NonZeroU64, effects: &mut Effects) -> Option<()> {
         let (place, at) = (self.rules.place?, self.settle(now, effects));
+        self.limits.pay_debts(self.now);
         self.limits.set_burst_for(at, place, burst, &self.waiting());
         self.limits_changed(effects);
         Some(())
@@ -110,6 +112,7 @@ impl Queue {
         effects: &mut Effects,
     ) -> Result<(), E> {
         let at = self.settle(now, effects);
+        self.limits.pay_debts(self.now);
         self.limits.replace(at, make(at)?, &[], &self.waiting());
         self.rules.place = place;
         self.limits_changed(effects);

@@ -12,6 +12,11 @@ impl Queue {
         if self.is_paused() || is_promised { 0 } else { self.limits.available_of(self.now, kind) }
     }
 
+    /// The [level](Self::level); negative if units are owed.
+    pub(crate) fn left(&mut self, now: Nanos, kind: usize, effects: &mut Effects) -> i128 {
+        i128::from(self.level(now, kind, effects)) - self.limits.owed_of(self.now, kind)
+    }
+
     /// Units of a kind that a new request could take now; 0 while others wait.
     pub(crate) fn available(&mut self, now: Nanos, kind: usize, effects: &mut Effects) -> u64 {
         let level = self.level(now, kind, effects);

@@ -13,9 +13,10 @@ pub(crate) enum Resolved {
         burst: NonZeroU64,
         initial: u64,
     },
-    /// A unit counts for the period and `slack` nanoseconds.
+    /// A unit counts for the period and `slack` nanoseconds. At the start `used` of the count is not free.
     Window {
         rate: Rate,
+        used: u64,
         slack: Nanos,
     },
 }
@@ -34,7 +35,9 @@ impl Resolved {
             Resolved::Bucket { burst, initial, .. } => {
                 Resolved::Bucket { rate, burst: burst.checked_mul(parts)?, initial: initial.checked_mul(parts.get())? }
             }
-            Resolved::Window { slack, .. } => Resolved::Window { rate, slack },
+            Resolved::Window { used, slack, .. } => {
+                Resolved::Window { rate, used: used.checked_mul(parts.get())?, slack }
+            }
         })
     }
 
@@ -45,7 +48,9 @@ impl Resolved {
             (Resolved::Bucket { rate, burst, initial }, _) => {
                 rate >= other.rate() && burst.get() >= other.at_once() && initial >= other.at_once().min(burst.get())
             }
-            (Resolved::Window { rate, slack }, _) => {
+            // Nor does a window that is not empty at the start allow what another one does.
+            (Resolved::Window { used, .. }, _) if used > 0 => false,
+            (Resolved::Window { rate, slack, .. }, _) => {
                 let (count, period) = rate.window();
                 other.most_in(period.get().saturating_add(slack)) <= u128::from(count.get())
             }
@@ -79,7 +84,13 @@ impl Resolved {
 impl fmt::Display for Resolved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Resolved::Window { rate, slack } => write!(f, "{rate},window,slack={}", written_time(*slack)),
+            Resolved::Window { rate, used, slack } => {
+                write!(f, "{rate},window")?;
+                if *used > 0 {
+                    write!(f, ",initial={}", rate.window().0.get() - used)?;
+                }
+                write!(f, ",slack={}", written_time(*slack))
+            }
             Resolved::Bucket { rate, burst, initial } if *initial == burst.get() => write!(f, "{rate},burst={burst}"),
             Resolved::Bucket { rate, burst, initial } => write!(f, "{rate},burst={burst},initial={initial}"),
         }

@@ -19,6 +19,8 @@ fn defaults_are_filled_in() {
         (&["5/s", "300/min"], None, "5/s,burst=1 and 300/min,window,slack=0"),
         (&["300/min", "5/s"], None, "300/min,window,slack=0 and 5/s,burst=1"),
         (&["5000/h,window"], None, "5000/h,window,slack=0"),
+        (&["5000/h,window,initial=5000"], None, "5000/h,window,slack=0"),
+        (&["5000/h,window,initial=0"], None, "5000/h,window,initial=0,slack=0"),
         (&["5/s,burst=9,initial=0"], None, "5/s,burst=9,initial=0"),
         (&["unlimited"], None, "unlimited"),
     ] {
@@ -119,8 +121,12 @@ fn a_limit_that_can_never_bind_is_found() {
 #[test]
 fn a_slack_above_its_period_is_refused_however_it_is_given() {
     let rate = "5/s".parse().unwrap();
-    let of =
-        |seconds| Policy::new(&[Limit::Window { rate, slack: Some(std::time::Duration::from_secs(seconds)) }], None);
+    let of = |seconds| {
+        Policy::new(
+            &[Limit::Window { rate, initial: None, slack: Some(std::time::Duration::from_secs(seconds)) }],
+            None,
+        )
+    };
     assert_eq!(of(2).unwrap_err(), PolicyError::SlackAbovePeriod("5/s,window,slack=2s".to_owned()));
     let policy = of(1).unwrap();
     assert_eq!(Policy::from_lines(&policy.to_lines()).unwrap(), policy);
