@@ -67,7 +67,7 @@ fn each_key_has_its_own_limit_and_the_oldest_that_conforms_goes_first() {
     let each = policy(&["10/s"]);
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
     let mut order = order_of(&rules, "aaabbc");
-    assert_eq!(order.crowd(), Crowd { units: 6, keys: 3, most: b"a"[..].into() });
+    assert_eq!(order.crowd(), Crowd { units: 6, keys: 3, most: b"a"[..].into(), most_in_memory: None });
     assert_eq!(order.memory(), 6);
     assert_eq!(transcript(&mut order, None), "0a0 0b3 0c5 100a1 100b4 200a2");
     assert_eq!((order.len(), order.memory(), order.keys_waiting()), (0, 0, 0));

@@ -138,13 +138,38 @@ impl<K: Hash> Keys<K> {
         self.store(hash, Entry { key: Some(key.to_key()), state: each.fresh(), usage: Usage::Idle })
     }
 
+    /// Makes room for `more` keys beyond those stored, so that [`add`](Self::add) takes no memory for them but that of their
+    /// names. Afterwards `spare` bytes of memory must still be available. Returns whether there is so much memory; if not, the
+    /// table keeps the room that it had.
+    #[must_use]
+    pub fn try_reserve(&mut self, more: usize, spare: usize) -> bool {
+        let (hasher, chunks) = (self.hasher, &self.chunks);
+        let Some(wanted) = self.table.len().checked_add(more) else { return false };
+        if self.table.try_reserve(more, |id| hash_of(hasher, chunks, *id)).is_err() {
+            return false;
+        }
+        let mut new = Vec::new();
+        while (FIRST << (self.chunks.len() + new.len())) - FIRST < wanted {
+            let mut chunk = Vec::new();
+            if chunk.try_reserve_exact(FIRST << (self.chunks.len() + new.len())).is_err() {
+                return false;
+            }
+            new.push(chunk);
+        }
+        let has_spare = new.is_empty() || Vec::<u8>::new().try_reserve_exact(spare).is_ok();
+        if has_spare {
+            self.chunks.append(&mut new);
+        }
+        has_spare
+    }
+
     fn store(&mut self, hash: u64, entry: Entry<K>) -> KeyId {
         let mut id = self.first_free;
         if id == u32::MAX {
             id = self.end;
             self.end += 1;
-            let (chunk, place) = place(id);
-            if place == 0 {
+            let (chunk, _) = place(id);
+            if chunk == self.chunks.len() {
                 self.chunks.push(Vec::with_capacity(FIRST << chunk));
             }
             self.chunks[chunk].push(entry);
@@ -291,6 +316,24 @@ mod tests {
         let places: Vec<_> = (0..900).map(place).collect();
         let expected = (0..5).flat_map(|chunk| (0..FIRST << chunk).map(move |place| (chunk, place)));
         assert!(places.iter().copied().eq(expected.take(900)));
+    }
+
+    #[test]
+    fn keys_take_no_memory_that_was_reserved_before() {
+        let policy = super::super::policy::Policy::new(&["1/s".parse().unwrap()], None).unwrap();
+        let (each, mut keys) = (Each::new(&[(&policy, 0)], 0), Keys::new(1000));
+        for (more, chunks) in [(0, 0), (32, 1), (33, 2), (96, 2), (97, 3), (5, 3)] {
+            assert!(keys.try_reserve(more, 1000));
+            assert_eq!(keys.chunks.len(), chunks, "{more}");
+        }
+        assert!(keys.try_reserve(98, usize::MAX / 2), "nothing is reserved");
+        assert!(!keys.try_reserve(1000, usize::MAX / 2) && !keys.try_reserve(usize::MAX / 2, 0));
+        assert_eq!(keys.chunks.len(), 3);
+        for key in 0..300_u64 {
+            keys.add(keys.hash(&key), &key, &each, 0);
+        }
+        assert_eq!((keys.len(), keys.chunks.len()), (300, 4));
+        assert!((0..300_u64).all(|key| keys.find(keys.hash(&key), &key).is_some()));
     }
 
     #[test]

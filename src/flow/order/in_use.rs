@@ -189,7 +189,7 @@ impl<T> InUse<T> {
         let most = self.busy.iter().max_by_key(|(key, busy)| (busy.waiting(), **key));
         let most = most.map(|(key, _)| self.table.name(*key).into()).unwrap_or_default();
         let keys = self.busy.values().filter(|busy| busy.waiting() > 0).count();
-        Crowd { units: self.len, keys: keys as u64, most }
+        Crowd { units: self.len, keys: keys as u64, most, most_in_memory: self.table.most_in_memory() }
     }
 
     /// A key that is not stored yet is outside if there is no room for it.

@@ -9,6 +9,13 @@ use throttle_limits::limits::{AsKey, Each, Keys, Thin};
 /// Up to so many keys are kept without asking whether they can be forgotten.
 const FEW: usize = 1 << 12;
 
+/// Beyond [`FEW`] keys there is room for so many more before there are more: as many units may be read ahead by default,
+/// each with a key for which there is no room.
+const SPARE_KEYS: usize = 1 << 14;
+
+/// Memory for all else that must be left when the table of the keys has grown, in bytes.
+const SPARE_MEMORY: usize = 4 << 20;
+
 /// Two sweeps through all keys are at least so far apart.
 const BETWEEN_SWEEPS: Nanos = 100 * MILLISECOND;
 
@@ -21,8 +28,9 @@ pub(crate) struct Keyed {
     named: HashMap<Box<[u8]>, Each>,
     own: HashMap<KeyId, Each>,
     keys: Keys<Name>,
-    /// The most keys that are stored.
+    /// The most keys that are stored, and whether there is no memory for more.
     most: usize,
+    is_short: bool,
     swept: Nanos,
     /// A sweep before this time would forget nothing. 0 while there is room.
     fresh_from: Nanos,
@@ -38,7 +46,7 @@ enum Name {
 impl Keyed {
     /// Each key has the limits `each`, but those that are `named` have others.
     pub(crate) fn new(each: Each, named: HashMap<Box<[u8]>, Each>, most: usize) -> Self {
-        Keyed { each, named, own: HashMap::new(), keys: Keys::new(FEW), most, swept: 0, fresh_from: 0 }
+        Keyed { each, named, own: HashMap::new(), keys: Keys::new(FEW), most, is_short: false, swept: 0, fresh_from: 0 }
     }
 
     /// All limits of keys.
@@ -115,8 +123,11 @@ impl Keyed {
     /// keys that are fresh again are forgotten, but not more often than every 100 ms.
     pub(crate) fn has_room(&mut self, outside: usize, now: Nanos) -> bool {
         if self.len() - outside < self.most {
-            self.fresh_from = 0;
-            return true;
+            if self.is_short || self.has_memory() {
+                self.fresh_from = 0;
+                return true;
+            }
+            (self.most, self.is_short) = (self.len() - outside, true);
         }
         if now >= self.room_at() {
             self.keys.forget_fresh(&self.each, now);
@@ -124,6 +135,16 @@ impl Keyed {
             self.fresh_from = self.keys.fresh_at(&self.each).unwrap_or(Nanos::MAX);
         }
         self.len() - outside < self.most
+    }
+
+    /// Whether there is memory for more keys. If not, the keys are as many as they can be.
+    fn has_memory(&mut self) -> bool {
+        self.len() < FEW || self.keys.try_reserve(SPARE_KEYS, SPARE_MEMORY)
+    }
+
+    /// The most keys that there is memory for, if there is too little.
+    pub(crate) fn most_in_memory(&self) -> Option<u64> {
+        self.is_short.then_some(self.most as u64)
     }
 
     /// No key is forgotten before this time, while there is no room and nothing else happens.

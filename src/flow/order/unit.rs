@@ -66,6 +66,8 @@ pub struct Crowd {
     pub keys: u64,
     /// The key of most of them.
     pub most: Box<[u8]>,
+    /// The most keys that are stored, if there is no memory for more.
+    pub most_in_memory: Option<u64>,
 }
 
 /// What happens next.
