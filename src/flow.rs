@@ -20,6 +20,7 @@ mod sorted;
 mod splice;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod tee;
+mod threads;
 
 pub use contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Told, Turn, Unpaid};
 pub(crate) use copy::read_into;
@@ -36,3 +37,4 @@ pub use splice::Splice;
 pub use splice::enlarge;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use tee::{TeeSink, TeeSource, tee};
+pub use threads::{STACK, named_thread};

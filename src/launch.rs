@@ -29,7 +29,7 @@ mod temporary;
 mod units;
 mod wakes;
 
-pub use attempt::{Ended, Ledger};
+pub use attempt::{Ended, Ledger, Paused};
 pub use commands::{Launcher, Waiting, command};
 pub use event::{Event, Events, Sent, Success, Told};
 pub use identity::Identity;

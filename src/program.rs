@@ -109,12 +109,19 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
     if writes {
         expect_standard_output()?;
     }
-    match task {
+    let exit = match task {
         Task::Pipe(pipe) if pipe.dry_run => dry_run::of_units(pipe),
         Task::Pipe(pipe) => pipe::run(pipe),
         Task::Launch(launch) if launch.flags.dry_run => dry_run::of_commands(launch),
         Task::Launch(launch) => launch::run(launch),
         Task::Once(once) => once::run(once, |error| buckets::explain(task, error, error)),
         Task::Bucket(bucket, verb) => buckets::run(bucket, verb),
+    };
+    // What writes to standard input may have begun late.
+    match task {
+        Task::Pipe(pipe) if exit.is_ok() => input::tell_of_unread(&pipe.input, &pipe.reporting),
+        Task::Launch(launch) if exit.is_ok() => input::tell_of_unread(&launch.commands.input, &launch.reporting),
+        _ => {}
     }
+    exit
 }

@@ -93,6 +93,16 @@ impl Running {
     }
 }
 
+/// A pause of all commands, or of those of one key, that a server asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paused {
+    /// How long nothing starts from now on.
+    pub left: Duration,
+    /// Whether the pause is longer than allowed. Then [`SentAway`](super::Event::SentAway) or
+    /// [`KeySentAway`](super::Event::KeySentAway) reports it.
+    pub is_overlong: bool,
+}
+
 /// An attempt that has ended, or could not start.
 #[derive(Debug)]
 pub struct Ended {
@@ -106,8 +116,8 @@ pub struct Ended {
     pub verdict: Verdict,
     /// If it is to be tried again: how long until then.
     pub due_in: Option<Duration>,
-    /// How long nothing starts, or nothing of its key, since a server asked for that.
-    pub paused: Duration,
+    /// The pause that a server asked for.
+    pub pause: Paused,
     /// The time from one command of its key to the next, or of all if there are no keys, if the server allows less than the
     /// limits.
     pub pace: Option<Duration>,

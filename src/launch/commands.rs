@@ -12,9 +12,9 @@ use super::shared::{Screen, Shared};
 use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
-use super::temporary::is_shortage;
+use super::temporary::{is_shortage, of_the_system};
 use super::units::Units;
-use crate::flow::unpoisoned;
+use crate::flow::{STACK, unpoisoned};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -73,7 +73,7 @@ impl Launcher {
     ) -> io::Result<Self> {
         expect_replies();
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
+        runtime.worker_threads(slots::STARTERS).thread_name("children").thread_stack_size(STACK).enable_all();
         // A thread that has ended might not be replaced: the system may have no room for a new one.
         runtime.max_blocking_threads(BLOCKED).thread_keep_alive(NEVER);
         expect_room_for_a_runtime()?;
@@ -239,8 +239,9 @@ impl Launcher {
         mut command: Command,
         mut input: Option<Spool>,
     ) -> Result<(Child, Target), Outcome> {
-        let Shared { slots, options, .. } = &*self.shared;
+        let Shared { slots, options, events, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
+        let wait = |error: &io::Error| events.send_once(Event::Shortage(of_the_system(error)));
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
         command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));
@@ -254,7 +255,7 @@ impl Launcher {
             (None, Some(units)) => as_input(&mut units.duplicate()?).map(Some),
             (None, None) => Ok(None),
         };
-        if let Some(input) = slots.once_there_is_room(units).await.map_err(Outcome::InputLost)? {
+        if let Some(input) = slots.once_there_is_room(units, wait).await.map_err(Outcome::InputLost)? {
             command.stdin(input);
         }
         // All that it needs at once: two that start must not each hold what the other one needs.
@@ -270,7 +271,7 @@ impl Launcher {
             slots.started(seq, target);
             Ok((child, target))
         };
-        slots.once_there_is_room(spawn).await.map_err(|error| match error.kind() {
+        slots.once_there_is_room(spawn, wait).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => Outcome::NotFound(error),
             ErrorKind::ArgumentListTooLong => Outcome::TooLong,
             _ => Outcome::CannotRun(error),
@@ -330,7 +331,7 @@ fn expect_room_for_a_runtime() -> io::Result<()> {
     thread::scope(|scope| {
         let _until_all_are_there = all_at_once.write();
         let wait = || drop(all_at_once.read());
-        let started = |_| thread::Builder::new().spawn_scoped(scope, wait).map(drop);
+        let started = |_| thread::Builder::new().stack_size(STACK).spawn_scoped(scope, wait).map(drop);
         (0..threads + one_to_print + of_the_caller + a_command).try_for_each(started)
     })?;
     // The system still counts a thread for a moment after its end.

@@ -8,6 +8,7 @@ use super::attempt::Ended;
 use super::job::{Job, Outcome};
 use crate::flow::{News, unpoisoned};
 use std::collections::HashSet;
+use std::io;
 use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -65,6 +66,8 @@ pub enum Event {
     CannotHold(String),
     /// So much output waits for its turn that launching waits. Sent once.
     HeldUp,
+    /// Commands wait for others to end, since the system has no more files or processes: its error. Sent once.
+    Shortage(io::Error),
     /// So many units wait for another attempt that nothing new starts. Sent once.
     QueueFull,
     /// What a pipe with keys tells, too. Each kind is sent once.

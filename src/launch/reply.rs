@@ -143,9 +143,15 @@ fn add_policies<'a>(fields: &mut Fields<'a>, value: &'a str) {
 }
 
 /// Whether it is a reset, and the field that belongs to it says that nothing remains: `x-ratelimit-reset-tokens` belongs
-/// to `x-ratelimit-remaining-tokens`.
+/// to `x-ratelimit-remaining-tokens`, and Discord's `x-ratelimit-reset-after` to `x-ratelimit-remaining`.
 fn is_reset_of_nothing(name: &str, fields: &Fields<'_>) -> bool {
-    let remaining = name.contains("reset").then(|| fields.get(&name.replacen("reset", "remaining", 1))).flatten();
+    let beside = |reset: &str, other: &str| fields.get(&name.replacen(reset, other, 1));
+    let remaining = match () {
+        () if name.contains("reset-after") => beside("reset-after", "remaining"),
+        // The time from now on does not depend on a clock.
+        () if !name.contains("reset") || beside("reset", "reset-after").is_some() => None,
+        () => beside("reset", "remaining"),
+    };
     remaining.and_then(|count| number(count)) == Some(Duration::ZERO)
 }
 
@@ -328,6 +334,10 @@ mod tests {
                 Some(seconds(1)),
             ),
             ("a-ratelimit-requests-remaining: 0\na-ratelimit-requests-reset: 2023-11-14T22:14:20Z", Some(seconds(60))),
+            ("x-ratelimit-remaining: 0\nx-ratelimit-reset-after: 2.0", Some(seconds(2))),
+            ("x-ratelimit-remaining: 1\nx-ratelimit-reset-after: 2.0", None),
+            // Our clock may be wrong, and a time from now on does not depend on it.
+            ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 1700003600\nx-ratelimit-reset-after: 2", Some(seconds(2))),
             ("ratelimit: limit=100, remaining=0, reset=30", Some(seconds(30))),
             ("ratelimit: limit=100, remaining=1, reset=30", None),
             ("RateLimit: \"default\";r=0;t=30", Some(seconds(30))),

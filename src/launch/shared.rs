@@ -1,6 +1,6 @@
 //! What the pump's thread and the commands' tasks share, and what they do when an attempt has ended.
 
-use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running};
+use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Paused, Running};
 use super::event::{Event, Events, Success};
 use super::job::Outcome;
 use super::options::{Options, Output};
@@ -168,8 +168,10 @@ impl Shared {
             self.events.send(Event::ReaderGone);
         }
         let ((pace, paused), cost) = (self.queue.told(&job.key, at), real.told);
+        let is_overlong = due_in.is_some() && self.queue.overlong_pause(&job.key).is_some();
+        let pause = Paused { left: paused, is_overlong };
         let ended =
-            Ended { job, number, outcome, verdict, due_in, paused, pace, reply, cost, waited, started, at, slot };
+            Ended { job, number, outcome, verdict, due_in, pause, pace, reply, cost, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
         let is_sent_away = due_in.is_some() && self.is_sent_away(&attempt, granted.as_ref()).await;

@@ -170,13 +170,18 @@ impl Slots {
         self.changed.notify_all();
     }
 
-    /// Runs `act`, which takes files or processes. If the system has no more of them, tries again: as long as a command runs,
-    /// which may free some, and a few times more, since two starts may take them from each other.
-    pub(super) async fn once_there_is_room<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    /// Runs `act`, which takes files or processes. If the system has no more of them, calls `wait` with the error and tries
+    /// again: as long as a command runs, which may free some, and a few times more, since two starts may take them from each
+    /// other.
+    pub(super) async fn once_there_is_room<T>(
+        &self,
+        mut act: impl FnMut() -> io::Result<T>,
+        wait: impl Fn(&io::Error),
+    ) -> io::Result<T> {
         let mut tries = 0;
         loop {
             match act() {
-                Err(error) if is_shortage(&error) && tries < TRIES => {}
+                Err(error) if is_shortage(&error) && tries < TRIES => wait(&error),
                 done => return done,
             }
             sleep(Duration::from_millis(fastrand::u64(1..20))).await;

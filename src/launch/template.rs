@@ -3,6 +3,7 @@
 use super::units::{LONGEST_UNIT, Units, room_for_units, size_of_word};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroU32;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 mod shells;
@@ -60,8 +61,7 @@ pub struct Reading {
 }
 
 /// GNU parallel's forms, and how a shell says the same of `"$1"`.
-const PARALLEL_FORMS: [(&str, &str); 6] = [
-    ("{1}", "… \"$1\""),
+const PARALLEL_FORMS: [(&str, &str); 5] = [
     ("{.}", "… \"${1%.*}\""),
     ("{/}", "… \"${1##*/}\""),
     ("{//}", "… \"$(dirname \"$1\")\""),
@@ -223,16 +223,24 @@ fn split(text: &[u8], marker: &[u8]) -> Vec<OsString> {
 
 fn refuse_parallel_forms(words: &[OsString]) -> Result<(), String> {
     // In a longer word {1} may be part of a regular expression.
-    let is_in_a_word = |form: &str| {
-        words.iter().any(|word| match form {
-            "{1}" => word == form,
-            _ => memchr::memmem::find(word.as_bytes(), form.as_bytes()).is_some(),
-        })
-    };
+    if let Some(column) = words.iter().filter_map(|word| word.to_str()).find(|word| is_column(word)) {
+        return Err(format!(
+            "{column} is GNU parallel's, and a unit has no columns here; a script can split it at blanks: \
+             -c 'set -- $1; COMMAND \"$1\" \"$2\"'"
+        ));
+    }
+    let is_in_a_word =
+        |form: &str| words.iter().any(|word| memchr::memmem::find(word.as_bytes(), form.as_bytes()).is_some());
     match PARALLEL_FORMS.into_iter().find(|(form, _)| is_in_a_word(form)) {
         Some((form, spelling)) => Err(format!("{form} is GNU parallel's; here the shell says it: -c '{spelling}'")),
         None => Ok(()),
     }
+}
+
+/// `{1}`
+fn is_column(word: &str) -> bool {
+    let number = word.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    number.is_some_and(|number| number.parse::<NonZeroU32>().is_ok())
 }
 
 /// `sh -c 'rm {}'` with a unit of `; rm -r /` is the classic accident.

@@ -36,6 +36,12 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
     shortages.into_iter().any(|shortage| error.raw_os_error() == Some(shortage.raw_os_error()))
 }
 
+/// The error of the system that is the cause of this one.
+pub(super) fn of_the_system(error: &io::Error) -> io::Error {
+    let cause = TemporaryError::within(error).unwrap_or(error);
+    cause.raw_os_error().map_or_else(|| cause.kind().into(), io::Error::from_raw_os_error)
+}
+
 pub(super) fn explained(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), TemporaryError { folder: std::env::temp_dir(), error })
 }

@@ -57,6 +57,19 @@ pub(crate) fn is_command_line(word: &OsStr) -> bool {
     first.is_some_and(|first| find(OsStr::from_bytes(first)).is_ok())
 }
 
+/// Shells that know what bash knows.
+const LIKE_BASH: [&str; 6] = ["bash", "busybox", "ksh", "ksh93", "mksh", "zsh"];
+
+/// A word of a script that only bash knows, if the sh of this system is another shell.
+pub(super) fn word_of_bash(script: &OsStr) -> Option<String> {
+    let script = script.to_str()?;
+    let mut words = script.split(|c: char| c.is_whitespace() || ";&|()".contains(c)).filter(|word| !word.is_empty());
+    let word = words.find(|word| *word == "[[" || is_exported_function(word))?;
+    let sh = find(OsStr::new("sh")).ok().and_then(|path| std::fs::canonicalize(path).ok())?;
+    let is_like_bash = LIKE_BASH.iter().any(|name| sh.file_name() == Some(OsStr::new(name)));
+    (!is_like_bash).then(|| word.to_owned())
+}
+
 /// See bash(1), export -f.
 fn is_exported_function(name: &str) -> bool {
     !name.contains(['=', '\0']) && std::env::var_os(format!("BASH_FUNC_{name}%%")).is_some()

@@ -92,7 +92,7 @@ fn refuse_as_command(args: &Args, words: &[OsString]) -> Option<String> {
         Some(Summary { format: Format::Text, file: None }) if first == "json" || first == "text" => {
             Some(format!("--summary takes its format after an equals sign; write --summary={}", first.display()))
         }
-        _ => mistakes::typographic_dash(first).or_else(|| foreign_flags::limit_as_command(&args.limit.rate, first)),
+        _ => mistakes::typographic_dash(first).or_else(|| mistakes::no_command(args, first)),
     }
 }
 

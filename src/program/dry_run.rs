@@ -31,9 +31,9 @@ use throttle_limits::store::{Memory, Store, StoreError, Supply, View};
 pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
     let Launch { limits, commands, flags, reporting } = launch;
     if !reporting.quiet {
-        launch::hint_at_words(commands, false);
+        launch::hint_at_words(commands, flags);
     }
-    let opened = launch::source(commands, !reporting.quiet)?;
+    let opened = launch::source(commands, reporting)?;
     let known = flags.again.done.as_ref().map(|path| {
         records::ensure_is_no_input(path, opened.source.fd())?;
         Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(reporting.quiet))
@@ -54,7 +54,7 @@ pub(super) fn of_units(pipe: &Pipe) -> Result<Exit> {
     let input = input::open(flags.file())?;
     let policy = buckets::policy(limits, |policy| pipe.framing(policy).map(drop))?;
     let framing = flags.framing(&policy).map_err(|error| anyhow!(error))?;
-    input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !reporting.quiet).for_each(say);
+    input.remark(UnitName::of(framing).plural(), reporting).into_iter().for_each(say);
     let sorting = sorted(limits, &policy, pipe.stream())?;
     ended(Plan::new(limits, policy, sorting).units(framing, Descriptor(input.fd)), &input.name)
 }

@@ -17,7 +17,10 @@ pub(super) fn failure(
 ) -> (String, Exit) {
     let words = match outcome {
         Outcome::Exited(255) if !goes_on => {
-            format!("{} exited 255, which means stop; to go on: -c '… || exit 1'", command())
+            format!(
+                "{} exited 255, which means stop; to go on: --attempts 2 --retry-on 255, or -c '… || exit 1'",
+                command()
+            )
         }
         Outcome::Exited(code) => format!("{} exited {code}", command()),
         Outcome::WantedTerminal => format!("{}; {terminal}", ending(outcome)),

@@ -1,19 +1,26 @@
 //! The input, and a hint if it is unlikely to be what was meant.
 
+use super::args::{InputFlags, ReportFlags};
+use super::say::say;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fd::AsFd;
 use rustix::fs::{FileType, OFlags, Stat};
 use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use throttle::flow::framing::trimmed;
 
 /// An open input and what it is called in messages.
 #[derive(Debug)]
 pub(crate) struct Input {
     pub(crate) fd: OwnedFd,
     pub(crate) name: String,
-    /// What is left of a regular file, in bytes.
+    /// What is left of a regular file, in bytes, and where that begins.
     pub(crate) size: Option<u64>,
+    start: u64,
     is_stdin: bool,
 }
 
@@ -38,7 +45,8 @@ pub(crate) fn open(file: Option<&Path>) -> Result<Input> {
         FileType::RegularFile => u64::try_from(stat.st_size).ok().zip(rustix::fs::tell(&fd).ok()),
         _ => None,
     };
-    Ok(Input { fd, name, is_stdin: file.is_none(), size: size.map(|(size, offset)| size.saturating_sub(offset)) })
+    let start = size.map_or(0, |(_, start)| start);
+    Ok(Input { fd, name, is_stdin: file.is_none(), size: size.map(|(size, start)| size.saturating_sub(start)), start })
 }
 
 fn file_position(fd: impl AsFd) -> Option<u64> {
@@ -72,18 +80,85 @@ pub(crate) fn ensure_open_for(what: &str, opposite: OFlags, fd: impl AsFd, name:
     Ok(())
 }
 
+/// A regular file of units, to count those that were not read.
+pub(crate) struct Rest {
+    file: File,
+    size: u64,
+    start: u64,
+}
+
+/// More bytes are not read to count the units in them.
+const MOST_COUNTED: u64 = 64 << 20;
+
+impl Rest {
+    /// How many units begin after the first `read` bytes, of those that `counts` is true for. `None`: it is not known.
+    pub(crate) fn units(&self, read: u64, delimiter: u8, counts: impl Fn(&[u8]) -> bool) -> Option<u64> {
+        let left = self.size.checked_sub(read).filter(|left| *left <= MOST_COUNTED)?;
+        let mut rest = BufReader::new(At { file: &self.file, place: self.start + read }).take(left);
+        let (mut units, mut unit) = (0, Vec::new());
+        while rest.read_until(delimiter, &mut unit).ok()? > 0 {
+            units += u64::from(counts(trimmed(&unit, Some(delimiter))));
+            unit.clear();
+        }
+        Some(units)
+    }
+}
+
+/// Reads a file from a place on, without moving the offset that others share.
+struct At<'a> {
+    file: &'a File,
+    place: u64,
+}
+
+impl Read for At<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.file.read_at(buffer, self.place)?;
+        self.place += length as u64;
+        Ok(length)
+    }
+}
+
 impl Input {
-    /// A hint if standard input is a terminal or /dev/null.
-    pub(crate) fn remark(&self, unit: &str, act: &str) -> Option<String> {
+    /// The same file once more, if it is a regular one.
+    pub(crate) fn rest(&self) -> Option<Rest> {
+        let (size, start) = (self.size?, self.start);
+        Some(Rest { file: self.fd.try_clone().ok()?.into(), size, start })
+    }
+
+    /// A hint if standard input is a terminal or /dev/null, as in a loop over single commands or under cron.
+    pub(crate) fn remark(&self, unit: &str, reporting: &ReportFlags) -> Option<String> {
         if !self.is_stdin {
             return None;
         }
         if rustix::termios::isatty(&self.fd) {
-            return Some(format!("reading {unit} from the terminal; Ctrl-D ends"));
+            let is_shown = reporting.sums_up(std::io::stderr().is_terminal());
+            return is_shown.then(|| format!("reading {unit} from the terminal; Ctrl-D ends"));
         }
         let ours = rustix::fs::fstat(&self.fd).ok()?;
         let null = rustix::fs::stat("/dev/null").ok()?;
         let is_device = FileType::from_raw_mode(ours.st_mode) == FileType::CharacterDevice;
-        (is_device && ours.st_rdev == null.st_rdev).then(|| format!("stdin is /dev/null: nothing to {act}"))
+        (is_device && ours.st_rdev == null.st_rdev && !reporting.quiet).then(|| NOTHING.to_owned())
     }
+}
+
+const NOTHING: &str = "standard input is /dev/null, so no unit was read; to pace single commands: --bucket NAME --once";
+
+/// Hints once at a standard input that is not used.
+pub(crate) fn tell_of_unread(input: &InputFlags, reporting: &ReportFlags) {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    if !reporting.quiet && is_left_unread(input) && !IS_TOLD.swap(true, Ordering::Relaxed) {
+        let flag = if input.repeat.is_some() { "--repeat" } else { "-a" };
+        say(format_args!(
+            "standard input is not used, as {flag} is given; a command gets it from a file: -c 'COMMAND \"$1\" < FILE'"
+        ));
+    }
+}
+
+/// Whether units are not read from standard input, and that is a file or a pipe with data in it, which the user may mean for
+/// the commands.
+fn is_left_unread(input: &InputFlags) -> bool {
+    let stdin = std::io::stdin();
+    let kind = rustix::fs::fstat(&stdin).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    let may_be_meant = kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::Fifo));
+    !input.is_stdin() && may_be_meant && rustix::io::ioctl_fionread(&stdin).is_ok_and(|bytes| bytes > 0)
 }

@@ -1,15 +1,15 @@
 //! Launch mode: a command for each unit.
 
-use super::args::{self, Repeat};
+use super::args::{self, LaunchFlags, Repeat, ReportFlags};
 use super::buckets::{self, Opened};
 use super::exit::Exit;
-use super::input;
+use super::input::{self, Rest};
 use super::launch_run::LaunchRun;
 use super::lookup::{self, Missing};
 use super::outcomes::Outcomes;
 use super::progress::Progress;
-use super::records::Records;
-use super::report::{self, Report, Total};
+use super::records::{self, Records};
+use super::report::{self, Report, Total, Unread};
 use super::say::{NoThread, say};
 use super::task::{Commands, Launch};
 use super::unit_name::UnitName;
@@ -23,7 +23,7 @@ use std::thread;
 use std::time::Duration;
 use throttle::flow::framing::{Buffer, LARGEST};
 use throttle::flow::pump::PumpError;
-use throttle::flow::{Descriptor, FlowError, Look, Source};
+use throttle::flow::{Descriptor, FlowError, Look, Source, named_thread};
 use throttle::launch::{Batches, Known, Launching, Numbers, Options, Settling, Unused};
 use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
@@ -42,13 +42,13 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let Launch { commands, reporting, flags, .. } = launch;
     let hints = reporting.sums_up(io::stderr().is_terminal());
     if hints {
-        hint_at_words(commands, flags.again.attempts.is_some());
+        hint_at_words(commands, flags);
     }
     let program = match find(commands) {
         Ok(path) => path,
         Err(missing) => return Ok(advice::refuse(&missing, "-c")),
     };
-    let source = source(commands, hints)?;
+    let mut source = source(commands, reporting)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting, source.source.fd())?;
     let opened = buckets::open_stream(&launch.limits, launch.stream(), |policy| launch.check(policy))?;
@@ -66,10 +66,13 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
     outcomes.retries.known = records.as_ref().map_or(0, |records| records.known_units());
     let mut report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
+    let known = records.as_ref().and_then(|records| records.known());
+    report.unread = source.rest.take().map(|rest| unread(commands, rest, known));
     // The terminal sends its signals to a command in our group, too.
     let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();
     report.names_keys_after = keys_end_it.then(|| in_nanos(second() * WORTH_KEYS));
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
+    input::tell_of_unread(&commands.input, reporting);
     drive(launch, source, options, records, (report, outcomes), (is_announced, look))
 }
 
@@ -108,7 +111,10 @@ fn second() -> Duration {
 }
 
 /// Hints at words of the command that are unlikely to be what was meant.
-pub(super) fn hint_at_words(commands: &Commands, tries_again: bool) {
+pub(super) fn hint_at_words(commands: &Commands, flags: &LaunchFlags) {
+    if let Some(word) = flags.shell.as_ref().and_then(|script| advice::word_of_bash(script)) {
+        say(format_args!("hint: {word} is known to bash, and sh runs the script of -c; write bash -c '…' _ {{}}"));
+    }
     match commands.template.unused_units() {
         Unused::None => {}
         Unused::All => {
@@ -126,7 +132,7 @@ pub(super) fn hint_at_words(commands: &Commands, tries_again: bool) {
     let words: Vec<_> = commands.template.fill(&units).collect();
     let has = |text: &str| words.iter().any(|word| word.to_string_lossy().contains(text));
     // Retries by curl take no grant.
-    if tries_again && has("curl") && has("--retry") {
+    if flags.again.attempts.is_some() && has("curl") && has("--retry") {
         say("hint: what curl tries again by itself (--retry) is not counted by the rate; --attempts does both");
     }
 }
@@ -147,22 +153,32 @@ pub(super) struct OpenedSource {
     /// What it is called in messages.
     pub(super) name: String,
     total: Option<Total>,
+    rest: Option<Rest>,
 }
 
 /// Opens the source of the units.
 ///
 /// # Errors
 /// What cannot be opened or read, and why.
-pub(super) fn source(commands: &Commands, hints: bool) -> Result<OpenedSource> {
+pub(super) fn source(commands: &Commands, reporting: &ReportFlags) -> Result<OpenedSource> {
     if let Some(Repeat(last)) = commands.input.repeat {
         let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
-        return Ok(OpenedSource { source: Box::new(Numbers::to(last)), name: "--repeat".to_owned(), total });
+        let source = Box::new(Numbers::to(last));
+        return Ok(OpenedSource { source, name: "--repeat".to_owned(), total, rest: None });
     }
     let input = input::open(commands.input.file())?;
-    let remark = input.remark("units", "run (N times: --repeat N)");
-    remark.into_iter().filter(|_| hints).for_each(say);
+    input.remark("units", reporting).into_iter().for_each(say);
     let total = input.size.map(Total::Bytes);
-    Ok(OpenedSource { source: Box::new(Descriptor(input.fd)), name: input.name, total })
+    let rest = input.rest();
+    Ok(OpenedSource { source: Box::new(Descriptor(input.fd)), name: input.name, total, rest })
+}
+
+/// Counts the units of `rest` that commands would run for.
+fn unread(commands: &Commands, rest: Rest, known: Option<Known>) -> Unread {
+    let (delimiter, skips_blank) = (records::delimiter(commands.framing), commands.shape.skip_blank);
+    let is_known = move |unit: &[u8]| known.as_ref().is_some_and(|known| known(unit).is_some());
+    let counts = move |unit: &[u8]| !(skips_blank && unit.is_empty()) && !is_known(unit);
+    Unread(Box::new(move |read| rest.units(read, delimiter, &counts)))
 }
 
 /// The units of `source` as jobs, without those that are known.
@@ -226,7 +242,7 @@ fn stop_after(time: Duration, run: Arc<LaunchRun>) -> Result<()> {
         thread::sleep(time);
         run.start_nothing_more(&format!("--stop-after {}", humantime::format_duration(time)));
     };
-    thread::Builder::new().name("stop-after".to_owned()).spawn(stop).context(NoThread)?;
+    named_thread("stop-after").spawn(stop).context(NoThread)?;
     Ok(())
 }
 

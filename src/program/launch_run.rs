@@ -4,24 +4,25 @@
 //! [`end`](LaunchRun::end). Another thread then waits for the commands and ends the program. The pump takes no part in that:
 //! it may be blocked anywhere.
 
+use super::failure::advice;
 use super::names::{shown, told};
 use super::outcomes::Outcomes;
 use super::records::Records;
 use super::report::Report;
 use super::signals;
+use super::time_of_day::until_text;
 use super::unit_name::UnitName;
 use rustix::process::Signal;
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use throttle::flow::order::NO_KEY;
-use throttle::flow::unpoisoned;
+use throttle::flow::{named_thread, unpoisoned};
 use throttle::launch::{Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Told, quoted};
 use throttle_limits::clock::{Nanos, in_nanos};
 
@@ -40,14 +41,11 @@ enum Reason {
     CannotRecord,
     /// Too many units have failed.
     TooManyFailed,
-    /// A server asked to wait for too long: until when.
+    /// A server asked to wait for too long: `until 14:05`.
     SentAway(String),
     /// The user asked to start nothing more: how.
     Asked(String),
 }
-
-/// A time beyond this is shown as this one.
-const FAR: Duration = Duration::from_secs(86_400 * 365 * 100);
 
 /// What the threads of the run share.
 pub(super) struct LaunchRun {
@@ -100,7 +98,7 @@ impl LaunchRun {
             run.launcher.flush();
             run.finish(reason)
         };
-        thread::Builder::new().name("ender".to_owned()).spawn(end).map(drop)
+        named_thread("ender").spawn(end).map(drop)
     }
 
     pub(super) fn outcomes(&self) -> MutexGuard<'_, Outcomes> {
@@ -117,8 +115,8 @@ impl LaunchRun {
         match &reason {
             Reason::Signal | Reason::Stopped | Reason::TooManyFailed | Reason::Asked(_) => {}
             Reason::CannotRecord => outcomes.fail(),
-            Reason::SentAway(until) => outcomes.leave(format!("ended by a server that asked to wait until {until}")),
-            Reason::ReaderGone => outcomes.interrupt("the reader is gone"),
+            Reason::SentAway(until) => outcomes.leave(format!("ended by a server that asked to wait {until}")),
+            Reason::ReaderGone => outcomes.lose_reader(),
             Reason::CannotPrint => {
                 outcomes.fail();
                 outcomes.interrupt("the output is lost");
@@ -161,7 +159,7 @@ impl LaunchRun {
                 run.report.aside(format_args!("waiting for {waiting}; {advice} {them}"));
             }
         };
-        let _ = thread::Builder::new().name("patience".to_owned()).spawn(tell);
+        let _ = named_thread("patience").spawn(tell);
     }
 
     /// Kills all commands, and ends the program after that, even if nothing reads its last messages.
@@ -232,7 +230,7 @@ impl LaunchRun {
         let (lines, wanted) = mpsc::channel::<Lines>();
         let report = Arc::clone(&self.report);
         let write = move || wanted.into_iter().for_each(|(lines, _told)| report.asides(&lines));
-        thread::Builder::new().name("writer".to_owned()).spawn(write)?;
+        named_thread("writer").spawn(write)?;
         let run = Arc::clone(self);
         let receive = move || loop {
             for (event, told) in events.receive() {
@@ -242,7 +240,7 @@ impl LaunchRun {
                 }
             }
         };
-        thread::Builder::new().name("receiver".to_owned()).spawn(receive).map(drop)
+        named_thread("receiver").spawn(receive).map(drop)
     }
 
     /// Counts what has happened, ends the run if it must end, and returns the lines to write about it.
@@ -276,8 +274,8 @@ impl LaunchRun {
         let (reason, why) = match event {
             Event::ReaderGone => (Reason::ReaderGone, None),
             Event::SentAway(time) => {
-                let until = until(time).to_string();
-                let why = format!("a server asked to wait until {until}, longer than --max-pause; ending");
+                let until = until_text(in_nanos(time));
+                let why = format!("a server asked to wait {until}, longer than --max-pause; ending");
                 (Reason::SentAway(until), Some(why))
             }
             Event::CannotRecord(error) => (Reason::CannotRecord, Some(format!("{error}; launching nothing more"))),
@@ -311,8 +309,9 @@ impl LaunchRun {
     fn give_key_up(&self, left: Duration, jobs: &[Arc<Job>]) -> Vec<String> {
         let mut outcomes = self.outcomes();
         outcomes.leave("a key asked to wait for longer than --max-pause".to_owned());
-        let (until, key) = (until(left), jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
-        let line = format!("'{}' asked to wait until {until}, longer than --max-pause; not tried any more", shown(key));
+        let (until, key) =
+            (until_text(in_nanos(left)), jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
+        let line = format!("'{}' asked to wait {until}, longer than --max-pause; not tried any more", shown(key));
         let lines = outcomes.give_up(jobs);
         // Each command of the key that still runs may end with the same answer.
         let is_first = outcomes.retries.given_up_keys.insert(key.into());
@@ -321,10 +320,15 @@ impl LaunchRun {
 
     /// The line about an event that changes no count: advice for a user at a terminal, or a remark for all users.
     fn remark(&self, event: Event) -> Option<String> {
-        let outcomes = self.outcomes();
+        let mut outcomes = self.outcomes();
         let (is_advice, words) = match event {
             Event::QueueFull => {
                 (true, "too many units wait for another attempt; new ones wait (more may with --ahead)".to_owned())
+            }
+            Event::Shortage(error) => {
+                let advice = advice(&error);
+                let words = format!("commands wait until others end: {error}{advice}");
+                (!outcomes.wait_for_room(), words)
             }
             Event::News(news) => (true, told(&news)),
             Event::HeldUp => {
@@ -345,9 +349,4 @@ impl LaunchRun {
         let ago = in_nanos(at.elapsed());
         self.report.now().saturating_sub(ago)
     }
-}
-
-/// The date and time that is `time` from now.
-fn until(time: Duration) -> impl Display {
-    humantime::format_rfc3339_seconds(SystemTime::now() + time.min(FAR))
 }

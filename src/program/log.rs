@@ -211,7 +211,7 @@ mod tests {
     use std::fs;
     use std::sync::Arc;
     use std::time::Instant;
-    use throttle::launch::{Reply, Shape};
+    use throttle::launch::{Paused, Reply, Shape};
 
     fn job(units: &[&[u8]], to_stdin: bool) -> Job {
         let mut job = Job::default();
@@ -228,7 +228,7 @@ mod tests {
             outcome: Outcome::Killed(9),
             verdict: Verdict::Again(0),
             due_in: None,
-            paused: Duration::ZERO,
+            pause: Paused::default(),
             pace: Some(Duration::from_millis(40)),
             reply: Reply::default(),
             cost: None,

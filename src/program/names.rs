@@ -19,6 +19,8 @@ pub(super) struct Names {
     unit: &'static str,
     /// How many units of each [`End`] are named at most.
     most: u64,
+    /// Units are not named or counted any more.
+    is_stopped: bool,
     /// How many units of each [`End`] were named, and how many were only counted.
     counts: [(u64, u64); 3],
 }
@@ -36,7 +38,12 @@ impl Names {
     pub(super) fn new(commands: &Commands, most: u64) -> Self {
         let is_made = commands.input.repeat.is_some();
         let unit = if is_made { "unit" } else { UnitName::of(commands.framing).singular() };
-        Names { unit, most, counts: Default::default() }
+        Names { unit, most, ..Names::default() }
+    }
+
+    /// Names no more units.
+    pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
     }
 
     /// `line 3 'https://…'`: the first unit of a command.
@@ -59,7 +66,7 @@ impl Names {
     pub(super) fn name(&mut self, end: End, job: &Job, what: &str) -> Vec<String> {
         let (named, more) = &mut self.counts[end as usize];
         let mut lines = Vec::new();
-        for (count, name) in called(self.unit, job) {
+        for (count, name) in called(self.unit, job).filter(|_| !self.is_stopped) {
             if *named < self.most {
                 *named += count;
                 lines.push(format!("{name}: {what}"));
@@ -109,7 +116,12 @@ pub(super) fn shown(unit: &[u8]) -> String {
 /// News in words.
 pub(super) fn told(news: &News) -> String {
     match news {
-        News::Full(Crowd { units, keys, most }) => {
+        News::Full(Crowd { units, most_in_memory: Some(most), .. }) => {
+            format!(
+                "there is no memory for the limits of more than {most} keys, so {units} units wait; ulimit -v allows more"
+            )
+        }
+        News::Full(Crowd { units, keys, most, .. }) => {
             let (keys, most) = (counted(*keys, "key"), shown(most));
             format!(
                 "all {units} units read ahead wait for {keys}, most for '{most}'; shuffle the input (shuf) or raise --ahead"

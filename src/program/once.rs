@@ -16,6 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use throttle::flow::named_thread;
 use throttle::launch::command;
 use throttle_limits::clock::{Nanos, sharpen_this_thread, with_usual_slack};
 use throttle_limits::limits::{Grant, Refusal, Take};
@@ -136,11 +137,11 @@ fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Re
         for signal in &wanted {
             // In this order: a handler notes the signal before it reads `is_over`.
             flag::register_usize(*signal, Arc::clone(came), usize::try_from(*signal).unwrap_or(0))?;
-            flag::register_conditional_default(*signal, Arc::clone(is_over))?;
+            signals::die_of_if(*signal, is_over)?;
         }
         let mut signals = Signals::new(&wanted)?;
         let wake = move || signals.forever().for_each(|_| main.unpark());
-        thread::Builder::new().name("signals".to_owned()).spawn(wake).map(drop)
+        named_thread("signals").spawn(wake).map(drop)
     })
 }
 

@@ -59,6 +59,8 @@ pub(crate) struct Outcomes {
     hinted: bool,
     /// Whether a unit that ends in CR is worth a hint.
     hints_at_cr: bool,
+    /// Whether commands had to wait, since the system had no more files or processes.
+    pub(super) waits_for_room: bool,
     /// When the hint was last considered.
     looked: Nanos,
     /// Whether a key that takes most slots is worth a hint: the number of its jobs is not chosen.
@@ -144,6 +146,11 @@ impl Outcomes {
         if new > all / 4 { new.max(as_so_far) } else { as_so_far }
     }
 
+    /// How many commands so many units are for.
+    pub(super) fn commands_for(&self, units: u64) -> u64 {
+        units.div_ceil(self.max_args)
+    }
+
     /// `waiting for 3 commands`, if no more are started.
     pub(super) fn waiting(&self) -> Option<String> {
         let running = self.running.len() as u64;
@@ -153,6 +160,19 @@ impl Outcomes {
     /// From now on, a command that fails counts as stopped.
     pub(super) fn interrupt(&mut self, why: &'static str) {
         self.interrupted.get_or_insert(why);
+    }
+
+    /// The same, as nobody reads the output any more. That ends every pipe, and one line reports it: units are only counted.
+    pub(super) fn lose_reader(&mut self) {
+        self.interrupt("the reader is gone");
+        self.names.stop();
+    }
+
+    /// Commands wait for others to end, since the system has no room for them. Returns whether nothing else limits how many
+    /// run.
+    pub(super) fn wait_for_room(&mut self) -> bool {
+        self.waits_for_room = true;
+        self.jobs == 0
     }
 
     pub(super) fn start(&mut self, job: &Job, attempt: u32, now: Nanos) {
@@ -192,9 +212,13 @@ impl Outcomes {
             Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
                 let is_later = matches!(ended.verdict, Verdict::Later(_));
-                self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later.then_some(ended.paused));
+                self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later.then_some(ended.pause.left));
                 let line = || self.retries.long_pause(now, job.key.as_deref());
-                return (is_later && !self.quiet).then(line).flatten().into_iter().collect();
+                return (is_later && !self.quiet && !ended.pause.is_overlong)
+                    .then(line)
+                    .flatten()
+                    .into_iter()
+                    .collect();
             }
             Verdict::Failed | Verdict::Stopped => {}
         }

@@ -47,8 +47,9 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let (sorts, unit) = (sorting.is_some(), UnitName::of(framing));
     if reporting.sums_up(io::stderr().is_terminal()) {
         hint_at_idle_limits(limits, &policy);
-        input.remark(unit.plural(), "pass on").into_iter().for_each(say);
     }
+    input.remark(unit.plural(), reporting).into_iter().for_each(say);
+    input::tell_of_unread(&pipe.input, reporting);
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, pipe.input.is_stdin(), None);
     let total = input.size.map(Total::Bytes);

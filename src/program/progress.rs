@@ -5,12 +5,12 @@
 //! to the width. Since a terminal may report a new width late, wrapping is turned off.
 
 use super::args::{ProgressWhen, ReportFlags};
-use super::say::say;
+use super::say::{say, write_message};
 use super::signals;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use rustix::fs::FileType;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use throttle::flow::unpoisoned;
@@ -293,7 +293,7 @@ fn put(line: &str) {
 
 fn write(text: &str) {
     // Best effort: a bar that cannot be written does not stop the run.
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let _ = write_message(&mut std::io::stderr(), text.as_bytes());
 }
 
 fn columns() -> usize {

@@ -7,14 +7,13 @@ use super::args::{Format, ReportFlags};
 use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
 use super::records::ensure_is_no_stream;
-use super::say::say;
+use super::say::{say, write_message};
 use super::unit_name::{UnitName, nonzero, rate, scaled, size};
 use anyhow::{Context, Result};
 use recent::{Recent, mean_rate};
 use serde_json::json;
-use std::fmt::Display;
+use std::fmt::{self, Debug, Display, Formatter};
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -41,9 +40,12 @@ pub(crate) struct Report {
     total: Option<Total>,
     /// `None` in pipe mode.
     pub(super) outcomes: Option<Arc<Mutex<Outcomes>>>,
+    pub(super) unread: Option<Unread>,
     limits: Vec<String>,
     /// The limits as the user wrote them.
     written: String,
+    /// Whether bytes are shown in binary units, as in the limits.
+    is_binary: bool,
     /// Whether the reader of our output has left.
     reader_left: Mutex<bool>,
     /// Whether a signal has come that ends the program.
@@ -59,6 +61,15 @@ pub(crate) struct Report {
     /// When the bar begins to say which keys end the run; `None`: they do not do what it says.
     pub(crate) names_keys_after: Option<Nanos>,
     screen: Mutex<Screen>,
+}
+
+/// Counts the units of a file behind the first bytes, if it is not too long.
+pub(super) struct Unread(pub(super) Box<dyn Fn(u64) -> Option<u64> + Send + Sync>);
+
+impl Debug for Unread {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Unread")
+    }
 }
 
 /// What may write to standard error while the pump runs.
@@ -98,7 +109,9 @@ impl Report {
             unit,
             total,
             outcomes: None,
+            unread: None,
             limits,
+            is_binary: written.contains("iB"),
             written,
             reader_left,
             is_signalled: Arc::default(),
@@ -176,7 +189,7 @@ impl Report {
             Format::Text => self.summary_text(&self.read()),
             Format::Json => format!("{}\n", self.summary_json(&self.read())),
         };
-        target.write_all(text.as_bytes()).with_context(|| format!("--summary: {cannot}"))
+        write_message(&mut target, text.as_bytes()).with_context(|| format!("--summary: {cannot}"))
     }
 
     /// Closes when the exit code is already decided: an error is reported and changes nothing.
@@ -213,7 +226,7 @@ impl Report {
     /// `12 lines, 340 B`
     fn count_text(&self, reading: &Reading) -> String {
         match self.unit {
-            UnitName::Byte => size(reading.bytes),
+            UnitName::Byte => size(reading.bytes, self.is_binary),
             UnitName::Command => {
                 let counts = self.outcomes().map(|outcomes| outcomes.counts()).unwrap_or_default();
                 counts + &state::keys_waiting(reading)
@@ -221,7 +234,7 @@ impl Report {
             unit => {
                 let dropped = nonzero([(reading.dropped, "dropped")]);
                 let keys = state::keys_waiting(reading);
-                format!("{}, {}{dropped}{keys}", unit.count(reading.units), size(reading.bytes))
+                format!("{}, {}{dropped}{keys}", unit.count(reading.units), size(reading.bytes, self.is_binary))
             }
         }
     }
@@ -232,7 +245,7 @@ impl Report {
             "{} in {}, {}{}",
             self.count_text(reading),
             clock::shown(reading.elapsed),
-            rate(self.unit, mean_rate(reading)),
+            rate(self.unit, mean_rate(reading), self.is_binary),
             learned.map_or_else(String::new, |learned| format!(", {learned}"))
         )
     }
@@ -292,7 +305,7 @@ impl Report {
             Some(wait) if wait.until.saturating_sub(wait.since) > Recent::SPAN => {
                 format!("next in {}", countdown(wait.until.saturating_sub(now)))
             }
-            _ => format!("{} now", rate(self.unit, per_second)),
+            _ => format!("{} now", rate(self.unit, per_second, self.is_binary)),
         }
     }
 
@@ -365,9 +378,18 @@ impl Report {
             self.lost_text(reading),
             clock::shown(reading.source),
             clock::shown(reading.sink),
-            if self.unit == UnitName::Command { "a free slot (--jobs)" } else { "the reader" },
+            self.sink_name(),
             late.unwrap_or_default(),
         )
+    }
+
+    /// What units that have their grant wait for.
+    fn sink_name(&self) -> &'static str {
+        match self.outcomes() {
+            None => "the reader",
+            Some(outcomes) if outcomes.waits_for_room => "room for more commands (ulimit -n, -u)",
+            Some(_) => "a free slot (--jobs)",
+        }
     }
 
     fn summary_json(&self, reading: &Reading) -> serde_json::Value {
@@ -436,7 +458,7 @@ impl Report {
     pub(crate) fn aside_bytes(&self, line: &[u8]) {
         let line = [line, b"\n"].concat();
         // Best effort: standard error cannot be reported on.
-        self.screen().progress.aside(|| drop(std::io::stderr().write_all(&line)));
+        self.screen().progress.aside(|| drop(write_message(&mut std::io::stderr(), &line)));
     }
 
     /// In launch mode: the totals, or what was interrupted.
@@ -448,6 +470,11 @@ impl Report {
 
     /// How many commands were not started, and how exact that is.
     fn unread(&self, reading: &Reading) -> (&'static str, u64) {
+        let left = self.outcomes().filter(|outcomes| outcomes.left.is_any()).and(self.unread.as_ref());
+        let units = left.and_then(|Unread(count)| count(reading.bytes + reading.bytes_ahead));
+        if let Some((units, outcomes)) = units.zip(self.outcomes()) {
+            return ("", reading.units_ahead + outcomes.commands_for(units));
+        }
         match (self.units_left(reading), self.total) {
             (None, _) => ("at least ", reading.units_ahead),
             (Some(units), Some(Total::Bytes(_))) if units > reading.units_ahead => ("about ", units),

@@ -22,9 +22,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender, SyncSender};
-use std::thread;
 use std::time::{Duration, Instant};
-use throttle::flow::poll;
+use throttle::flow::{named_thread, poll};
 
 type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 
@@ -48,14 +47,14 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
     let delivery = signals::held_back(&wanted, || {
         if commands.is_none() {
             for signal in wanted.iter().filter(|signal| ![SIGUSR1, SIGTSTP].contains(signal)) {
-                flag::register_conditional_default(*signal, Arc::clone(&ending))?;
+                signals::die_of_if(*signal, &ending)?;
                 flag::register(*signal, Arc::clone(&report.is_signalled))?;
             }
         }
         Delivery::with_pipe(read, write, SignalOnly, &wanted)
     })?;
     let answer = move || answer(delivery, &report, commands.as_ref(), &ending);
-    thread::Builder::new().name("signals".to_owned()).spawn(answer).context(NoThread)?;
+    named_thread("signals").spawn(answer).context(NoThread)?;
     Ok(())
 }
 
@@ -125,7 +124,7 @@ fn start_painter(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> io::R
             }
         }
     };
-    thread::Builder::new().name("painter".to_owned()).spawn(paint).map(|_| asked)
+    named_thread("painter").spawn(paint).map(|_| asked)
 }
 
 /// Waits for a signal, for `at_most`, or until the reader of `output` leaves. Returns whether that has left.
@@ -161,7 +160,7 @@ fn suspend(commands: Option<&Arc<LaunchRun>>, paint: impl Fn(Picture)) {
     // A terminal that does not read delays the stop by no more than this.
     let _ = hidden.recv_timeout(HIDING);
     // Returns when the process is continued.
-    signals::die_of(SIGTSTP);
+    signals::stop();
     if let Some(commands) = commands {
         commands.launcher.slots().resume();
     }

@@ -4,11 +4,12 @@ pub(super) use super::before_main::{held_back, is_ignored};
 use super::exit::Exit;
 use super::say::say;
 use rustix::termios::{SpecialCodeIndex, tcgetattr};
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGPIPE, SIGQUIT};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGPIPE, SIGQUIT, SIGTSTP};
 use signal_hook::flag;
-use signal_hook::low_level::emulate_default_handler;
+use signal_hook::low_level::{self, emulate_default_handler};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 /// Whether this process has a controlling terminal.
@@ -47,10 +48,41 @@ pub(crate) fn die_of_broken_pipe() -> Exit {
     Exit::Error
 }
 
-/// Does what the signal does by default.
+/// Ends the program as the signal does by default. The kernel does not let process 1 die of a signal whose action is the
+/// default (pid_namespaces(7)), as in a container. Then the exit code is the one that a shell reports for the signal.
 pub(super) fn die_of(signal: i32) {
+    if is_process_1() {
+        low_level::exit(exit_code(signal));
+    }
     // Fails only for signals that no program can handle, such as SIGKILL.
     let _ = emulate_default_handler(signal);
+}
+
+/// Stops this process until it is continued, as SIGTSTP does by default. Process 1 is not stopped.
+pub(super) fn stop() {
+    let _ = emulate_default_handler(SIGTSTP);
+}
+
+/// From now on the signal ends the program while the flag is set, as [`die_of`] does.
+///
+/// # Errors
+/// The system refuses a handler.
+pub(super) fn die_of_if(signal: i32, flag: &Arc<AtomicBool>) -> io::Result<()> {
+    let flag = Arc::clone(flag);
+    if is_process_1() {
+        flag::register_conditional_shutdown(signal, exit_code(signal), flag).map(drop)
+    } else {
+        flag::register_conditional_default(signal, flag).map(drop)
+    }
+}
+
+fn is_process_1() -> bool {
+    std::process::id() == 1
+}
+
+/// What a shell reports for a process that died of this signal.
+fn exit_code(signal: i32) -> i32 {
+    128 + signal
 }
 
 /// Waits until another thread ends the program.

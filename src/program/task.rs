@@ -227,7 +227,8 @@ impl Set {
                 "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs -r 5/s".to_owned()
             );
         }
-        let names_initial = |limit: Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
+        let names_initial =
+            |limit| matches!(limit, Limit::Bucket { initial: Some(_), .. } | Limit::Window { initial: Some(_), .. });
         let fresh = named.written_all().map(names_initial).collect();
         Ok(Set { policy: named.kept(), fresh, anew: args.shared.clear, group: args.shared.group.clone() })
     }

@@ -14,12 +14,12 @@ pub(crate) enum UnitName {
     Command,
 }
 
-/// `123/s`, `1.50 MB/s`.
-pub(super) fn rate(unit: UnitName, per_second: f64) -> String {
+/// `123/s`, `1.50 MB/s`, or `1.43 MiB/s` in binary units.
+pub(super) fn rate(unit: UnitName, per_second: f64, is_binary: bool) -> String {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "only shown, and not negative")]
     let whole = per_second as u64;
     match (unit, whole) {
-        (UnitName::Byte, _) => format!("{}/s", size(whole)),
+        (UnitName::Byte, _) => format!("{}/s", size(whole, is_binary)),
         (_, 100..) => format!("{per_second:.0}/s"),
         (_, 10..) => format!("{per_second:.1}/s"),
         _ => format!("{per_second:.2}/s"),
@@ -29,7 +29,7 @@ pub(super) fn rate(unit: UnitName, per_second: f64) -> String {
 /// What a server allows: `about 38/s`, `about 5.4/min`
 pub(crate) fn shown_pace(a_second: f64) -> String {
     let text = match a_second {
-        1.0.. => rate(UnitName::Command, a_second),
+        1.0.. => rate(UnitName::Command, a_second, false),
         _ if a_second * 60.0 >= 1.0 => format!("{:.1}/min", a_second * 60.0),
         _ => format!("{:.1}/h", a_second * 3600.0),
     };
@@ -78,9 +78,9 @@ pub(super) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// `1.50 MB`, to the nearest hundredth.
-pub(super) fn size(bytes: u64) -> String {
-    size_by(bytes.into(), false, |bytes, unit| (bytes + unit / 2) / unit)
+/// `1.50 MB`, or `1.43 MiB` in binary units, to the nearest hundredth.
+pub(super) fn size(bytes: u64, is_binary: bool) -> String {
+    size_by(bytes.into(), is_binary, |bytes, unit| (bytes + unit / 2) / unit)
 }
 
 /// `5.05 MiB`, never less than it is.

@@ -1,6 +1,6 @@
 //! The command line as a user meets it: exit codes, messages, help, hints, and every option once.
 
-use crate::common::{Running, feed, passed, text, throttle};
+use crate::common::{Running, feed, passed, shell, text, throttle};
 use crate::support::terminal::Terminal;
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -239,11 +239,45 @@ mod hints {
 
     #[test]
     fn an_input_that_can_hold_nothing_is_named() {
-        let named = said(throttle(&["-r", "5/s", "--summary"]), Stdio::null());
-        assert!(named.starts_with("throttle: stdin is /dev/null: nothing to pass on\n"), "{named}");
-        assert_eq!(said(throttle(&["-r", "5/s"]), Stdio::null()), "", "cron mails nothing");
+        // As in for u in 1 2; do throttle -r 2/s echo $u < /dev/null; done, which runs nothing.
+        let named = "throttle: standard input is /dev/null, so no unit was read; \
+                     to pace single commands: --bucket NAME --once\n";
+        for args in [&["-r", "5/s"][..], &["-r", "5/s", "echo", "1"], &["-r", "5/s", "-a", "-", "echo"]] {
+            assert_eq!(said(throttle(args), Stdio::null()), named, "{args:?}");
+        }
+        let closed = feed(shell("exec \"$0\" -r 5/s echo 1 0<&-"), b"");
+        assert_eq!((text(&closed.stderr).as_str(), closed.status.code()), (named, Some(0)));
+        assert_eq!(said(throttle(&["-r", "5/s", "--repeat", "1", "true"]), Stdio::null()), "");
         assert_eq!(said(throttle(&["-r", "5/s", "-a", "/dev/null"]), Stdio::null()), "", "that was meant");
         assert_eq!(said(throttle(&["-r", "5/s"]), empty_file()), "");
+    }
+
+    /// As in throttle -a addresses ./sendmail < body, which sends empty mails.
+    #[test]
+    fn a_standard_input_that_is_not_used_is_named_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let (units, body) = (path("units"), path("body"));
+        fs::write(&units, "a\nb\n").unwrap();
+        fs::write(&body, "a body\n").unwrap();
+        let told = |flag: &str| {
+            format!(
+                "throttle: standard input is not used, as {flag} is given; a command gets it from a file: \
+                 -c 'COMMAND \"$1\" < FILE'\n"
+            )
+        };
+        assert_eq!(said(throttle(&["-r", "1k/s", "-a", &units, "echo"]), fs::File::open(&body).unwrap()), told("-a"));
+        for (args, flag) in [
+            (&["-r", "9/s", "-a", &units, "true"][..], Some("-a")),
+            (&["-r", "9/s", "-a", &units], Some("-a")),
+            (&["-r", "9/s", "--repeat", "3", "true"], Some("--repeat")),
+            (&["-q", "-r", "9/s", "-a", &units, "true"], None),
+            (&["-r", "9/s", "-a", "-", "true"], None),
+        ] {
+            let said = text(&feed(throttle(args), b"a body\n").stderr);
+            assert_eq!(said, flag.map_or_else(String::new, told), "{args:?}");
+            assert_eq!(text(&feed(throttle(args), b"").stderr), "", "{args:?}: there is nothing to use");
+        }
     }
 
     #[test]

@@ -132,3 +132,20 @@ fn a_trace_that_is_not_read_keeps_no_signal_from_ending_it() {
     assert!(!folder.path().join("leader.3").exists(), "its trace was not written");
     drop(reader);
 }
+
+#[test]
+fn a_reader_that_leaves_is_named_in_one_line() {
+    for how in [&[][..], &["-k"], &["--line-buffer"], &["-u"], &["--attempts", "2"]] {
+        let script = "sleep 0.3; echo $1; exec 2> /dev/null; sleep 1; echo $1";
+        let mut child = throttle([how, &["-r", "unlimited", "--repeat", "40", "-c", script]].concat()).spawn().unwrap();
+        let mut first = [0];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
+        drop(child.stdout.take());
+        let ended = Started::new(child).end();
+        assert_eq!(ended.signal(), Some(13), "{how:?} {}", ended.err);
+        assert_eq!(ended.err.matches("the reader is gone: ").count(), 1, "{how:?} {}", ended.err);
+        if how != ["-u"] {
+            assert_eq!(ended.err.lines().count(), 1, "{how:?} {}", ended.err);
+        }
+    }
+}

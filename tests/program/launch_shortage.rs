@@ -139,3 +139,41 @@ fn a_rate_that_needs_more_jobs_is_told_to_a_user_and_not_to_cron() {
     let (told, cron) = (told.join().unwrap(), cron.join().unwrap());
     assert_eq!((told.err.matches(words).count(), &*cron.err), (1, ""), "{}", told.err);
 }
+
+#[test]
+fn without_a_cap_a_shortage_of_files_is_reported() {
+    let run = |options: &str| {
+        let mut shell = Command::new("sh");
+        let script = format!("ulimit -n 30; exec \"$0\" -r unlimited --repeat 9 {options} sleep 0.3");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_throttle")]);
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        finish(shell, "")
+    };
+    let told = "throttle: commands wait until others end: Too many open files (os error 24); \
+                ulimit -n allows more open files\n";
+    let plain = run("-j 0");
+    assert_eq!((plain.code(), &*plain.err), (Some(0), told));
+    let summed = run("-j 0 --summary");
+    assert!(
+        summed.err.starts_with(told) && summed.err.contains(" for room for more commands (ulimit -n, -u)\n"),
+        "{}",
+        summed.err
+    );
+    assert!(!summed.err.contains("--jobs"), "{}", summed.err);
+    assert_eq!((run("-j 0 -q").err.as_str(), run("-j 2").err.as_str()), ("", ""));
+}
+
+/// The allocator of glibc reserves 64 MiB for each of some threads, as long as there is so much. The rest has to do for the
+/// stacks of all.
+#[test]
+fn threads_fit_into_nearly_any_address_space() {
+    let fits = |mib: &u32| {
+        let mut shell = Command::new("sh");
+        let script = format!("ulimit -v {}; exec \"$0\" -q -r unlimited --repeat 3 --attempts 2 true", mib * 1024);
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_throttle")]);
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        finish(shell, "").code() == Some(0)
+    };
+    let failed: Vec<u32> = (60..300).step_by(4).filter(|mib| !fits(mib)).collect();
+    assert!(failed.len() < 2, "{failed:?} MiB");
+}

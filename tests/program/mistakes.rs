@@ -37,7 +37,7 @@ fn each_mistake_in_a_rate_has_its_own_words_and_shows_a_right_spelling() {
         ("5/s,burst=2,initial=3", "initial=3 is more than burst=2"),
         ("5/s,window,burst=2", "a window has no burst"),
         ("5/1.5s", "10/3s"),
-        ("5/us", "the finest is ms; write 5000/ms"),
+        ("5/usec", "no unit of time 'usec'; write 5/us"),
         ("5/", "5/s or 5/min"),
         ("0,5/s", "write 0.5/s"),
         ("1,000/s", "no commas inside numbers; write 1000/s"),
@@ -407,7 +407,7 @@ fn the_habits_of_other_tools_are_answered_with_our_spelling() {
         (&["-r", "5/s", "-o", "out"], "-o is not an option here: the shell writes output to a file: > FILE"),
         (&["-r", "5/s", "-f", "urls"], "-f is not an option here: write -a urls"),
         (&["--no-wait"], "write --drop; for one call write --bucket NAME --once --max-wait 0"),
-        (&["--duration", "60"], "write timeout -s INT 60 throttle -r 5/s"),
+        (&["--duration", "60"], "with --stop-after 60; a pipe ends with timeout -s INT 60 throttle -r 5/s"),
         (&["--fail-fast"], "with --max-fail 1"),
         (&["--interval", "2"], "for one every 2s write -r 1/2s"),
         (&["--every=250ms"], "for one every 250ms write -r 1/250ms"),
@@ -532,7 +532,8 @@ fn a_script_that_would_not_get_its_unit_is_refused_and_one_that_does_not_use_it_
         ("bash -c 'echo {}'", "write -c 'echo \"$1\"'"),
         ("bash -c 'echo $1' {}", "the unit would be $0 of the script, not $1"),
         ("bash -c 'echo $1'", "write bash -c 'echo $1' bash {}"),
-        ("cp {1} x", "{1} is GNU parallel's"),
+        ("cp {1} x", "a script can split it at blanks: -c 'set -- $1; COMMAND \"$1\" \"$2\"'"),
+        ("echo {12}", "{12} is GNU parallel's, and a unit has no columns here"),
     ] {
         let (code, out, said) = launched(folder.path(), &format!("exec \"$0\" -r 1k/s {words}"));
         assert_eq!((code, out.as_str()), (Some(2), ""), "{words}: {said}");
@@ -613,4 +614,126 @@ fn a_mistake_beside_a_long_script_is_told_at_once_and_takes_little_memory() {
         assert!(output.status.code() == Some(2) && said.contains(words), "{}: {said}", output.status);
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     }
+}
+
+#[test]
+fn hints_name_what_was_meant() {
+    for (args, words) in [
+        (
+            &["--duration", "30s"][..],
+            "--duration is not an option here: commands start for so long with --stop-after 30s",
+        ),
+        (&["-r", "5/s", "http://u:p@h/"], "to fetch it write curl -sS"),
+        (&["--pipe", "wc", "-l"], "--pipe is not an option here"),
+        (&["-r", "1MB/s", "-s", "3M"], "-s is not an option here: pv's size is not needed for a file"),
+        (&["-s", "3000000", "-r", "1MB/s"], "-s is not an option here: pv's size"),
+        (&["-r", "5/s", "-s", "4096", "echo"], "-s is not an option here: a size is not needed"),
+        (&["-r", "5/s", "-t", "4", "echo"], "-t is --trace and takes no number; for 4 commands at once write -j 4"),
+        (&["-t", "4", "echo"], "-t is --trace and takes no number"),
+        (&["--max-rate", "3"], "--max-rate is not an option here: write -r 3"),
+        (&["--release"], "--release is not an option here: leave it out"),
+        (&["-j", "4", "true"], "or -r unlimited for no limit"),
+        (&["list"], "'list' is an option here; write --list"),
+        (&["show", "gh"], "'show' is an option here; write --bucket gh --show"),
+        (&["set", "gh"], "write --bucket gh --set -r 5/s"),
+        (&["help"], "write --help"),
+        (&["version"], "write --version"),
+        (
+            &["-r", "5/s", "--attempts", "2", "--retry-on", "429", "true"],
+            "a status of 429 in THROTTLE_REPLY is tried again anyway",
+        ),
+        (&["-r", "5/s", "--attempts", "2", "--retry-on", "500", "true"], "--later-on http:500"),
+        (&["--sleep", "2"], "for one every 2s write -r 1/2s"),
+        (&["--count", "3"], "write --repeat 3"),
+        (&["--threads=4"], "write -j 4"),
+        (&["--vus", "4"], "write -j 4"),
+        (&["--retry-delay", "2s"], "write --attempts 5 --backoff 2s"),
+        (&["--per-host", "2"], "-r 5/s,per=host"),
+        (&["--size", "3M"], "the size of a file is known"),
+        (&["--fg"], "--bucket NAME -r unlimited,jobs=N --once COMMAND"),
+        (&["--semaphore"], "--bucket NAME -r unlimited,jobs=N --once COMMAND"),
+        (&["-r", "5/s", "--output", "x"], "the shell writes output to a file: > FILE"),
+        (&["--kill-after", "5"], "KILL follows the TERM of --timeout"),
+        (&["--jitter", "1"], "--backoff 1s..60s"),
+        (&["-v"], "each command is written before it runs with -t"),
+        (&["--sshlogin", "a"], "throttle -r 5/s ssh HOST COMMAND"),
+        (&["--nice", "5"], "write nice -n N before throttle"),
+    ] {
+        let said = refused(args);
+        assert!(said.contains(words), "{args:?}: {said}");
+        assert!(!said.contains("u:p"), "{args:?}: {said}");
+    }
+}
+
+/// Each is parsed here, or is a part of a command line that is.
+#[test]
+fn what_the_hints_show_can_be_written() {
+    let folder = folder_with(&[]);
+    for words in [
+        "-r 5/s --stop-after 30s --dry-run echo",
+        "-r 1k/s,per=host,jobs=2 --dry-run echo",
+        "-r unlimited -j 4 --dry-run echo",
+        "-r 1k/s --attempts 5 --backoff 2s --dry-run echo",
+        "-r 1k/s --attempts 2 --retry-on 255 --dry-run echo",
+        "-r 1k/s --attempts 2 --later-on http:500 --dry-run echo",
+        "-r 1k/s --dry-run -c 'set -- $1; echo \"$1\" \"$2\"'",
+        "--bucket ./b -r unlimited,jobs=2 --once echo",
+        "--bucket ./c --set -r 5/s",
+        "--bucket ./c --repeat 1 --attempts 3 echo < /dev/null",
+        "--bucket ./c --show",
+        "--list",
+    ] {
+        let script = format!("XDG_STATE_HOME=$PWD exec \"$0\" {words}");
+        let (code, _, said) = launched(folder.path(), &script);
+        assert_eq!((code, &*said), (Some(0), ""), "{words}");
+    }
+}
+
+#[test]
+fn once_with_attempts_is_told_what_to_write() {
+    let output = feed(throttle(&["--bucket", "b", "--once", "--attempts", "2", "true"]), b"");
+    let told = "throttle: --once cannot be used with --attempts; for one command with attempts write \
+                throttle --bucket NAME --repeat 1 --attempts 3 COMMAND\n";
+    assert_eq!((text(&output.stderr).as_str(), output.status.code()), (told, Some(125)));
+}
+
+#[test]
+fn what_only_bash_knows_in_a_script_gets_a_hint() {
+    let sh = fs::canonicalize("/bin/sh").unwrap();
+    let is_dash = sh.ends_with("dash");
+    let folder = folder_with(&[]);
+    let function = "f() { :; }; export -f f; exec";
+    for (words, word) in [
+        ("--summary -c '[[ $1 = 1 ]]'", Some("[[")),
+        ("--summary -c 'if [[ $1 = 1 ]]; then :; fi'", Some("[[")),
+        ("--summary -c 'f \"$1\"'", Some("f")),
+        ("--summary -c 'test \"$1\"'", None),
+        ("-c '[[ $1 = 1 ]]'", None),
+    ] {
+        let script = format!("exec bash -c {} \"$0\"", quoted(&format!("{function} \"$0\" -r 1k/s {words}")));
+        let (_, _, said) = launched(folder.path(), &script);
+        let hint = |word: &str| {
+            format!("throttle: hint: {word} is known to bash, and sh runs the script of -c; write bash -c '…' _ {{}}\n")
+        };
+        match word.filter(|_| is_dash) {
+            Some(word) => assert!(said.contains(&hint(word)), "{words}: {said}"),
+            None => assert!(!said.contains("known to bash"), "{words}: {said}"),
+        }
+    }
+}
+
+/// In single quotes for a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[test]
+fn a_pattern_of_addresses_is_no_address() {
+    let limit = "1k/s,per=re:https?://([^/]+)";
+    let output = feed(throttle(&["-r", limit]), b"http://a/1\nhttps://b/2\n");
+    assert_eq!((text(&output.stdout).as_str(), text(&output.stderr).as_str()), ("http://a/1\nhttps://b/2\n", ""));
+    let said = refused(&["-r", "1k/s,per=re:https?://([^/]+"]);
+    assert!(said.contains("--rate '1k/s,per=re:https?://([^/]+': ") && said.contains("unclosed group"), "{said}");
+    let said = refused(&["-r", "redis://:secret@host/b,per=re:x"]);
+    assert!(said.contains("a bucket is named with --bucket") && !said.contains("secret"), "{said}");
 }

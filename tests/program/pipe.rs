@@ -112,7 +112,7 @@ fn an_argument_file_is_read_instead_of_standard_input() {
     fs::write(&file, &input).unwrap();
     for args in [["-r", FAST, "-a"], ["-r", "1GB/s", "-a"], ["-r", FAST, "--arg-file"]] {
         let args = [&args[..], &[file.to_str().unwrap()]].concat();
-        assert_same(&passed(&args, b"not this"), &input, &format!("{args:?}"));
+        assert_same(&feed(throttle(&args), b"not this").stdout, &input, &format!("{args:?}"));
     }
 }
 

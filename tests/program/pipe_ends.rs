@@ -1,12 +1,13 @@
 //! Pipes that end before their input does: what is said of the units that were read, and when the end is noticed.
 
-use crate::common::{Lines, Running, feed, shell, text, throttle};
-use rustix::process::Signal;
+use crate::common::{Lines, Running, THROTTLE, feed, shell, text, throttle, wait_until};
+use crate::support::skipped;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -256,4 +257,67 @@ fn a_long_pause_of_a_shared_bucket_is_said_once_by_each_run_that_waits() {
         let more = said.rest();
         assert!(!more.iter().any(|line| line.contains("paused") || line.contains("asked to wait")), "{more:?}");
     }
+}
+
+/// The kernel ignores a signal whose action is the default for process 1, so it cannot die of one.
+#[test]
+fn as_process_1_each_death_is_the_exit_of_its_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = folder.path().join("b");
+    let bucket = bucket.to_str().unwrap();
+    let unshare = ["-rpf", "--mount-proc", "--kill-child"];
+    let mut probe = std::process::Command::new("unshare");
+    if !probe.args(unshare).arg("true").status().is_ok_and(|status| status.success()) {
+        return skipped("nobody may start a process 1 here");
+    }
+    assert!(feed(throttle(&["--bucket", bucket, "--set", "-r", "1/h,initial=0"]), b"").status.success());
+    let once: &[&str] = &["-q", "--bucket", bucket, "--once", "true"];
+    let pipe: &[&str] = &["-r", "1/h"];
+    let commands: &[&str] = &["-r", "unlimited", "-j", "2", "sleep", "100"];
+    for (args, signal) in [
+        (pipe, None),
+        (pipe, Some(Signal::TERM)),
+        (pipe, Some(Signal::HUP)),
+        (pipe, Some(Signal::INT)),
+        (commands, Some(Signal::TERM)),
+        (once, Some(Signal::TERM)),
+        (once, Some(Signal::HUP)),
+    ] {
+        let mut command = std::process::Command::new("unshare");
+        command.args(unshare).arg(THROTTLE).args(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = Running::start(command);
+        let mut stdin = running.stdin();
+        stdin.write_all(b"1\n2\n").unwrap();
+        if let Some(signal) = signal {
+            let inner = child_of(running.pid());
+            // Before its handlers stand, the signal is lost.
+            let mut handled = || has_handler(inner, signal);
+            wait_until("handlers", &mut handled);
+            thread::sleep(Duration::from_millis(300));
+            kill_process(inner, signal).unwrap();
+        } else {
+            let mut stdout = running.stdout();
+            stdout.read_exact(&mut [0; 2]).unwrap();
+        }
+        let code = 128 + signal.map_or(13, Signal::as_raw);
+        let output = running.finish();
+        assert_eq!(output.status.code(), Some(code), "{args:?} {signal:?} {}", text(&output.stderr));
+    }
+}
+
+fn child_of(parent: u32) -> Pid {
+    let mut child = None;
+    wait_until("a child", || {
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        child = children.split_whitespace().next().and_then(|pid| Pid::from_raw(pid.parse().unwrap()));
+        child.is_some()
+    });
+    child.unwrap()
+}
+
+fn has_handler(process: Pid, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+    u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (signal.as_raw() - 1) != 0
 }

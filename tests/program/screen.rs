@@ -384,3 +384,15 @@ fn a_bar_is_drawn_only_on_a_terminal_that_says_it_is_none_of_the_dumb_ones() {
         }
     });
 }
+
+/// The terminal would stop it for the last line, and nobody would continue it.
+#[test]
+fn in_the_background_a_run_ends_after_stty_tostop() {
+    let (folder, terminal) = (folder(), Terminal::new(80));
+    let script = "set -m; stty tostop; throttle -r 100/s -j 2 false < lines > out & wait $!; echo ended $?";
+    let child = run(&terminal, folder.path(), script);
+    terminal.wait_for("the end", |row| row == "ended 123");
+    let rows = terminal.at_rest().concat();
+    assert!(rows.contains("0 ok, 6 failed"), "{rows}");
+    terminal.watch(child, |_| false);
+}

@@ -175,6 +175,12 @@ fn failure(word: &str) -> Result<Failure, String> {
             Err(format!("a command that exits {code} is never run again; write other codes, like --retry-on 6,7,28"))
         }
         (_, Ok(code)) => Ok(Failure::Exit(code)),
+        ("429" | "503", _) => Err(format!(
+            "a status of {word} in THROTTLE_REPLY is tried again anyway; write exit codes, like --retry-on 6,7,28"
+        )),
+        _ if word.parse().is_ok_and(|status: u16| (400..600).contains(&status)) => Err(format!(
+            "{word} is no exit code; a status that means later is --later-on http:{word}, exit codes are like --retry-on 6,7,28"
+        )),
         (_, Err(_)) => Err("write exit codes, timeout or signal, like --retry-on 6,7,28,timeout".to_owned()),
     }
 }
@@ -224,7 +230,7 @@ mod tests {
             let error = later_on(wrong).unwrap_err();
             assert!(later_on(error.rsplit(' ').next().unwrap()).is_ok(), "{wrong}: {error}");
         }
-        for wrong in ["", "0", "126", "256", "-1", "6,", "no"] {
+        for wrong in ["", "0", "126", "256", "429", "500", "-1", "6,", "no"] {
             let error = retry_on(wrong).unwrap_err();
             assert!(retry_on(error.rsplit(' ').next().unwrap()).is_ok(), "{wrong}: {error}");
         }

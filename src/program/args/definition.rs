@@ -57,7 +57,7 @@ const VERBS: [&str; 7] = ["once", "set", "show", "clear", "pause", "list", "remo
 const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
 
 /// Other flags that exclude each other, and what to write instead, if there is a way.
-const APART: [(&str, &[&str], &str); 11] = [
+const APART: [(&str, &[&str], &str); 12] = [
     ("drop", &["bucket", "keep_order"], ""),
     (
         "drop",
@@ -71,6 +71,12 @@ const APART: [(&str, &[&str], &str); 11] = [
         "--shell cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'",
     ),
     ("once", &["shell"], "--once cannot be used with --shell; write --once sh -c SCRIPT"),
+    (
+        "once",
+        &["attempts"],
+        "--once cannot be used with --attempts; for one command with attempts write \
+         throttle --bucket NAME --repeat 1 --attempts 3 COMMAND",
+    ),
     ("replace", &["shell"], ""),
     ("null", &["delimiter", "bytes"], ""),
     ("delimiter", &["bytes"], ""),

@@ -1,6 +1,7 @@
 //! Flags of other tools: the error shows what to write here.
 
 use super::rule::Rule;
+use super::values::duration;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches};
 use std::ffi::{OsStr, OsString};
@@ -14,6 +15,9 @@ pub(super) const PARALLEL_FILES: &str =
 
 pub(super) const RATE_TAKES_A_LIMIT: &str = "-r takes a limit, like -r 5/s \
     (xargs' -r, --no-run-if-empty, is not needed: empty input does nothing)";
+
+const SIZE: &str = "-s is not an option here: \
+    pv's size is not needed for a file, whose size is known: throttle -r 10MB/s < FILE; else leave it out";
 
 /// Each flag of another tool, and what to write here. Flags that mean the same share a line.
 fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -39,8 +43,16 @@ pub(super) fn with_foreign_flags(command: clap::Command) -> clap::Command {
 /// What to write here.
 pub(super) fn refuse(matches: &ArgMatches) -> Result<(), String> {
     let is_given = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
-    let Some((name, words)) = all().find(|(name, _)| is_given(name)) else { return Ok(()) };
+    // Behind an option of another tool may stand its arguments, like those of wc in --pipe wc -l.
+    let place = |name: &str| matches.index_of(name).unwrap_or(usize::MAX);
+    let given = all().filter(|(name, _)| is_given(name)).min_by_key(|(name, _)| place(name));
+    let Some((name, words)) = given else { return Ok(()) };
     let value = matches.get_one::<OsString>(name).and_then(|value| value.to_str());
+    let is_bytes = |rule: &Rule| rule.limit.rate().is_some_and(|rate| rate.is_bytes());
+    let counts_bytes = || matches.get_many::<Rule>("rate").is_some_and(|mut rules| rules.any(is_bytes));
+    if name == "-s" && (value.is_some_and(|size| size.ends_with(char::is_alphabetic)) || counts_bytes()) {
+        return Err(SIZE.to_owned());
+    }
     let own = value.and_then(|value| with_value(name, value));
     Err(format!("{name} is not an option here: {}", own.as_deref().unwrap_or(words)))
 }
@@ -48,7 +60,7 @@ pub(super) fn refuse(matches: &ArgMatches) -> Result<(), String> {
 /// What to write for the value that was given, if that is known.
 fn with_value(name: &str, value: &str) -> Option<String> {
     match name {
-        "--delay" | "--interval" | "--every" => rate_of_delay(value)
+        "--delay" | "--interval" | "--every" | "--sleep" => rate_of_delay(value)
             .map(|(delay, rate)| format!("a delay is a rate: for one every {delay} write -r {rate}")),
         // curl does not count the first attempt, GNU parallel does.
         "--retries" | "--retry" => {
@@ -70,10 +82,22 @@ fn with_value(name: &str, value: &str) -> Option<String> {
             let number: u8 = failed.trim_end_matches('%').parse().ok()?;
             (1..=100).contains(&number).then(|| format!("write --max-fail {failed}"))
         }
-        "-L" | "-R" | "--rate-limit" | "--limit-rate" | "--bwlimit" | "--limit" => match value.parse::<Limit>() {
+        "--duration" => {
+            let is_time = duration(value).is_ok();
+            is_time.then(|| {
+                format!("commands start for so long with --stop-after {value}; a pipe ends with timeout -s INT {value} throttle -r 5/s")
+            })
+        }
+        "--retry-delay" => duration(value).is_ok().then(|| format!("write --attempts 5 --backoff {value}")),
+        "-L" | "-R" | "--rate-limit" | "--limit-rate" | "--bwlimit" | "--limit" | "--max-rate" => match value
+            .parse::<Limit>()
+        {
             Err(ParseError::LinesOrBytes(_)) => Some(format!("write -r {value}B/s for bytes, -r {value}/s for lines")),
             // Of which unit a bare number is depends on the tool.
-            Ok(_) if name.ends_with("limit") && name != "--bwlimit" || value.parse::<u64>().is_err() => {
+            Ok(_)
+                if (name.ends_with("limit") || name == "--max-rate") && name != "--bwlimit"
+                    || value.parse::<u64>().is_err() =>
+            {
                 Some(format!("write -r {value}"))
             }
             _ => None,
@@ -85,8 +109,8 @@ fn with_value(name: &str, value: &str) -> Option<String> {
 /// What to write for an option that has another name here.
 fn renamed(name: &str, value: &str) -> Option<String> {
     let (own, is_number) = match name {
-        "--parallel" | "--concurrency" | "--workers" => ("-j", true),
-        "--times" => ("--repeat", true),
+        "--parallel" | "--concurrency" | "--workers" | "--threads" | "--vus" => ("-j", true),
+        "--times" | "--count" => ("--repeat", true),
         "-N" | "--max-lines" => ("-n", true),
         "-f" => ("-a", false),
         "--joblog" => ("--log", false),

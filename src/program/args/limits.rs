@@ -22,20 +22,20 @@ use throttle_limits::store::Address;
 pub(crate) struct LimitFlags {
     /// Let through at most this; repeat it for several limits at once.
     ///
-    /// LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N][,fails=N]
+    /// LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,initial=N][,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N][,fails=N]
     /// [,rates=FILE].
     ///
     /// RATE is COUNT[/[N]UNIT]: 5/s 100/min 3/15s 0.5/s 5k/h 2/500ms 1MiB/s 1.5GB/s, or unlimited.
     ///
-    /// After the slash: ms, s, min (m), h, d, with or without a whole number before it. Before it: k, M, G for a
+    /// After the slash: ns, us, ms, s, min (m), h, d, with or without a whole number before it. Before it: k, M, G for a
     /// thousand, million, billion, or bytes: B kB MB GB TB, KiB MiB GiB TiB. A bare number, or a bare amount of bytes,
     /// is per second.
     ///
     /// burst=N: most units that may go at once after a pause (see --burst). initial=N: how many of them may go at the
     /// start; the default is all.
     ///
-    /// window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once. A unit
-    /// counts from the time it leaves; in a shared bucket, from the time it was granted. It counts for the PERIOD and
+    /// window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once; with
+    /// initial=N only N, as if the others had just gone. A unit counts from the time it leaves; in a shared bucket, from the time it was granted. It counts for the PERIOD and
     /// slack, because units that leave together do not arrive together: PERIOD/20, at most 250ms; slack=0 is exact.
     ///
     /// Which limit fits which server: a log or a fixed window takes RATE,window. A token bucket (limit_req of nginx
@@ -103,7 +103,8 @@ pub(crate) struct LimitFlags {
 
 fn rule() -> impl TypedValueParser<Value = Rule> {
     OsStringValueParser::new().try_map(|text| {
-        if Address::is_meant(text.as_bytes()) {
+        // A regular expression may look like an address.
+        if Address::is_meant(before_pattern(text.as_bytes())) {
             return Err("a bucket is named with --bucket, a limit is like 5/s".to_owned());
         }
         match (foreign_flags::in_place_of_limit(&text), text.to_str()) {
@@ -112,6 +113,12 @@ fn rule() -> impl TypedValueParser<Value = Rule> {
             (None, None) => Err(ParseError::NotText(text.to_string_lossy().into_owned()).to_string()),
         }
     })
+}
+
+/// The part of a limit before the regular expression of `per=re:`, if it has one.
+pub(super) fn before_pattern(limit: &[u8]) -> &[u8] {
+    let pattern = memchr::memmem::find(limit, b",per=re:");
+    pattern.map_or(limit, |place| &limit[..place])
 }
 
 /// Where the limits of a run are kept.
@@ -145,7 +152,7 @@ impl Limits {
             let or = if is_private { " (with -r, THROTTLE_BUCKET is not used)" } else { ", or THROTTLE_BUCKET=NAME" };
             return Err(format!("--on-store-error is about a bucket on a server; name it: --bucket NAME{or}"));
         }
-        let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command).to_owned())?;
+        let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command))?;
         named.jobs_without_keys().map_or(Ok(()), Err)?;
         named.leave_out_idle();
         Ok(Limits::Own(named))
@@ -277,11 +284,14 @@ pub(crate) fn refuse_bytes(flags: &LimitFlags) -> Result<(), String> {
 }
 
 /// What is wrong if no limit is named. `command` is what is to be run.
-fn without_rate(command: &[OsString]) -> &'static str {
+fn without_rate(command: &[OsString]) -> String {
     let is_rate = |word: &OsString| word.as_bytes().starts_with(b"-r") || word.as_bytes().starts_with(b"--rate");
-    if command.iter().any(is_rate) {
-        "--rate: how fast? options after the command are the command's; put -r before it, like -r 5/s COMMAND"
+    let how_fast = if command.iter().any(is_rate) {
+        "options after the command are the command's; put -r before it, like -r 5/s COMMAND"
+    } else if command.is_empty() {
+        "write for example -r 5/s, -r 100/min or -r 10MiB/s; throttle -h shows more"
     } else {
-        "--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s; throttle -h shows more"
-    }
+        "write for example -r 5/s or -r 100/min, or -r unlimited for no limit; throttle -h shows more"
+    };
+    format!("--rate: how fast? {how_fast}")
 }

@@ -1,11 +1,13 @@
 //! Messages about a command line that clap refuses, in our words: the option, what is wrong, what to write.
 
-use super::definition::{command, instead_of};
+use super::definition::{Args, command, instead_of};
 use super::foreign_flags;
+use super::limits::before_pattern;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use throttle_limits::store::Address;
 
 /// One line for `error`, caused by `args`.
@@ -39,6 +41,10 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
 
 /// `text` without the passwords in `args`.
 pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
+    let is_limit = |word: &OsString| {
+        let before = before_pattern(word.as_bytes());
+        before.len() < word.len() && !Address::is_meant(before)
+    };
     // An argument as a whole, or what is attached to an option.
     let repeated = |word: &OsString| longest_end_in(text, &word.to_string_lossy()).map(str::to_owned);
     let redacted = |text: String, part: String| match Address::redacted(part.as_ref()) {
@@ -46,7 +52,7 @@ pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
         shown if shown.strip_suffix('…') == Some(part.trim_end_matches([':', '/'])) => text,
         shown => text.replace(&part, &shown),
     };
-    let text = args.iter().filter_map(repeated).fold(text.to_owned(), redacted);
+    let text = args.iter().filter(|word| !is_limit(word)).filter_map(repeated).fold(text.to_owned(), redacted);
     args.iter().map(|word| word.to_string_lossy()).filter(|word| word.len() > LONG).fold(text, |text, word| {
         let end = word.char_indices().map(|(place, _)| place).take_while(|place| *place <= LONG / 2).last();
         text.replace(&*word, &format!("{}…", &word[..end.unwrap_or(0)]))
@@ -118,6 +124,47 @@ pub(super) fn typographic_dash(word: &OsStr) -> Option<String> {
     let dashes = if name.find(['=', ' ']).unwrap_or(name.len()) > 1 { "--" } else { "-" };
     (name.len() < word.len() && name.starts_with(|c: char| c.is_ascii_alphabetic()))
         .then(|| format!("'{word}' begins with a dash that is none on the command line; write {dashes}{name}"))
+}
+
+/// What to write instead of a first word of the command that is none: a number after -t, an URL, a verb of another tool, or a
+/// limit.
+pub(super) fn no_command(args: &Args, word: &OsStr) -> Option<String> {
+    let text = word.to_str()?;
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit()) && text.parse::<f64>().is_ok();
+    let has_limits = !args.limit.rate.is_empty() || args.shared.bucket.is_some();
+    let meant = match text.split_once("://") {
+        _ if args.launch.trace && is_number => Some(format!(
+            "-t is --trace and takes no number; for {text} commands at once write -j {text}, for a time --timeout {text}"
+        )),
+        Some((scheme, _)) if scheme.chars().all(|c| c.is_ascii_alphabetic()) => Some(format!(
+            "'{text}' is no command; to fetch it write curl -sS '{text}', to fetch each line of the input curl -sS {{}}"
+        )),
+        _ if has_limits => None,
+        _ => verb(&args.command),
+    };
+    meant.or_else(|| foreign_flags::limit_as_command(&args.limit.rate, word))
+}
+
+/// The option that does what this command line of other tools does.
+fn verb(words: &[OsString]) -> Option<String> {
+    let mut words = words.iter().map(|word| word.to_string_lossy());
+    let (verb, name) = (words.next()?, words.next());
+    let option = match &*verb {
+        "help" => "--help",
+        "version" => "--version",
+        "list" | "ls" => "--list",
+        "show" | "set" | "clear" | "pause" | "remove" if words.next().is_none() => {
+            let name = name.as_deref().unwrap_or("NAME");
+            let value = match &*verb {
+                "set" => " -r 5/s",
+                "pause" => " 10min",
+                _ => "",
+            };
+            return Some(format!("'{verb}' is an option here; write --bucket {name} --{verb}{value}"));
+        }
+        _ => return None,
+    };
+    Some(format!("'{verb}' is an option here; write {option}"))
 }
 
 /// Of what clap finds similar, only what may be a typing mistake is suggested.

@@ -16,6 +16,11 @@ pub(crate) struct Left {
 }
 
 impl Left {
+    /// Whether units are left.
+    pub(crate) fn is_any(&self) -> bool {
+        self.why.is_some()
+    }
+
     /// `stopped by --stop-after 8h: about 188 units are left; run the same command again to go on (812 units done)`
     ///
     /// They are those of so many `commands`, each of which is for `max_args` units at most.

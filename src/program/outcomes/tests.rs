@@ -2,7 +2,7 @@ use super::*;
 use crate::program::task::Task;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use throttle::launch::{Ended, Reply, Verdict};
+use throttle::launch::{Ended, Paused, Reply, Verdict};
 
 fn outcomes(args: &[&str]) -> Outcomes {
     let Task::Launch(launch) = Task::from_words(&[args, &["curl"]].concat()).unwrap() else { panic!("{args:?}") };
@@ -173,7 +173,7 @@ fn a_unit_that_waits_alone_pauses_nobody() {
         outcome: Outcome::Killed(9),
         verdict: Verdict::Later(120 * SECOND),
         due_in: Some(Duration::from_secs(120)),
-        paused: Duration::ZERO,
+        pause: Paused::default(),
         pace: None,
         reply: Reply::default(),
         cost: None,
@@ -186,7 +186,7 @@ fn a_unit_that_waits_alone_pauses_nobody() {
     assert_eq!(outcomes.end(&alone, 0), [""; 0]);
     let told = &outcomes.retries;
     assert_eq!((told.due, told.later, told.paused, told.paused_until), (120 * SECOND, 1, 0, 0));
-    let all = Ended { paused: Duration::from_secs(120), ..alone };
+    let all = Ended { pause: Paused { left: Duration::from_secs(120), is_overlong: false }, ..alone };
     let said = outcomes.end(&all, 0);
     assert!(said[0].contains("nothing starts for 2m") && outcomes.retries.paused == 120 * SECOND, "{said:?}");
 }

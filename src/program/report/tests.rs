@@ -191,8 +191,9 @@ fn a_countdown_is_no_finer_than_what_matters() {
 
 #[test]
 fn numbers_are_shown_in_a_handy_unit() {
-    assert_eq!(rate(UnitName::Line, 9.987), "9.99/s");
-    assert_eq!(rate(UnitName::Byte, 1_500_000.4), "1.50 MB/s");
+    assert_eq!(rate(UnitName::Line, 9.987, false), "9.99/s");
+    assert_eq!(rate(UnitName::Byte, 1_500_000.4, false), "1.50 MB/s");
+    assert_eq!(rate(UnitName::Byte, 8_388_608.4, true), "8.00 MiB/s");
     assert_eq!((UnitName::Line.count(1), UnitName::Record.count(0)), ("1 line".to_owned(), "0 records".to_owned()));
 }
 
@@ -200,7 +201,7 @@ fn numbers_are_shown_in_a_handy_unit() {
 fn the_rate_now_is_that_of_the_last_two_seconds() {
     let mut recent = Recent::default();
     let samples = [(0, 0), (1, 10), (2, 20), (3, 20), (4, 20)];
-    let rates = samples.map(|(second, units)| rate(UnitName::Line, recent.rate(second * SECOND, units)));
+    let rates = samples.map(|(second, units)| rate(UnitName::Line, recent.rate(second * SECOND, units), false));
     assert_eq!(rates, ["0.00/s", "10.0/s", "10.0/s", "5.00/s", "0.00/s"]);
 }
 
