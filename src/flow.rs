@@ -37,4 +37,4 @@ pub use splice::Splice;
 pub use splice::enlarge;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use tee::{TeeSink, TeeSource, tee};
-pub use threads::{STACK, named_thread};
+pub use threads::{STACK, start_thread};

@@ -344,7 +344,7 @@ impl<T> Order<T> {
     /// Whether so many units wait that no more should be added, if at most `ahead` may.
     #[must_use]
     pub fn is_full(&self, ahead: usize) -> bool {
-        self.len() >= ahead || self.memory() >= MEMORY
+        self.len() >= ahead || self.memory() >= MEMORY || self.keys.is_short && !self.is_empty()
     }
 
     /// The next unit that has waited for as long as it may, also if it may leave now: for a caller that has no room for it.

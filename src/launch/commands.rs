@@ -327,12 +327,19 @@ fn expect_room_for_a_runtime() -> io::Result<()> {
     let pairs: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
     pairs?;
     let (threads, one_to_print, of_the_caller, a_command) = (slots::STARTERS, 1, 4, 1);
+    let many = threads + one_to_print + of_the_caller + a_command;
+    // The allocator of glibc reserves 64 MiB for each thread that allocates, as long as there is so much. What is left may be too
+    // little for the next stack (ulimit -v). So room for all stacks is reserved first.
+    let mut stacks = (0..many).map(|_| room_for_a_stack()).collect::<io::Result<Vec<_>>>()?;
     let (all_at_once, before) = (RwLock::new(()), count_threads());
     thread::scope(|scope| {
         let _until_all_are_there = all_at_once.write();
         let wait = || drop(all_at_once.read());
-        let started = |_| thread::Builder::new().stack_size(STACK).spawn_scoped(scope, wait).map(drop);
-        (0..threads + one_to_print + of_the_caller + a_command).try_for_each(started)
+        let started = |_| {
+            drop(stacks.pop());
+            thread::Builder::new().stack_size(STACK).spawn_scoped(scope, wait).map(drop)
+        };
+        (0..many).try_for_each(started)
     })?;
     // The system still counts a thread for a moment after its end.
     for _ in 0..100 {
@@ -342,6 +349,13 @@ fn expect_room_for_a_runtime() -> io::Result<()> {
         thread::sleep(Duration::from_millis(1));
     }
     Ok(())
+}
+
+/// Memory that is not used, somewhat more than the stack of a thread.
+fn room_for_a_stack() -> io::Result<Vec<u8>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(STACK + STACK / 8).map_err(|_| rustix::io::Errno::AGAIN)?;
+    Ok(room)
 }
 
 /// The threads of this process, on Linux (proc(5)).

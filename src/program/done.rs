@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use throttle::flow::{named_thread, unpoisoned};
+use throttle::flow::{start_thread, unpoisoned};
 use throttle::launch::{Before, Identity, Known};
 
 /// Bytes read at once.
@@ -52,7 +52,7 @@ impl Done {
         let done = Arc::new(Done::new(file, path, delimiter, taken));
         let syncing = Arc::clone(&done);
         let sync = move || syncing.sync_each(second);
-        let syncer = named_thread("done list").spawn(sync).context(NoThread)?;
+        let syncer = start_thread("done list", sync).context(NoThread)?;
         *lock(&done.syncer) = Some(syncer);
         Ok((done, torn))
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use throttle::flow::named_thread;
+use throttle::flow::start_thread;
 use throttle_limits::clock::with_usual_slack;
 use throttle_limits::limits::Grant;
 use throttle_limits::store::Store;
@@ -42,7 +42,7 @@ pub(super) fn tell_of_it(tell_once: impl Fn() + Send + 'static) -> io::Result<()
             tell_once();
         }
     };
-    named_thread("here").spawn(tell).map(drop)
+    start_thread("here", tell).map(drop)
 }
 
 /// Says why the command that is at `path` cannot be run.
@@ -85,7 +85,7 @@ pub(super) fn run(
             }
         }
     };
-    named_thread("signals").spawn(pass_on).context("cannot start a thread")?;
+    start_thread("signals", pass_on).context("cannot start a thread")?;
     let status = child.wait().context("cannot wait for the command")?;
     bucket.leave();
     // If it is not told, it notices within 15 s.

@@ -45,8 +45,9 @@ pub(crate) fn open(file: Option<&Path>) -> Result<Input> {
         FileType::RegularFile => u64::try_from(stat.st_size).ok().zip(rustix::fs::tell(&fd).ok()),
         _ => None,
     };
-    let start = size.map_or(0, |(_, start)| start);
-    Ok(Input { fd, name, is_stdin: file.is_none(), size: size.map(|(size, start)| size.saturating_sub(start)), start })
+    let before = size.map_or(0, |(_, before)| before);
+    let size = size.map(|(size, before)| size.saturating_sub(before));
+    Ok(Input { fd, name, is_stdin: file.is_none(), size, start: before })
 }
 
 fn file_position(fd: impl AsFd) -> Option<u64> {

@@ -23,7 +23,7 @@ use std::thread;
 use std::time::Duration;
 use throttle::flow::framing::{Buffer, LARGEST};
 use throttle::flow::pump::PumpError;
-use throttle::flow::{Descriptor, FlowError, Look, Source, named_thread};
+use throttle::flow::{Descriptor, FlowError, Look, Source, start_thread};
 use throttle::launch::{Batches, Known, Launching, Numbers, Options, Settling, Unused};
 use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
@@ -177,7 +177,7 @@ pub(super) fn source(commands: &Commands, reporting: &ReportFlags) -> Result<Ope
 fn unread(commands: &Commands, rest: Rest, known: Option<Known>) -> Unread {
     let (delimiter, skips_blank) = (records::delimiter(commands.framing), commands.shape.skip_blank);
     let is_known = move |unit: &[u8]| known.as_ref().is_some_and(|known| known(unit).is_some());
-    let counts = move |unit: &[u8]| !(skips_blank && unit.is_empty()) && !is_known(unit);
+    let counts = move |unit: &[u8]| !(is_known(unit) || skips_blank && unit.is_empty());
     Unread(Box::new(move |read| rest.units(read, delimiter, &counts)))
 }
 
@@ -242,7 +242,7 @@ fn stop_after(time: Duration, run: Arc<LaunchRun>) -> Result<()> {
         thread::sleep(time);
         run.start_nothing_more(&format!("--stop-after {}", humantime::format_duration(time)));
     };
-    named_thread("stop-after").spawn(stop).context(NoThread)?;
+    start_thread("stop-after", stop).context(NoThread)?;
     Ok(())
 }
 

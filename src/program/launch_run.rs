@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle::flow::order::NO_KEY;
-use throttle::flow::{named_thread, unpoisoned};
+use throttle::flow::{start_thread, unpoisoned};
 use throttle::launch::{Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Told, quoted};
 use throttle_limits::clock::{Nanos, in_nanos};
 
@@ -98,7 +98,7 @@ impl LaunchRun {
             run.launcher.flush();
             run.finish(reason)
         };
-        named_thread("ender").spawn(end).map(drop)
+        start_thread("ender", end).map(drop)
     }
 
     pub(super) fn outcomes(&self) -> MutexGuard<'_, Outcomes> {
@@ -159,7 +159,7 @@ impl LaunchRun {
                 run.report.aside(format_args!("waiting for {waiting}; {advice} {them}"));
             }
         };
-        let _ = named_thread("patience").spawn(tell);
+        let _ = start_thread("patience", tell);
     }
 
     /// Kills all commands, and ends the program after that, even if nothing reads its last messages.
@@ -230,7 +230,7 @@ impl LaunchRun {
         let (lines, wanted) = mpsc::channel::<Lines>();
         let report = Arc::clone(&self.report);
         let write = move || wanted.into_iter().for_each(|(lines, _told)| report.asides(&lines));
-        named_thread("writer").spawn(write)?;
+        start_thread("writer", write)?;
         let run = Arc::clone(self);
         let receive = move || loop {
             for (event, told) in events.receive() {
@@ -240,7 +240,7 @@ impl LaunchRun {
                 }
             }
         };
-        named_thread("receiver").spawn(receive).map(drop)
+        start_thread("receiver", receive).map(drop)
     }
 
     /// Counts what has happened, ends the run if it must end, and returns the lines to write about it.

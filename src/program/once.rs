@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use throttle::flow::named_thread;
+use throttle::flow::start_thread;
 use throttle::launch::command;
 use throttle_limits::clock::{Nanos, sharpen_this_thread, with_usual_slack};
 use throttle_limits::limits::{Grant, Refusal, Take};
@@ -141,7 +141,7 @@ fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Re
         }
         let mut signals = Signals::new(&wanted)?;
         let wake = move || signals.forever().for_each(|_| main.unpark());
-        named_thread("signals").spawn(wake).map(drop)
+        start_thread("signals", wake).map(drop)
     })
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender, SyncSender};
 use std::time::{Duration, Instant};
-use throttle::flow::{named_thread, poll};
+use throttle::flow::{poll, start_thread};
 
 type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 
@@ -54,7 +54,7 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
         Delivery::with_pipe(read, write, SignalOnly, &wanted)
     })?;
     let answer = move || answer(delivery, &report, commands.as_ref(), &ending);
-    named_thread("signals").spawn(answer).context(NoThread)?;
+    start_thread("signals", answer).context(NoThread)?;
     Ok(())
 }
 
@@ -124,7 +124,7 @@ fn start_painter(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> io::R
             }
         }
     };
-    named_thread("painter").spawn(paint).map(|_| asked)
+    start_thread("painter", paint).map(|_| asked)
 }
 
 /// Waits for a signal, for `at_most`, or until the reader of `output` leaves. Returns whether that has left.

@@ -49,7 +49,7 @@ pub(crate) fn die_of_broken_pipe() -> Exit {
 }
 
 /// Ends the program as the signal does by default. The kernel does not let process 1 die of a signal whose action is the
-/// default (pid_namespaces(7)), as in a container. Then the exit code is the one that a shell reports for the signal.
+/// default (`pid_namespaces(7)`), as in a container. Then the exit code is the one that a shell reports for the signal.
 pub(super) fn die_of(signal: i32) {
     if is_process_1() {
         low_level::exit(exit_code(signal));

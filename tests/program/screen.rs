@@ -136,7 +136,7 @@ const PLACES: [Place; 10] = [
     ),
     (
         // The unit is not done, though its first command has ended.
-        "throttle --progress=always -r 1/h -b2 --attempts 2 --max-pause 2h -a lines -c 'echo \"retry-after: 3600\" >>\"$THROTTLE_REPLY\"; exit 1 \"$1\"'",
+        "throttle --progress=always -r 1/h -b2 --attempts 2 --no-learn --max-pause 2h -a lines -c 'echo \"retry-after: 3600\" >>\"$THROTTLE_REPLY\"; exit 1 \"$1\"'",
         &["throttle: a server asked to wait: nothing starts for 1h"],
         [
             "           0% 0 ok, 7h left",

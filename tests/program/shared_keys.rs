@@ -475,15 +475,20 @@ fn a_command_keeps_its_place_when_its_stream_is_killed() {
     }
 }
 
+/// Lines with the numbers from 0 behind `name`.
+fn numbered(name: &str, lines: u32) -> String {
+    (0..lines).flat_map(|line| [name.to_owned(), line.to_string(), "\n".to_owned()]).collect()
+}
+
 /// A new key asked its own copy of the bucket, which never makes room, again and again, and never the bucket.
 #[test]
 fn a_full_table_of_keys_stalls_no_new_key() {
     on_each_store(&["1/5s,per=f1"], |bucket| {
-        let keys: String = (0..10_000).map(|key| format!("first{key}\n")).collect();
+        let keys = numbered("first", 10_000);
         assert_eq!(text(&feed(bucket.command(&[]), keys.as_bytes()).stdout).lines().count(), 10_000);
         let once = bucket.run(&["--once", "--key", "another", "true"]);
         assert!(once.status.success(), "{}", text(&once.stderr));
-        let keys: String = (0..10_001).map(|key| format!("key{key}\n")).collect();
+        let keys = numbered("key", 10_001);
         let output = feed(bucket.command(&[]), keys.as_bytes());
         assert_eq!(text(&output.stdout).lines().count(), 10_001, "{}", text(&output.stderr));
     });
@@ -492,7 +497,7 @@ fn a_full_table_of_keys_stalls_no_new_key() {
 #[test]
 fn it_is_shown_how_long_a_new_key_waits_for_room() {
     on_each_store(&["1/h,per=f1"], |bucket| {
-        let keys: String = (0..10_000).map(|key| format!("key{key}\n")).collect();
+        let keys = numbered("key", 10_000);
         assert_eq!(text(&feed(bucket.command(&[]), keys.as_bytes()).stdout).lines().count(), 10_000);
         let wait = bucket.shown()["wait_ns"].as_u64().unwrap();
         assert!((3_000_000_000_000..=3_600_000_000_000).contains(&wait), "{wait}");

@@ -30,7 +30,7 @@ fn read(file: &Path, path: &[String], modules: &mut Modules) {
     for item in &items {
         if let Item::Mod(inner) = item
             && inner.content.is_none()
-            && !inner.attrs.iter().any(|attribute| text(&attribute.meta) == "cfg(test)")
+            && !inner.attrs.iter().any(|attribute| self::text(&attribute.meta) == "cfg(test)")
         {
             let name = inner.ident.to_string();
             read(&folder.join(format!("{name}.rs")), &[path, &[name]].concat(), modules);

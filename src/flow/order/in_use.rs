@@ -33,6 +33,8 @@ pub(super) struct InUse<T> {
     pub(super) memory: usize,
     /// How many keys have units that have arrived.
     pub(super) waiting: usize,
+    /// There is no memory for another key in use.
+    pub(super) is_short: bool,
 }
 
 #[derive(Debug)]
@@ -107,6 +109,7 @@ impl<T> InUse<T> {
             len: 0,
             memory: 0,
             waiting: 0,
+            is_short: false,
         }
     }
 
@@ -116,6 +119,7 @@ impl<T> InUse<T> {
 
     /// The key is in use from now on.
     pub(super) fn busy(&mut self, key: KeyId) -> &mut Busy<T> {
+        self.is_short = self.busy.try_reserve(2).is_err();
         self.busy.entry(key).or_insert_with(|| {
             self.table.set_busy(key);
             Busy { units: VecDeque::new(), running: 0, later: 0, since: 0, finish: 0, is_outside: false, head: None }
