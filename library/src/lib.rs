@@ -26,7 +26,8 @@
 //! 1. Exact: a rate is a ratio of integers. By time `t` exactly `⌊rate·t⌋` and the burst have been granted.
 //! 2. Never over: in any time `t` grants cost at most the burst (or the largest single cost) and `rate·t`. Never early.
 //! 3. Late wake-ups cost no rate: the next grant is computed from the last one. They cause no burst either: a waiter
-//!    loses the delay beyond the time in which its bucket fills, or beyond 2 ms if that is longer.
+//!    keeps as much of its delay as a tenth of the time that fills its bucket, but at least 10 ms or that whole time,
+//!    whichever is less, and at least 2 ms. It loses the rest.
 //! 4. First in, first out, for futures and threads in one queue. One wake-up per grant, no polling, no background task.
 //! 5. A cancelled waiter takes nothing, and those behind it move up at once. A reservation is never moved.
 //! 6. A grant that is settled at its real cost leaves the limits as if it had cost that from the start.

@@ -151,8 +151,8 @@ impl<T> Order<T> {
 
     /// The unit that leaves next, already charged, if it conforms to the limits of all keys together; or when to ask again.
     ///
-    /// If the caller asks late, the grants are those that it would have had in time, but not earlier than the lag
-    /// allowance: the time in which the quickest bucket fills.
+    /// If the caller asks late, the grants are those that it would have had in time, but not longer ago than the
+    /// [allowance](Each::allowance).
     pub fn next(&mut self, now: Nanos) -> Next<T> {
         let now = self.advance(now);
         let mut earliest = self.earliest();

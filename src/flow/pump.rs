@@ -135,24 +135,23 @@ impl<F: Flow> Pump<'_, F> {
         }
         self.top_up()?;
         let ready = self.flow.waiting().min(room);
-        let (grant, asked) = self.supply.next_run(ready)?;
+        let (mut grant, asked) = self.supply.next_run(ready)?;
         self.supply.foresee(|| self.flow.state().foreseen.saturating_sub(grant.units));
-        let has_waited = grant.at > asked;
-        if has_waited && !self.sleep_until(&grant, grant.units)? {
+        let (has_waited, units) = (grant.at > asked, grant.units);
+        if has_waited && !self.sleep_until(&mut grant, units, &[units])? {
             return Ok(());
         }
-        let more = if has_waited { self.supply.take_available(ready - grant.units) } else { 0 };
-        let units = grant.units + more;
-        self.hand_over(&grant, Turn::Usual(units))
+        let more = if has_waited { self.supply.take_available(ready - units) } else { 0 };
+        self.hand_over(&grant, Turn::Usual(units + more))
     }
 
     /// The same for one unit of these costs, and for those behind it that may leave at the same time.
     fn release_one(&mut self, costs: &[u64]) -> Result<(), PumpError> {
-        let (grant, asked) = match self.supply.take(costs) {
+        let (mut grant, asked) = match self.supply.take(costs) {
             Err(StoreError::Refused(Refusal::Never)) => return self.pass(Turn::Refused(Unpaid::TooMuch)),
             taken => taken?,
         };
-        if grant.at > asked && !self.sleep_until(&grant, 1)? {
+        if grant.at > asked && !self.sleep_until(&mut grant, 1, costs)? {
             return Ok(());
         }
         let supply = self.supply;
@@ -298,13 +297,14 @@ impl<F: Flow> Pump<'_, F> {
         Ok(())
     }
 
-    /// Sleeps until the grant of so many units, or until there is news of a [hold](Flow::take_answers). Returns whether the grant
-    /// may be used now.
-    fn sleep_until(&mut self, grant: &Grant, units: u64) -> Result<bool, StoreError> {
+    /// Sleeps until the grant of so many units with these costs, or until there is news of a [hold](Flow::take_answers). Returns
+    /// whether the grant may be used now; it has another time if this thread woke too late.
+    fn sleep_until(&mut self, grant: &mut Grant, units: u64, costs: &[u64]) -> Result<bool, StoreError> {
         self.enter_limit(grant.at, grant.bound_by, units);
         let has_come = self.supply.sleep_unless(self.clock, grant.at, &|| self.is_told())?;
         if has_come {
             self.meter.late(units, self.clock.now().saturating_sub(grant.at));
+            *grant = self.supply.woke(*grant, costs);
         }
         Ok(has_come)
     }

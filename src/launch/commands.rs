@@ -329,8 +329,9 @@ fn expect_room_for_a_runtime() -> io::Result<()> {
     let (threads, one_to_print, of_the_caller, a_command) = (slots::STARTERS, 1, 4, 1);
     let many = threads + one_to_print + of_the_caller + a_command;
     // The allocator of glibc reserves 64 MiB for each thread that allocates, as long as there is so much. What is left may be too
-    // little for the next stack (ulimit -v). So room for all stacks is reserved first.
-    let mut stacks = (0..many).map(|_| room_for_a_stack()).collect::<io::Result<Vec<_>>>()?;
+    // little for the next stack, or for all else (ulimit -v). So room for these is reserved first.
+    let mut stacks = (0..many).map(|_| room(2 * STACK)).collect::<io::Result<Vec<_>>>()?;
+    let _all_else = room(SPARE)?;
     let (all_at_once, before) = (RwLock::new(()), count_threads());
     thread::scope(|scope| {
         let _until_all_are_there = all_at_once.write();
@@ -351,10 +352,13 @@ fn expect_room_for_a_runtime() -> io::Result<()> {
     Ok(())
 }
 
-/// Memory that is not used, somewhat more than the stack of a thread.
-fn room_for_a_stack() -> io::Result<Vec<u8>> {
+/// Memory that a run takes beyond its stacks, in bytes.
+const SPARE: usize = 4 << 20;
+
+/// Reserves `bytes` of memory, which are not used.
+fn room(bytes: usize) -> io::Result<Vec<u8>> {
     let mut room = Vec::new();
-    room.try_reserve_exact(STACK + STACK / 8).map_err(|_| rustix::io::Errno::AGAIN)?;
+    room.try_reserve_exact(bytes).map_err(|_| rustix::io::Errno::AGAIN)?;
     Ok(room)
 }
 

@@ -38,8 +38,8 @@ pub struct Slots {
     not_killed: Semaphore,
     /// 0: no cap.
     jobs: u32,
-    /// Jobs that are handed over and not started yet may after a delay start all at once: so they are no more than two
-    /// bursts, which is what law 3 allows at one instant, a full bucket being the lag allowance.
+    /// Jobs that are handed over and not started yet may start all at once after a delay. So they are at most two bursts: law 3
+    /// allows a burst and what comes in the allowance at one instant, and the allowance is at most the time that fills a bucket.
     most_starting: usize,
 }
 

@@ -320,11 +320,12 @@ fn many_waiters_go_when_their_rate_is_raised_however_late() {
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
     for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
         let waiters = waiters_of(&bucket, 150);
+        let bucket = bucket.set("100/s,burst=1");
+        // Nobody needs the file meanwhile, which one that is stopped may have locked.
         for waiter in &waiters {
             waiter.signal(Signal::STOP);
         }
-        let bucket = bucket.set("100/s,burst=1");
-        // They are to have left one to three seconds after that.
+        // They are to leave one to three seconds after the limit was set.
         std::thread::sleep(Duration::from_secs(4));
         for waiter in &waiters {
             waiter.signal(Signal::CONT);

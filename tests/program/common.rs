@@ -251,7 +251,18 @@ impl Lines {
     /// The next line; fails if none comes.
     #[track_caller]
     pub(crate) fn next(&self) -> String {
-        self.0.recv_timeout(HANGS).expect("another line").1
+        self.next_with_time().1
+    }
+
+    /// The next line and when it was read; fails if none comes.
+    #[track_caller]
+    pub(crate) fn next_with_time(&self) -> (Instant, String) {
+        self.0.recv_timeout(HANGS).expect("another line")
+    }
+
+    /// All further lines, and when each was read.
+    pub(crate) fn with_times(self) -> Vec<(Instant, String)> {
+        self.0.into_iter().collect()
     }
 
     /// All further lines.

@@ -181,8 +181,8 @@ proptest! {
     #[test]
     fn a_late_caller_gets_the_grants_that_it_would_have_had_in_time(
         units in prop::collection::vec((0..400 * MS, 0..4_u64, 0..20_u64), 1..60),
-        // Not later than the allowance: longer ago, the rate is lost.
-        calls in prop::collection::vec(1..900 * MS, 1..60),
+        // Not later than the allowance, a tenth of the second in which the first bucket fills: longer ago, the rate is lost.
+        calls in prop::collection::vec(1..90 * MS, 1..60),
     ) {
         let [mut in_time, mut late] = [0; 2].map(|_| Run::new("3/s,burst=3", "10/s,burst=20"));
         let mut calls = calls.into_iter().cycle();

@@ -46,6 +46,7 @@ mod shared_machine;
 mod shared_pipes;
 mod shares;
 mod started_with;
+mod stopped;
 mod stores;
 mod support;
 mod terminal;

@@ -156,21 +156,26 @@ fn a_unit_that_is_sent_back_goes_before_the_younger_ones_of_its_key() {
 fn a_late_caller_loses_no_rate_and_makes_no_burst() {
     let each = policy(&["10/s"]);
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
-    for (late, expected) in [(99, &[100, 200][..]), (150, &[150, 250]), (1000, &[1000, 1100])] {
+    // Its bucket fills in 100 ms. The allowance was that whole time, and is 10 ms now.
+    for (late, expected) in [(0, 100), (10, 100), (99, 189), (150, 240), (1000, 1090)] {
         let mut order = order_of(&rules, "aaaaa");
         assert!(matches!(order.next(0), Next::Go(..)));
         assert_eq!(order.next(0), Next::At(100 * MS));
         let now = (100 + late) * MS;
-        for at in expected {
-            let next = order.next(now);
-            assert!(matches!(&next, Next::Go(_, _, charged) if charged.at == at * MS), "{late} late: {next:?}");
-            if at * MS + 100 * MS > now {
-                break;
-            }
-        }
-        let last = *expected.iter().rfind(|at| **at <= 100 + late).unwrap();
-        assert_eq!(order.next(now), Next::At((last + 100) * MS), "{late} late");
+        let next = order.next(now);
+        assert!(matches!(&next, Next::Go(_, _, charged) if charged.at == expected * MS), "{late} late: {next:?}");
+        assert_eq!(order.next(now), Next::At((expected + 100) * MS), "{late} late");
     }
+}
+
+/// Two units of each key left at once when a process was stopped for longer than a bucket takes to fill.
+#[test]
+fn one_unit_of_each_key_leaves_after_a_stop() {
+    let each = policy(&["1/s"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, &"abcdefghij".repeat(5));
+    let mut gone = |now: Nanos| std::iter::from_fn(|| matches!(order.next(now), Next::Go(..)).then_some(())).count();
+    assert_eq!([0, 700, 3700, 4599, 4600, 5599, 5600].map(|now| gone(now * MS)), [10, 0, 10, 0, 10, 0, 10]);
 }
 
 /// As many keys as a run may store, a thousandth of that: the first ones pass, the others wait for room.

@@ -338,13 +338,13 @@ impl Run {
         let of = |policies: &'static [(Policy, usize)]| policies.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let (own, common): (Vec<_>, Vec<_>) = (of(own.leak()), of(common.leak()));
         let order = Order::new(&Rules { each: &own, all: &common, jobs, max_wait, ..Rules::default() }, start);
-        let fills = each.iter().chain(all).filter_map(|spec| match spec.start(start) {
-            State::Bucket(bucket) => Some(bucket.fill_time()),
+        let allowances = each.iter().chain(all).filter_map(|spec| match spec.start(start) {
+            State::Bucket(bucket) => Some((bucket.fill_time() / 10).max(bucket.fill_time().min(10 * MS))),
             State::Window(_) => None,
         });
         let model = Model {
             each: each.to_vec(),
-            allowance: fills.min().unwrap_or(0),
+            allowance: allowances.min().unwrap_or(0),
             all: all.iter().map(|spec| (*spec, spec.start(start))).collect(),
             jobs: jobs.map_or(u32::MAX, NonZeroU32::get),
             max_wait,

@@ -272,6 +272,70 @@ fn a_window_counts_units_when_they_are_written() {
     }
 }
 
+/// The clock of a process that is stopped at the first of two times, and goes on at the second.
+struct Stopped(FakeClock, [Nanos; 2]);
+
+impl Clock for Stopped {
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+
+    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
+        let slept = self.0.sleep_unless(time, is_over);
+        if (self.1[0]..self.1[1]).contains(&self.0.now()) {
+            self.0.set(self.1[1]);
+        }
+        slept
+    }
+
+    fn wake_at(&self, time: Nanos, waker: &Waker) {
+        self.0.wake_at(time, waker);
+    }
+}
+
+/// When the lines `0` to `last` leave, in milliseconds, if the process is stopped between these times.
+fn leave_around_a_stop(limits: &[&str], last: u32, stop: [Nanos; 2]) -> Vec<Nanos> {
+    let mut sink = Transcript::default();
+    let (clock, plan) = (Stopped(sink.clock.clone(), stop.map(|time| time * MS)), plan(limits));
+    let supply = Supply::new(Box::new(Memory::new(&plan, clock.0.clone())));
+    let meter = Meter::new(0, plan.len());
+    let input: String = (0..=last).map(|line| format!("{line}\n")).collect();
+    let mut source = Script { clock: clock.0.clone(), input: vec![(0, input.into_bytes())], reads: 0 };
+    let mut flow = Copying::new(&mut source, &mut sink, Buffer::new(LINES, 1 << 20), &meter);
+    pump::run_on(&mut flow, &supply, &clock, &meter).unwrap();
+    let of = |(time, bytes): &(Nanos, Vec<u8>)| vec![time / MS; bytes.iter().filter(|byte| **byte == b'\n').count()];
+    sink.writes.iter().flat_map(of).collect()
+}
+
+/// The third unit was granted for 1 s. It left at 3.7 s together with the fourth, since its bucket had filled meanwhile.
+#[test]
+fn a_stopped_pump_keeps_no_more_than_its_allowance() {
+    let times = |limits: &[&str], last, stop| leave_around_a_stop(limits, last, stop);
+    assert_eq!(times(&["2/s"], 5, [700, 3700]), [0, 500, 3700, 4150, 4650, 5150], "50 ms are kept");
+    assert_eq!(times(&["2/s"], 4, [700, 1040]), [0, 500, 1040, 1500, 2000], "no rate is lost");
+    assert_eq!(times(&["100/s,burst=1"], 3, [5, 500]), [0, 500, 500, 510], "10 ms, the whole time that fills it");
+    let left = times(&["10/s,burst=10"], 40, [1050, 20_000]);
+    let after = |until: Nanos| left.iter().filter(|time| (20_000..=until).contains(*time)).count();
+    assert!(after(20_000) <= 11 && after(21_000) <= 21, "a burst, and a tenth of it: {left:?}");
+    assert!(after(20_000) >= 10, "a full bucket: {left:?}");
+}
+
+/// Six of five left in no time: the one that was granted before the stop no longer counted, and five others joined it.
+#[test]
+fn a_window_lets_no_more_through_after_a_stop() {
+    for (limits, stop) in [
+        (&["5/2s,window,slack=0"][..], [1500, 4500]),
+        (&["5/2s,window,slack=0"], [1500, 2300]),
+        (&["5/2s,window,slack=0", "20/s"], [1500, 4500]),
+        (&["5/2s,window,slack=0", "1/s,burst=10"], [1500, 4010]),
+    ] {
+        let left = leave_around_a_stop(limits, 30, stop);
+        assert_eq!(left.len(), 31, "{limits:?}");
+        let over = left.windows(6).find(|six| six[5] - six[0] < 2000);
+        assert_eq!(over, None, "{limits:?}: {left:?}");
+    }
+}
+
 /// Both use the same clock: the pump's sleeps move it, and wake the limiter's waiters at their own times.
 #[test]
 fn a_pump_and_a_limiter_share_one_fake_clock() {

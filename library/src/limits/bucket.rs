@@ -15,9 +15,18 @@
 //! Whatever changes a level also returns what that does to a difference in the level: a `Gap`, which settling needs.
 
 use super::state::{Gaining, Level};
-use crate::clock::Nanos;
+use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
+
+/// A busy machine wakes a process this late.
+const USUAL_LATENESS: Nanos = 10 * MILLISECOND;
+
+/// How late a grant may be used without a loss of rate, for a bucket that fills in `fill_time`: a tenth of that, but at least
+/// 10 ms or that whole time, whichever is less.
+pub(super) fn allowance(fill_time: Nanos) -> Nanos {
+    (fill_time / 10).max(fill_time.min(USUAL_LATENESS))
+}
 
 /// What a time did to a difference in the level of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +104,12 @@ impl Terms {
     pub(crate) fn fill_time(&self) -> Nanos {
         let intervals = self.full().unsigned_abs().div_ceil(self.gain.into());
         u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(self.interval)
+    }
+
+    /// How late a grant may be used; what the bucket would gain beyond that is lost. On a grid a full bucket of refills is kept.
+    pub(super) fn allowance(&self) -> Nanos {
+        let fill_time = self.fill_time();
+        if self.is_on_grid { fill_time } else { allowance(fill_time) }
     }
 
     /// The amount in a full bucket.

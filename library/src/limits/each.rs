@@ -137,10 +137,11 @@ impl Each {
         self.fixed.has_windows()
     }
 
-    /// How far a grant may lie in the past when its unit leaves, in nanoseconds: the time in which the quickest bucket
-    /// fills. `None` without buckets.
+    /// How far a grant may lie in the past when its unit leaves, in nanoseconds: a tenth of the time in which the quickest
+    /// bucket fills, but at least 10 ms or that whole time, whichever is less. `None` without buckets.
+    #[must_use]
     pub fn allowance(&self) -> Option<Nanos> {
-        self.fixed.terms.iter().filter_map(Terms::fill_time).min()
+        self.fixed.terms.iter().filter_map(Terms::allowance).min()
     }
 
     /// The longest time in which a limit is at rest again after a grant: a bucket full, a window empty.

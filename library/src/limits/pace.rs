@@ -16,7 +16,7 @@
 //! The numbers were chosen by simulations, see `src/launch/retries/tests/servers.rs` of the program. Additive increase and
 //! multiplicative decrease: Chiu and Jain, 1989.
 
-use crate::clock::Nanos;
+use crate::clock::{Nanos, SECOND};
 #[cfg(feature = "shared")]
 use serde::{Deserialize, Serialize};
 
@@ -39,8 +39,16 @@ const DOUBTED: u32 = 8;
 /// So many that started more slowly decide whether refusals depend on the pace.
 const TRIAL: u32 = 20;
 
+/// After this time, or after so many times the interval that was refused if that is longer, half of them decide: with fewer, a
+/// server that refuses calls at random could slow down a run without end.
+const TRIAL_TIME: Nanos = 30 * SECOND;
+const TRIAL_INTERVALS: Nanos = 50;
+
 /// For so many successes after that, refusals that do not depend on the pace slow down nothing.
 const IMMUNE: u32 = 200;
+
+/// A time in which nothing was served is an outage if it is longer than this, and than four times all others.
+const OUTAGE: Nanos = 10 * SECOND;
 
 /// One that starts, see [`Pace::start`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,6 +149,29 @@ struct Streak {
     refused: Nanos,
     /// How many were allowed since the first of them.
     allowed: u32,
+    /// The longest two of the times in which nothing was served: the pauses from one of them to the next success.
+    closed: [Nanos; 2],
+}
+
+impl Streak {
+    /// Nothing was served for this long. Returns whether that was an outage.
+    fn note_closed(&mut self, time: Nanos) -> bool {
+        let [first, second] = self.closed;
+        self.closed = [first.max(time), second.max(first.min(time))];
+        time == self.closed[0] && self.outage() > 0
+    }
+
+    /// How much of the time says nothing about the pace. A window that is closed again and again is no outage.
+    fn outage(&self) -> Nanos {
+        let [first, second] = self.closed;
+        if first > OUTAGE.max(second.saturating_mul(4)) { first - second } else { 0 }
+    }
+
+    /// The time for each call that was allowed, but for an outage.
+    fn served(&self) -> Nanos {
+        let passed = self.latest.at.saturating_sub(self.began).saturating_sub(self.outage());
+        passed / Nanos::from(self.allowed)
+    }
 }
 
 /// Some start more slowly than the server has served of late.
@@ -153,6 +184,8 @@ struct Trial {
     /// What is tried, and what the server has served of late.
     tried: Nanos,
     served: Nanos,
+    /// From then on fewer calls decide.
+    ends: Nanos,
 }
 
 impl Pace {
@@ -264,7 +297,7 @@ impl Pace {
         }
         if let Some(trial) = &mut self.trial {
             trial.left = trial.left.saturating_sub(1);
-            if trial.left == 0 {
+            if trial.left == 0 || trial.left <= TRIAL / 2 && now >= trial.ends {
                 self.interval = slower(trial.tried, 10, 9);
                 (self.trial, self.streak, self.served, self.step) = (None, None, 0, 0);
             }
@@ -311,6 +344,8 @@ impl Pace {
             self.paused = self.paused.saturating_add(until.saturating_sub(now.max(self.resumes)));
             self.resumes = until;
         }
+        let ends = self.trial_ends();
+        self.trial.iter_mut().filter(|_| is_first).for_each(|trial| trial.ends = ends);
         is_first
     }
 
@@ -328,17 +363,19 @@ impl Pace {
 
     /// The first refusal after some were allowed.
     fn slow_down(&mut self, start: Start) {
-        self.paused = 0;
-        let is_close = self.served < CLOSE;
+        let (paused, is_close) = (std::mem::take(&mut self.paused), self.served < CLOSE);
         self.served = 0;
-        self.streak.iter_mut().for_each(|streak| streak.allowed = streak.allowed.saturating_add(start.index));
+        let was_outage = self.streak.as_mut().is_some_and(|streak| {
+            streak.allowed = streak.allowed.saturating_add(start.index);
+            streak.note_closed(paused)
+        });
         if self.immune > 0 {
             return;
         }
         if let Some(trial) = &mut self.trial
-            && !trial.is_second
+            && (!trial.is_second || was_outage || trial.left == TRIAL && start.index < 2)
         {
-            // One may have come too late after the one before it.
+            // One may have come too late after the one before it, the one before may be of an outage, or this one is.
             (trial.left, trial.is_second) = (TRIAL, true);
             return;
         }
@@ -365,6 +402,7 @@ impl Pace {
             latest: start,
             refused,
             allowed: 0,
+            closed: [0; 2],
         };
         let close = self.streak.take().filter(|_| is_close);
         let doubted = close.as_ref().map_or(1, |streak| streak.doubted.saturating_add(1));
@@ -382,7 +420,7 @@ impl Pace {
         if streak.allowed < 10 {
             return;
         }
-        let served = streak.latest.at.saturating_sub(streak.began) / Nanos::from(streak.allowed);
+        let served = streak.served();
         let enough = if served > self.interval.saturating_mul(2) { 2 } else { 3 };
         if streak.refusals >= enough {
             let served = served.max(self.interval);
@@ -392,8 +430,14 @@ impl Pace {
 
     /// Some start more slowly than this.
     fn try_out(&mut self, tried: Nanos, served: Nanos) {
-        self.trial = Some(Trial { left: TRIAL, is_second: false, tried, served });
+        self.trial = Some(Trial { left: TRIAL, is_second: false, tried, served, ends: self.trial_ends() });
         self.interval = slower(tried, 5, 4);
+    }
+
+    /// When half of a trial is enough, if that begins now.
+    fn trial_ends(&self) -> Nanos {
+        let longest = TRIAL_TIME.max(self.refused.saturating_mul(TRIAL_INTERVALS));
+        self.last.max(self.resumes).saturating_add(longest)
     }
 
     fn quicken(&mut self, times: Nanos, of: Nanos) {

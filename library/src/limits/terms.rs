@@ -78,6 +78,11 @@ impl Terms {
         if let Bucket(bucket) = self { Some(bucket.fill_time()) } else { None }
     }
 
+    /// How late a grant may be used. `None` for a window, which counts a unit from when it leaves.
+    pub(super) fn allowance(&self) -> Option<Nanos> {
+        if let Bucket(bucket) = self { Some(bucket.allowance()) } else { None }
+    }
+
     /// The time after which no past grant matters: the bucket is full, the window empty.
     pub(super) fn rest_time(&self) -> Nanos {
         match self {

@@ -1,6 +1,6 @@
 //! What a queue of waiters needs from its limits, apart from grants.
 
-use super::bucket::{Bucket, Gap};
+use super::bucket::{self, Bucket, Gap};
 use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
@@ -13,8 +13,7 @@ use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::ParseError;
 use std::num::NonZeroU64;
 
-/// The least delay of a wake-up before the rest of the delay is lost: a timer of one millisecond may fire two
-/// milliseconds late.
+/// The least lateness of a waiter before the rest of it is lost: a timer of one millisecond may fire two milliseconds late.
 const LEAST_ALLOWANCE: Nanos = 2 * MILLISECOND;
 
 impl Limits {
@@ -116,9 +115,12 @@ impl Limits {
         self.fixed.terms.iter().filter_map(Terms::fill_time).min().unwrap_or(0)
     }
 
-    /// How late a waiter may wake before the rest of the delay is lost.
+    /// How late a grant may be used before the rest of the delay is lost: the least allowance of all buckets, but at least 2 ms.
+    /// Grants that are spaced are those of a bucket of one.
     pub(crate) fn allowance(&self) -> Nanos {
-        self.fill_time().max(LEAST_ALLOWANCE)
+        let spaced = self.are_spaced().then(|| bucket::allowance(self.every));
+        let least = self.fixed.terms.iter().filter_map(Terms::allowance).chain(spaced).min().unwrap_or(0);
+        least.max(LEAST_ALLOWANCE)
     }
 
     /// Whether costs that wait in a queue are paid at the same time as one cost of their sum: a single bucket does so,

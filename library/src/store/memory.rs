@@ -159,10 +159,11 @@ mod tests {
             let (mut left, mut times) = (500_u64, Vec::new());
             while left > 0 {
                 let ready = left.min(5);
-                let (grant, asked) = supply.next_run(ready).unwrap();
+                let (mut grant, asked) = supply.next_run(ready).unwrap();
                 let mut units = grant.units;
                 if grant.at > asked {
                     clock.set(grant.at + late);
+                    grant = supply.woke(grant, &[units]);
                     units += supply.take_available(ready - units);
                 }
                 supply.handed_over(&grant, &[units]);

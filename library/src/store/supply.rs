@@ -72,6 +72,18 @@ impl Supply {
         Ok(!self.is_outdated()? && has_come && !handed.is_some_and(is_lost))
     }
 
+    /// The caller has slept until the time of `grant`, the latest one, for units of these costs. Returns the grant to use: of
+    /// limits of this process alone, one at a later time if the caller woke so late that its units would leave in a burst.
+    pub fn woke(&self, grant: Grant, costs: &[u64]) -> Grant {
+        let (mut used, late) = (grant, self.clock().now().saturating_sub(grant.at));
+        let rules = self.leased().lease.rules();
+        if rules.only_windows.is_some() && !rules.is_too_late(late) {
+            return grant; // Windows count it from when it leaves, with the rest of its lease.
+        }
+        self.store.own(&mut |ledger, now| used = ledger.woke(now, grant, costs));
+        used
+    }
+
     /// Whether a server has refused something of others who share the bucket since this process was granted what is about
     /// to leave. Then it is given back: it would leave in the pause, or too close to others.
     ///

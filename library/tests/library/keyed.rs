@@ -579,9 +579,11 @@ fn late_wake_ups_within_limits_of_all_do_not_lower_the_rate() {
     keyed.try_acquire("k", 1).unwrap();
     let mut waits = Waits::new();
     (0..5).for_each(|number| asks(&keyed, &mut waits, number, 1));
+    // The allowance was the second that fills the bucket of a key, and is 100 ms now.
     for number in 0..5 {
-        let late = 15 + 9 * number;
+        let late = 11 + 10 * number;
         assert_eq!(pass(&clock, &mut waits, late..=late), [(number, late)], "due at a whole second");
+        assert_eq!(pass(&clock, &mut waits, late + 8..=late + 8), [], "not before the next");
     }
 }
 

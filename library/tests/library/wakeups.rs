@@ -270,24 +270,28 @@ fn one_task_after_another_keeps_ten_thousand_a_second_under_late_timers() {
     assert!(elapsed >= Duration::from_micros(1_999_900) && elapsed <= ms(2001), "{elapsed:?}");
 }
 
+/// The allowance is a tenth of the time that fills the bucket, but at least 10 ms or that whole time, whichever is less, and at
+/// least 2 ms: 2, 10 and 100 ms here. It was the whole time that fills the bucket, and at least 2 ms.
 #[test]
 fn law_3_a_waiter_that_wakes_too_late_keeps_only_the_allowance() {
-    let timer = Arc::new(FakeTimer::default());
-    let limiter =
-        Limiter::builder().rate(10_000, Duration::from_secs(1)).burst(1).timer(timer.clone()).build().unwrap();
-    limiter.try_acquire(1).unwrap();
-    let mut line: Vec<_> = (0..1000).map(|_| Box::pin(limiter.acquire(1))).collect();
-    for one in &mut line {
-        assert!(poll_once(one).is_pending());
+    for (rate, burst, kept) in [(10_000, 1, 21), (1000, 20, 11), (100, 100, 11)] {
+        let timer = Arc::new(FakeTimer::default());
+        let second = Duration::from_secs(1);
+        let limiter = Limiter::builder().rate(rate, second).burst(burst).timer(timer.clone()).build().unwrap();
+        limiter.try_acquire(burst).unwrap();
+        let mut line: Vec<_> = (0..1000).map(|_| Box::pin(limiter.acquire(1))).collect();
+        for one in &mut line {
+            assert!(poll_once(one).is_pending());
+        }
+        timer.to(2_000_000_000); // Nobody looked for two seconds.
+        assert_eq!(limiter.waiters(), 1000 - kept, "{rate}/s: what comes in the allowance, and the one at its end");
+        timer.to(2_000_000_000 + 1_000_000_000 / rate);
+        assert_eq!(limiter.waiters(), 1000 - kept - 1, "{rate}/s: then at the rate again");
+        drop(line);
+        timer.to(4_000_000_000);
+        assert!(limiter.try_acquire(burst).is_ok());
+        assert!(limiter.try_acquire(1).is_err(), "{rate}/s: at rest the burst is what it was");
     }
-    timer.to(1_000_000_000); // nobody looked for a second
-    assert_eq!(limiter.waiters(), 1000 - 21, "2 ms of rate, and the one at its end");
-    timer.to(1_000_100_000);
-    assert_eq!(limiter.waiters(), 1000 - 22, "then at the rate again");
-    drop(line);
-    timer.to(2_000_000_000);
-    assert!(limiter.try_acquire(1).is_ok());
-    assert!(limiter.try_acquire(1).is_err(), "at rest the burst is what it was");
 }
 
 #[test]

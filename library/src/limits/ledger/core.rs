@@ -515,6 +515,23 @@ impl Ledger {
         }
     }
 
+    /// The owner of this grant of these costs, the latest one, has waited for it and wakes only now. If that is later than the
+    /// allowance, the grant is given back and granted again: the time beyond the allowance is lost. Windows count it from now on.
+    pub(crate) fn woke(&mut self, now: Nanos, grant: Grant, costs: &[u64]) -> Grant {
+        let at = grant.at.max(now.saturating_sub(self.all.allowance()));
+        if at == grant.at && !self.all.has_windows() {
+            return grant;
+        }
+        self.settle_past(now);
+        if !self.entries.is_empty() || grant.number != self.number || grant.at != self.base.at {
+            return grant;
+        }
+        self.base.give_back(at, &grant, costs);
+        let _ = self.base.charge(at, [at, now], costs);
+        self.recharge(now, false);
+        Grant { at, counted: now, ..grant }
+    }
+
     /// Windows count what was granted from `now` on, when it leaves.
     pub(crate) fn hand_over(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
         if self.all.has_windows() {

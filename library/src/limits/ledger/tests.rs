@@ -501,7 +501,7 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 6_366_662_389_986_252_549;
+const RECORDED: u64 = 5_935_310_094_078_920_377;
 
 /// Grants for 0 to 400 ms are given; the third start is refused.
 #[test]

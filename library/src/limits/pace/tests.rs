@@ -152,3 +152,66 @@ fn a_long_time_in_which_nothing_starts_is_not_taken_for_the_pace() {
     let slowed = run.pace.learned().unwrap();
     assert!(slowed < 140 * MILLISECOND, "{:?}", run.pace);
 }
+
+/// The trial after a pause of 30 s used to begin at the mean of that time, too: a call in more than a second, 20 times. Pauses of
+/// 5 s after each refusal are as a window closes, and count.
+#[test]
+fn one_outage_says_nothing_about_the_pace() {
+    let served = |pauses: &[Nanos]| {
+        let mut run = Run::new();
+        for pause in pauses {
+            run.served(3, false);
+            let start = run.start();
+            run.pace.refused(start, run.now, run.now + pause);
+            run.now += pause;
+        }
+        run.pace.trial.as_ref().expect("a trial").served
+    };
+    let with_outage = |place: usize| {
+        let mut pauses = [50 * MILLISECOND; DOUBTED as usize];
+        pauses[place] = 30 * SECOND;
+        served(&pauses)
+    };
+    assert!((0..DOUBTED as usize).all(|place| with_outage(place) < SECOND / 4));
+    assert!(served(&[5 * SECOND; DOUBTED as usize]) > SECOND);
+}
+
+/// Twenty calls took minutes at the pace that was found after an outage.
+#[test]
+fn after_thirty_seconds_half_of_a_trial_is_enough() {
+    for (early, is_over) in [(TRIAL / 2 - 1, true), (TRIAL / 2 - 2, false)] {
+        let mut run = Run::new();
+        (0..DOUBTED).for_each(|_| run.refused());
+        run.served(early, false);
+        assert!(run.pace.trial.is_some(), "{:?}", run.pace);
+        run.now += TRIAL_TIME;
+        run.served(1, false);
+        assert_eq!(run.pace.trial.is_none(), is_over, "{:?}", run.pace);
+        assert!(run.pace.learned().is_some(), "{:?}", run.pace);
+    }
+}
+
+/// The second refusal in a trial shows that a slower pace does not help. That of an outage did, and that after it: learning was
+/// given up.
+#[test]
+fn the_refusals_of_an_outage_do_not_end_a_trial() {
+    let trial = || {
+        let mut run = Run::new();
+        (0..DOUBTED).for_each(|_| run.refused());
+        run.refused();
+        assert!(run.pace.trial.as_ref().is_some_and(|trial| trial.is_second));
+        run
+    };
+    let mut run = trial();
+    run.refused();
+    assert_eq!(run.pace.immune, IMMUNE);
+    let mut run = trial();
+    run.pace.paused = 30 * SECOND;
+    run.refused();
+    assert!(run.pace.trial.is_some() && run.pace.immune == 0, "after an outage: {:?}", run.pace);
+    let mut run = trial();
+    let _unanswered = run.start();
+    let start = run.start();
+    run.pace.refused(start, run.now, run.now + SECOND);
+    assert!(run.pace.trial.is_some() && run.pace.immune == 0, "nothing was served: {:?}", run.pace);
+}

@@ -4,6 +4,7 @@
 //! of all kinds of servers; the other tests look at some rows of it.
 
 mod bad;
+mod outage;
 
 use super::super::*;
 use crate::flow::order::{KeyId, Next, Order, Rules, Unit};
@@ -79,6 +80,8 @@ struct Row {
     restarts: usize,
     /// The second third is served half as fast, there are four outages of 3 s, and what the server says of the time differs.
     is_night: bool,
+    /// Between these times the server refuses every call.
+    outage: [Nanos; 2],
 }
 
 impl Row {
@@ -130,6 +133,9 @@ impl Server {
     /// How long until the next one, if this is refused.
     fn ask(&mut self, now: Nanos) -> Result<(), Nanos> {
         let per = |period: Nanos, interval: Nanos| (period / interval).max(1);
+        if self.row.is_out(now) {
+            return Err(0);
+        }
         match self.row.kind {
             Kind::Bucket(burst) => {
                 let full_at = self.full_at.max(now) + self.interval;
@@ -356,6 +362,7 @@ impl Run {
     }
 
     fn at(&mut self, time: Nanos, happens: Happens) {
+        assert!(self.happens.len() < 1 << 25, "it does not end: {:?}", self.row);
         self.queue.push(Reverse((time, self.happens.len())));
         self.happens.push(happens);
     }
@@ -554,6 +561,7 @@ fn ideal(row: &Row) -> f64 {
         Change::Double => units / 2.0 * interval * 1.5,
         Change::Other => at_rate(units, 2.0 * interval),
     };
+    let served = if row.outage[1] > 0 { row.ideal_with_outage(interval) } else { served };
     let served = if row.is_night { units * interval * 4.0 / 3.0 + 12e9 } else { served };
     let asked = units * interval * 10.0 / row.tenths as f64;
     (served.max(asked) + takes).max(units / SLOTS as f64 * takes)
@@ -594,6 +602,7 @@ fn rows_of(kind: Kind, rate: u64, takes: Nanos, units: usize) -> Vec<Row> {
         has_few_slots: false,
         restarts: 0,
         is_night: false,
+        outage: [0; 2],
     };
     match kind {
         Kind::Random(_) if takes > 2 * SECOND => return Vec::new(),
@@ -703,6 +712,7 @@ const USUAL: Row = Row {
     has_few_slots: false,
     restarts: 0,
     is_night: false,
+    outage: [0; 2],
 };
 
 /// Eleven runs, by their time. The usual one is in the middle: one run of 25 that takes far longer makes the middle of
