@@ -24,7 +24,9 @@ fn stopped(kinds: &[(&[&str], String)]) -> Vec<Seen> {
     }
     thread::sleep(Duration::from_millis(700));
     for signal in [Signal::STOP, Signal::CONT] {
-        runs.iter().for_each(|(run, ..)| run.signal(signal));
+        for (run, ..) in &runs {
+            run.signal(signal);
+        }
         if signal == Signal::STOP {
             thread::sleep(Duration::from_secs(3));
         }
@@ -48,7 +50,7 @@ fn left(read: Duration, line: String) -> (Duration, String) {
 fn least(times: &[Duration], count: usize) -> Duration {
     let mut times = times.to_vec();
     times.sort_unstable();
-    times.windows(count).map(|some| some[count - 1] - some[0]).min().unwrap()
+    times.windows(count).map(|some| some[count - 1].saturating_sub(some[0])).min().unwrap()
 }
 
 fn times(seen: &Seen) -> Vec<Duration> {
@@ -67,8 +69,8 @@ fn by_key(seen: &Seen) -> BTreeMap<&str, Vec<Duration>> {
 /// Units 3 and 4 left together, six of a window of five, and two units of each key.
 #[test]
 fn a_run_that_was_stopped_lets_no_unit_too_many_leave() {
-    let lines = |count: u32| (0..count).map(|line| format!("{line}\n")).collect::<String>();
-    let keyed = |keys: u32| (0..4 * keys).map(|line| format!("k{} {line}\n", line % keys)).collect::<String>();
+    let lines = |count: u32| (0..count).map(|line| format!("{line}\n")).collect::<Vec<_>>().concat();
+    let keyed = |keys: u32| (0..4 * keys).map(|line| format!("k{} {line}\n", line % keys)).collect::<Vec<_>>().concat();
     let bucket = ["-r", "2/s"];
     let window = ["-r", "5/2s,window,slack=0"];
     let each = ["-r", "1/s,per=f1"];
