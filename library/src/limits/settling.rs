@@ -221,12 +221,12 @@ impl Settling {
         are_whole && self.open.len() <= MOST
     }
 
-    /// Numbers increase, except where a bucket of many keys has granted something ahead of time.
     /// Whether the grant of this number is open.
     pub(crate) fn is_open(&self, number: u64) -> bool {
         self.find(number).is_some()
     }
 
+    /// Numbers increase, except where a bucket of many keys has granted something ahead of time.
     fn find(&self, number: u64) -> Option<usize> {
         let in_order = self.open.binary_search_by_key(&number, |open| open.number).ok();
         in_order.or_else(|| self.open.iter().position(|open| open.number == number))
