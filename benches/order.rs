@@ -2,9 +2,9 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use throttle::flow::order::{Next, Order, Rules, Unit};
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::Policy;
+use throttle_limits::line::{Line, Next, Rules, Unit};
 
 const SECOND: Nanos = 1_000_000_000;
 
@@ -27,7 +27,7 @@ fn row(name: &str, units: u64, start: Instant) {
 fn pass(name: &str, limit: &str, keys: u64) {
     let each = policy(limit);
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
-    let mut order: Order<()> = Order::new(&rules, 0);
+    let mut order: Line<()> = Line::new(&rules, 0);
     let (start, units) = (Instant::now(), 4_000_000);
     let mut text = Vec::new();
     for unit in 0..units {
@@ -43,7 +43,7 @@ fn pass(name: &str, limit: &str, keys: u64) {
 fn wait(name: &str, [units, keys]: [u64; 2], cost: impl Fn(u64) -> u64) {
     let (each, all) = (policy("1/s"), policy("1M/s,burst=10000"));
     let rules = Rules { each: &[(&each, 0)], all: &[(&all, 1)], ..Rules::default() };
-    let mut order = Order::new(&rules, 0);
+    let mut order = Line::new(&rules, 0);
     let start = Instant::now();
     for age in 0..units {
         let unit = Unit { age, costs: [1, cost(age)].into(), size: 100, arrived: 0, content: () };
@@ -65,7 +65,7 @@ fn many(length: usize) {
     let each = policy("1/d");
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
     let before = memory();
-    let mut order = Order::new(&rules, 0);
+    let mut order = Line::new(&rules, 0);
     let (mut now, mut passed, mut age, mut most) = (0, 0_u64, 0_u64, 0);
     let start = Instant::now();
     while passed < 3_000_000 {

@@ -10,7 +10,6 @@ pub mod framing;
 mod lock;
 pub(crate) mod look;
 pub mod meter;
-pub mod order;
 mod outgoing;
 mod poll;
 pub mod pump;
@@ -29,7 +28,6 @@ pub use dropping::Dropped;
 pub use lock::unpoisoned;
 pub(crate) use look::Keyless;
 pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH, short};
-pub use order::NamedKey;
 pub use poll::poll;
 pub use sorted::{BUFFER as SORTED_BUFFER, News, Sorted};
 #[cfg(any(target_os = "linux", target_os = "android"))]

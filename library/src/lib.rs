@@ -129,9 +129,11 @@ mod rounds;
 pub mod adapters;
 pub mod clock;
 pub mod leaky_bucket;
+pub mod ledger;
 pub mod limiter;
 #[doc(hidden)]
 pub mod limits;
+pub mod line;
 pub mod rate;
 pub mod semaphore;
 #[cfg(feature = "shared")]

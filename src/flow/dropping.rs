@@ -1,9 +1,9 @@
 //! Units that are dropped since they would wait for too long: which they are, and how many of each key.
 
-use super::order::{KeyId, NO_KEY};
 use std::collections::{BTreeMap, HashMap};
 use throttle_limits::clock::{Nanos, SECOND};
 use throttle_limits::limits::{Each, Thin};
+use throttle_limits::line::{KeyId, NO_KEY};
 
 /// Of so many keys it is counted how many units were dropped.
 const COUNTED_KEYS: usize = 10_000;
@@ -109,9 +109,9 @@ impl Dropping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::order::{Next, Order, Rules, Unit};
     use proptest::prelude::*;
     use throttle_limits::limits::Policy;
+    use throttle_limits::line::{Line, Next, Rules, Unit};
 
     /// Which units leave, and when: they arrive at these times. Those that are late by `dropping` are not
     /// even added.
@@ -122,7 +122,7 @@ mod tests {
         mut dropping: Option<Dropping>,
     ) -> Vec<(u64, Nanos)> {
         let rules = Rules { each: &[(policy, 0)], max_wait: Some(max_wait), ..Rules::default() };
-        let (mut order, mut left) = (Order::new(&rules, 0), Vec::new());
+        let (mut order, mut left) = (Line::new(&rules, 0), Vec::new());
         let end = arrivals.last().unwrap_or(&0) + max_wait;
         for now in 0..=end {
             for (age, _) in (0..).zip(arrivals).filter(|(_, arrived)| **arrived == now) {

@@ -2,7 +2,6 @@
 
 use super::contract::Unpaid;
 use super::cost::Cost;
-use super::order::{NamedKey, Order, Rules};
 use super::selector::Selector;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
@@ -10,6 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{OfKey, Policy, Take};
+use throttle_limits::line::{Line, NamedKey, Rules};
 use throttle_limits::store::View;
 
 /// The longest key that is kept, in bytes. Linux passes a command no variable that is longer than 128 KiB.
@@ -192,16 +192,17 @@ pub struct Sorting {
 impl Sorting {
     /// Nothing waits; the buckets of all keys are made at `now`, or are as they were found.
     #[must_use]
-    pub fn begin<T>(&self, now: Nanos) -> Order<T> {
+    pub fn begin<T>(&self, now: Nanos) -> Line<T> {
         let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let all: Vec<_> = self.all.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let is_shared = self.shared.is_some();
         let (named, jobs, max_wait) = (&self.named[..], self.jobs, self.max_wait);
         let rules = Rules { each: &each, named, all: &all, jobs, max_wait, is_shared };
-        match &self.found {
-            Some(found) => Order::from(&rules, found),
-            None => Order::new(&rules, now),
-        }
+        let Some(found) = &self.found else { return Line::new(&rules, now) };
+        let mut line = Line::new(&rules, found.made);
+        let keys = found.keys.iter().map(|key| (&*key.name, &key.state, key.paused_until));
+        line.resume(found.now, &found.state, keys);
+        line
     }
 
     /// What a unit of this key costs a bucket that others use, which keeps so many limits of all.

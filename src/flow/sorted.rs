@@ -1,4 +1,4 @@
-//! A flow whose units pass when the limits of their keys allow: strictly in order within a key, by turns between keys.
+//! A flow whose units pass when the limits of their keys allow: strictly in line within a key, by turns between keys.
 //! Or, with a longest wait, units that would wait longer are dropped.
 //!
 //! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.
@@ -9,7 +9,6 @@ use super::dropping::{Dropped, Dropping};
 use super::framing::{Buffer, Framing, LARGEST, trimmed};
 use super::look::{Keyless, Look, Sorting, TOO_MUCH, bounded};
 use super::meter::Meter;
-use super::order::{Charged, Crowd, KeyId, NO_KEY, Next, Order, Unit};
 use super::outgoing::Outgoing;
 use super::poll::poll;
 use super::selector::Selector;
@@ -21,6 +20,7 @@ use std::io;
 use std::time::Duration;
 use throttle_limits::clock::{Clock, Nanos};
 use throttle_limits::limits::Refusal;
+use throttle_limits::line::{Charged, Costs, Crowd, KeyId, Line, NO_KEY, Next, Unit};
 
 /// Something that is told once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ struct Run {
 
 impl Run {
     /// Begins with a unit that has left: as many more may leave as conform now.
-    fn begin(&mut self, key: KeyId, name: &[u8], costs: &[u64], order: &mut Order<Box<[u8]>>) {
-        self.left = order.more(key, costs);
+    fn begin(&mut self, key: KeyId, name: &[u8], costs: &[u64], line: &mut Line<Box<[u8]>>) {
+        self.left = line.more(key, costs);
         if self.left > 0 {
             self.key = Some(key);
             name.clone_into(&mut self.name);
@@ -65,9 +65,9 @@ impl Run {
     }
 
     /// Charges what has left.
-    fn end(&mut self, order: &mut Order<Box<[u8]>>) {
+    fn end(&mut self, line: &mut Line<Box<[u8]>>) {
         if let Some(key) = self.key.filter(|_| self.used > 0) {
-            order.pass_more(key, &self.costs, self.used);
+            line.pass_more(key, &self.costs, self.used);
         }
         (self.left, self.used) = (0, 0);
     }
@@ -82,7 +82,7 @@ pub struct Sorted<'a, R, W> {
     sink: W,
     buffer: Buffer,
     look: Look,
-    order: RefCell<Order<Box<[u8]>>>,
+    line: RefCell<Line<Box<[u8]>>>,
     ahead: usize,
     is_dry: bool,
     clock: &'a dyn Clock,
@@ -95,7 +95,7 @@ pub struct Sorted<'a, R, W> {
     /// Why the next unit can never leave, if that is known. All that came before it leave first.
     ends: Option<FlowError>,
     /// What is outgoing, if it counts from when it was handed over.
-    handed: Vec<(KeyId, Charged, Box<[u64]>)>,
+    handed: Vec<(KeyId, Charged, Costs)>,
     costs: Vec<u64>,
     run: Run,
     /// `None`: no unit is dropped.
@@ -111,7 +111,7 @@ pub struct Sorted<'a, R, W> {
 
 impl<R, W> std::fmt::Debug for Sorted<'_, R, W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sorted").field("order", &self.order).finish_non_exhaustive()
+        f.debug_struct("Sorted").field("line", &self.line).finish_non_exhaustive()
     }
 }
 
@@ -132,7 +132,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             sink,
             buffer: Buffer::new(framing, BUFFER).growing(LARGEST),
             look: sorting.look.clone(),
-            order: RefCell::new(sorting.begin(clock.now())),
+            line: RefCell::new(sorting.begin(clock.now())),
             ahead: sorting.ahead,
             is_dry,
             clock,
@@ -162,12 +162,12 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     /// Whether so many units wait that no more are read. If units are dropped, the writer never waits.
     fn is_full(&self) -> bool {
         let ahead = self.ahead.saturating_sub(self.asked.len());
-        self.order.borrow().is_full(ahead) && self.dropping.is_none()
+        self.line.borrow().is_full(ahead) && self.dropping.is_none()
     }
 
     /// Whether no unit waits.
     fn is_empty(&self) -> bool {
-        self.order.borrow().is_empty() && self.asked.is_empty()
+        self.line.borrow().is_empty() && self.asked.is_empty()
     }
 
     /// Whether a unit was read that is not sorted yet. Nothing may follow a last unit that has no end, so that one is sorted
@@ -183,8 +183,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
 
     /// When something is to be done with the units that wait: one may go, or is dropped.
     fn due_at(&self, now: Nanos) -> Option<Nanos> {
-        let mut order = self.order.borrow_mut();
-        if self.outgoing.is_stalled { order.deadline() } else { order.ready_at(now) }
+        let mut line = self.line.borrow_mut();
+        if self.outgoing.is_stalled { line.deadline() } else { line.ready_at(now) }
     }
 
     /// Takes out the units that may go now: those that waited, then those that were just read.
@@ -198,25 +198,25 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         while (self.outgoing.has_room() || self.outgoing.is_stalled) && self.has_new() {
             self.ends = self.sort_next(now).err();
         }
-        self.run.end(self.order.get_mut());
+        self.run.end(self.line.get_mut());
         if let Some(dropped) = self.dropping.as_mut().and_then(|dropping| dropping.news(now)) {
             (self.tell)(News::Dropped(dropped));
         }
-        // A single unit that waits has no others to be shuffled with: in input order, or as it is long.
-        if self.is_full() && self.order.get_mut().len() > 1 && !std::mem::replace(&mut self.told_full, true) {
-            (self.tell)(News::Full(self.order.borrow().crowd()));
+        // A single unit that waits has no others to be shuffled with: in input line, or as it is long.
+        if self.is_full() && self.line.get_mut().len() > 1 && !std::mem::replace(&mut self.told_full, true) {
+            (self.tell)(News::Full(self.line.borrow().crowd()));
         }
     }
 
     /// What the unit costs whose turn it is, if a shared bucket keeps the limits.
     fn choose_of_key(&mut self, of_all: usize) -> Price {
-        match self.order.get_mut().next(self.clock.now()) {
+        match self.line.get_mut().next(self.clock.now()) {
             Next::Go(key, unit, _) => {
-                let take = Sorting::price(of_all, self.order.get_mut().name(key), &unit.costs);
+                let take = Sorting::price(of_all, self.line.get_mut().name(key), &unit.costs);
                 let waited = self.clock.now().saturating_sub(unit.arrived);
                 self.ticket += 1;
                 self.asked.insert(self.ticket, (key, unit));
-                self.order.get_mut().set_away(self.clock.now(), self.asked.len());
+                self.line.get_mut().set_away(self.clock.now(), self.asked.len());
                 Price::OfKey { ticket: self.ticket, take, waited }
             }
             // No unit is dropped under the limits of a bucket.
@@ -227,15 +227,15 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     /// A unit that a shared bucket was asked for has an answer.
     fn answer(&mut self, ticket: u64, answer: &Answer<'_>) -> Result<(), FlowError> {
         let Some((key, unit)) = self.asked.remove(&ticket) else { return Ok(()) };
-        let (order, now) = (self.order.get_mut(), self.clock.now());
-        order.set_away(now, self.asked.len());
+        let (line, now) = (self.line.get_mut(), self.clock.now());
+        line.set_away(now, self.asked.len());
         match answer {
             Answer::Granted(..) => {
-                order.ended(now, key);
+                line.ended(now, key);
                 self.outgoing.take(unit.content.into());
             }
-            // It was in the order before, so it is granted some time.
-            Answer::NotYet(wait) => drop(order.put_back(now, key, unit, now.saturating_add(*wait))),
+            // It was in the line before, so it is granted some time.
+            Answer::NotYet(wait) => drop(line.put_back(now, key, unit, now.saturating_add(*wait))),
             Answer::Refused(refusal) => {
                 let is_given_up = matches!(refusal, Refusal::GivenUp(_));
                 let why = if is_given_up { refusal.to_string() } else { TOO_MUCH.to_owned() };
@@ -250,10 +250,10 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         if self.shared.is_some() {
             return;
         }
-        let counts_later = self.order.get_mut().has_windows();
+        let counts_later = self.line.get_mut().has_windows();
         while self.outgoing.has_room() {
-            let order = self.order.get_mut();
-            match order.next(now) {
+            let line = self.line.get_mut();
+            match line.next(now) {
                 Next::Go(key, unit, charged) => {
                     self.outgoing.take(unit.content.into());
                     self.dropping.iter_mut().for_each(|dropping| dropping.has_left(key));
@@ -269,7 +269,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
 
     /// Drops those that wait too long, while none may go.
     fn drop_overdue(&mut self, now: Nanos) {
-        while let Some((key, _)) = self.order.get_mut().take_overdue(now) {
+        while let Some((key, _)) = self.line.get_mut().take_overdue(now) {
             self.drop_waiting(key);
         }
     }
@@ -277,7 +277,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     /// A unit of this key that waited is dropped.
     fn drop_waiting(&mut self, key: KeyId) {
         if let Some(dropping) = &mut self.dropping {
-            self.meter.dropped(dropping.count(Some(self.order.get_mut().name(key))));
+            self.meter.dropped(dropping.count(Some(self.line.get_mut().name(key))));
             dropping.forget(key);
         }
     }
@@ -297,16 +297,16 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         if !self.run.goes_on(name, &self.costs) {
             let key = key.map(bounded);
             let name = key.as_deref().unwrap_or(NO_KEY);
-            let order = self.order.get_mut();
-            self.run.end(order);
+            let line = self.line.get_mut();
+            self.run.end(line);
             let has_to_wait = self.outgoing.is_stalled || self.shared.is_some();
-            let passed = if has_to_wait { None } else { order.pass(now, key.as_deref(), &self.costs) };
+            let passed = if has_to_wait { None } else { line.pass(now, key.as_deref(), &self.costs) };
             let Some(id) = passed else {
                 let key = key.map(Cow::into_owned);
                 return self.add(now, key.as_deref());
             };
-            self.run.begin(id, name, &self.costs, order);
-            if order.has_windows() {
+            self.run.begin(id, name, &self.costs, line);
+            if line.has_windows() {
                 self.handed.push((id, Charged { at: now, counted: now, number: 0 }, self.costs.as_slice().into()));
             }
         }
@@ -327,11 +327,11 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             return Err(self.in_this_unit(why));
         }
         (self.age, self.lines) = (self.age + 1, self.lines + 1);
-        let order = self.order.get_mut();
+        let line = self.line.get_mut();
         if let Some(dropping) = &mut self.dropping {
-            let limits = |id| order.limits(self.look.per.is_some().then_some(id));
+            let limits = |id| line.limits(self.look.per.is_some().then_some(id));
             let is_late = |id| dropping.is_late(now, id, limits(id), &self.costs);
-            if order.is_full(self.ahead) || order.find(key).is_some_and(is_late) {
+            if line.is_full(self.ahead) || line.find(key).is_some_and(is_late) {
                 self.meter.dropped(dropping.count(key));
                 self.buffer.release(1);
                 return Ok(());
@@ -340,7 +340,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         let content = self.buffer.take_first().into_boxed_slice();
         let (costs, size) = (self.costs.as_slice().into(), content.len() + size_of::<Unit<Box<[u8]>>>());
         let unit = Unit { age: self.age, costs, size, arrived: now, content };
-        let added = order.add(now, key, unit);
+        let added = line.add(now, key, unit);
         added.map(drop).map_err(|unit| refused(&unit.content, self.lines, TOO_MUCH.to_owned()))
     }
 
@@ -390,7 +390,7 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         if self.buffer.outgrown() && self.ends.is_none() {
             self.ends = Some(self.outgrown());
         }
-        let taken = if self.dropping.is_some() { 0 } else { self.order.get_mut().memory() };
+        let taken = if self.dropping.is_some() { 0 } else { self.line.get_mut().memory() };
         let reads = self.ends.is_none() && self.buffer.wants_more(taken) && !self.is_full();
         if reads && read_into(&mut self.buffer, &mut self.source, wait > 0 && self.is_dry)? == Filled::Some {
             return Ok(Filled::Some);
@@ -412,13 +412,13 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
 
     fn state(&self) -> State {
         let limited_until = self.due_at(self.clock.now()).filter(|_| !self.outgoing.is_stalled);
-        let order = self.order.borrow();
+        let line = self.line.borrow();
         State {
             ahead: Passed {
-                units: (order.len() + self.asked.len()) as u64 + self.buffer.units() + self.outgoing.units(),
-                bytes: order.memory() as u64,
+                units: (line.len() + self.asked.len()) as u64 + self.buffer.units() + self.outgoing.units(),
+                bytes: line.memory() as u64,
             },
-            keys: [order.keys_waiting() as u64, order.keys() as u64],
+            keys: [line.keys_waiting() as u64, line.keys() as u64],
             limited_until,
             waits_for_sink: self.outgoing.is_stalled,
             ..State::default()
@@ -453,8 +453,8 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         }
         self.outgoing.write(&mut self.sink, self.dropping.is_some(), passed)?;
         if !self.outgoing.is_stalled {
-            let (order, now) = (self.order.get_mut(), self.clock.now());
-            self.handed.drain(..).for_each(|(key, charged, costs)| order.handed_over(now, key, charged, &costs));
+            let (line, now) = (self.line.get_mut(), self.clock.now());
+            self.handed.drain(..).for_each(|(key, charged, costs)| line.handed_over(now, key, charged, &costs));
         }
         Ok(())
     }

@@ -4,7 +4,6 @@ use super::job::{Job, Outcome};
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
 use super::retries::{History, Verdict};
-use crate::flow::order::{Charged, KeyId, MEMORY};
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Debug;
 use std::io;
@@ -12,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{Grant, Take};
+use throttle_limits::line::{Charged, Costs, KeyId, MEMORY};
 
 /// A job that is about to be tried.
 #[derive(Clone, Debug)]
@@ -59,8 +59,8 @@ fn most_files() -> usize {
 pub(super) struct Granted {
     pub(super) key: KeyId,
     pub(super) charged: Charged,
-    pub(super) costs: Box<[u64]>,
-    /// Its age in the order, and since when it waited there.
+    pub(super) costs: Costs,
+    /// Its age in the line, and since when it waited there.
     pub(super) age: u64,
     pub(super) arrived: Nanos,
 }

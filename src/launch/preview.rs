@@ -1,11 +1,11 @@
 //! A dry run: jobs are shown instead of run.
 
 use super::job::{Batches, Job, Outcome};
-use crate::flow::order::{Next, Order, Unit};
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Turn, Unpaid};
 use std::cell::RefCell;
 use std::io;
 use throttle_limits::clock::{Clock, Nanos};
+use throttle_limits::line::{Costs, Line, Next, Unit};
 
 /// Jobs that are shown instead of run.
 pub struct Preview<'a, R, S> {
@@ -14,15 +14,15 @@ pub struct Preview<'a, R, S> {
     /// Gets each job when it would start, or why it never would.
     pub show: S,
     /// If limits are kept for each key: which job is next, on which clock, and how many are read ahead.
-    pub by_key: Option<(RefCell<Order<Job>>, &'a dyn Clock, usize)>,
+    pub by_key: Option<(RefCell<Line<Job>>, &'a dyn Clock, usize)>,
 }
 
 impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R, S> {
     /// Reads until it is known which job is next, as far as jobs are read ahead, and lets time pass until it may start.
     fn sort(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        let Some((order, clock, ahead)) = &mut self.by_key else { return self.batches.fill(wait) };
-        let (order, now) = (order.get_mut(), clock.now());
-        let is_full = order.is_full(*ahead);
+        let Some((line, clock, ahead)) = &mut self.by_key else { return self.batches.fill(wait) };
+        let (line, now) = (line.get_mut(), clock.now());
+        let is_full = line.is_full(*ahead);
         let filled = if is_full {
             self.batches.close_all();
             Filled::Nothing
@@ -30,14 +30,14 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R
             self.batches.fill(wait)?
         };
         while let Some(job) = self.batches.next() {
-            let (key, costs, size) = (job.key.clone(), job.costs.clone(), job.memory() + size_of::<Job>());
+            let (key, costs, size) = (job.key.clone(), Costs::from(&job.costs[..]), job.memory() + size_of::<Job>());
             let unit = Unit { age: job.seq, costs, size, arrived: now, content: job };
-            if let Err(unit) = order.add(now, key.as_deref(), unit) {
+            if let Err(unit) = line.add(now, key.as_deref(), unit) {
                 (self.show)(&unit.content, unit.content.refused().or(Some(Outcome::TooCostly)))
                     .map_err(FlowError::Write)?;
             }
         }
-        match (filled, order.ready_at(now)) {
+        match (filled, line.ready_at(now)) {
             (Filled::Some, _) => Ok(Filled::Some),
             (Filled::End, None) => Ok(Filled::End),
             (_, at) => {
@@ -56,8 +56,8 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R
     }
 
     fn next(&mut self) -> Option<Job> {
-        let Some((order, clock, _)) = &mut self.by_key else { return self.batches.next() };
-        let Next::Go(_, unit, _) = order.get_mut().next(clock.now()) else { return None };
+        let Some((line, clock, _)) = &mut self.by_key else { return self.batches.next() };
+        let Next::Go(_, unit, _) = line.get_mut().next(clock.now()) else { return None };
         Some(unit.content)
     }
 }
@@ -68,9 +68,9 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Flow for Prev
     }
 
     fn waiting(&self) -> u64 {
-        let Some((order, clock, _)) = &self.by_key else { return self.batches.waiting() };
+        let Some((line, clock, _)) = &self.by_key else { return self.batches.waiting() };
         let now = clock.now();
-        u64::from(order.borrow_mut().ready_at(now).is_some_and(|at| at <= now))
+        u64::from(line.borrow_mut().ready_at(now).is_some_and(|at| at <= now))
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {

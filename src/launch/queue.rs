@@ -1,4 +1,4 @@
-//! Which attempt is made next, and when. All attempts that wait are in one order: those that wait for the limits of their
+//! Which attempt is made next, and when. All attempts that wait are in one line: those that wait for the limits of their
 //! keys, and those that are made again, which wait for their time first. The pump's thread and the commands' tasks share
 //! this.
 
@@ -8,7 +8,6 @@ use super::options::{NEVER, Options};
 use super::reply::Reply;
 use super::retries::{Judged, Retries, Verdict};
 use super::wakes::Wakes;
-use crate::flow::order::{Crowd, KeyId, NO_KEY, Next, Order, Unit};
 use crate::flow::{Answers, Passed, Price, Sorting, Told, short, unpoisoned};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -19,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{Clock, Nanos, SystemClock, in_nanos};
 use throttle_limits::limits::{Pace, Start};
+use throttle_limits::line::{Crowd, KeyId, Line, NO_KEY, Next, Unit};
 
 /// Attempts that wait.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct Queue {
 
 #[derive(Debug)]
 struct State {
-    order: Order<Attempt>,
+    line: Line<Attempt>,
     /// Which attempts are made again; `None`: none.
     retries: Option<Retries>,
     /// Keys of which no unit is tried any more: they were sent away for too long, or so many commands failed.
@@ -61,7 +61,7 @@ struct State {
     told: BTreeMap<Key, Told>,
 }
 
-/// An attempt that leaves the order, and its grant, or why it is never made.
+/// An attempt that leaves the line, and its grant, or why it is never made.
 type Chosen = (Attempt, Result<Granted, Outcome>);
 
 impl Queue {
@@ -73,7 +73,7 @@ impl Queue {
         let sorting = options.by_key.clone().unwrap_or_else(unkeyed);
         let begun = (Instant::now(), SystemClock.now());
         let state = State {
-            order: sorting.begin(begun.1),
+            line: sorting.begin(begun.1),
             retries: options.again.clone().map(Retries::new),
             gone: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -179,7 +179,7 @@ impl Queue {
         }
         let refused = refused.or_else(|| state.gone_outcome(&attempt.job.key));
         if refused.is_some() {
-            state.order.ended(now, granted.key);
+            state.line.ended(now, granted.key);
         }
         state.chosen = Some((attempt, refused.map_or(Ok(granted), Err)));
     }
@@ -200,13 +200,13 @@ impl Queue {
         let (mut attempt, granted) = state.chosen.take()?;
         state.has_left(&attempt);
         if let Ok(granted) = &granted {
-            let State { order, retries, .. } = &mut *state;
-            order.handed_over(now, granted.key, granted.charged, &granted.costs);
+            let State { line, retries, .. } = &mut *state;
+            line.handed_over(now, granted.key, granted.charged, &granted.costs);
             if let Some(retries) = retries {
                 let key = &attempt.job.key;
                 let learned = (self.has_bucket() && retries.learns()).then(|| pace(self.name(key).as_deref()));
                 let next = retries.started(key, now, &mut attempt.history, learned);
-                order.not_before(now, granted.key, next);
+                line.not_before(now, granted.key, next);
             }
         }
         Some((attempt, granted))
@@ -214,28 +214,28 @@ impl Queue {
 
     /// There was no room for another command until now.
     pub(super) fn has_room_now(&self) {
-        self.lock().order.ready_since(SystemClock.now());
+        self.lock().line.ready_since(SystemClock.now());
     }
 
     /// How many attempts may be made now, as far as the limits of keys do not hold some of them back; 0: none.
     pub(super) fn ready(&self) -> u64 {
         let (mut state, now) = (self.lock(), SystemClock.now());
-        let may_leave = state.order.ready_at(now).is_some_and(|at| at <= now);
-        let arrived = if may_leave { state.order.arrived(now) } else { 0 };
+        let may_leave = state.line.ready_at(now).is_some_and(|at| at <= now);
+        let arrived = if may_leave { state.line.arrived(now) } else { 0 };
         (arrived + state.refused.len() + usize::from(state.chosen.is_some())) as u64
     }
 
     /// When an attempt may be made, on the system's clock, if one waits for the limits of its key.
     pub(super) fn limited_until(&self) -> Option<Nanos> {
         let (mut state, now) = (self.lock(), SystemClock.now());
-        let waits = self.is_keyed && state.order.arrived(now) > 0;
-        state.order.ready_at(now).filter(|_| waits)
+        let waits = self.is_keyed && state.line.arrived(now) > 0;
+        state.line.ready_at(now).filter(|_| waits)
     }
 
     /// How many keys have attempts that wait, and how many keys there are.
     pub(super) fn keys(&self) -> [u64; 2] {
-        let order = &self.lock().order;
-        if self.is_keyed { [order.keys_waiting() as u64, order.keys() as u64] } else { [0, 0] }
+        let line = &self.lock().line;
+        if self.is_keyed { [line.keys_waiting() as u64, line.keys() as u64] } else { [0, 0] }
     }
 
     /// Decides what follows from the end of an attempt. The pump learns of a pause of all units at once.
@@ -255,7 +255,7 @@ impl Queue {
 
     fn verdict(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
         let mut guard = self.lock();
-        let State { retries, order, chosen, asked, .. } = &mut *guard;
+        let State { retries, line, chosen, asked, .. } = &mut *guard;
         let chosen = chosen.iter().map(|(attempt, _)| attempt).chain(asked.values().map(|(attempt, _)| attempt));
         let Some(retries) = retries else {
             return if matches!(outcome, Outcome::Ok) { Verdict::Ok } else { Verdict::Failed };
@@ -263,7 +263,7 @@ impl Queue {
         let judged = Judged { started: self.at(running.started), at: self.at(at) };
         let (key, history) = (&running.attempt.job.key, &mut running.attempt.history);
         let no_others_wait = || {
-            let mut waiting = running.granted.iter().flat_map(|granted| order.waiting_of(granted.key)).chain(chosen);
+            let mut waiting = running.granted.iter().flat_map(|granted| line.units_of(granted.key)).chain(chosen);
             self.is_all_read() && waiting.all(|attempt| attempt.history.was_told())
         };
         let chance = |most| fastrand::u64(..=most);
@@ -276,7 +276,7 @@ impl Queue {
             drop(guard);
             self.wake_pump();
         } else if let (Some(granted), Some(time)) = (&running.granted, retries.take_hold(key, now)) {
-            order.hold_until(now, granted.key, now.saturating_add(time));
+            line.hold_until(now, granted.key, now.saturating_add(time));
             if self.is_shared() {
                 guard.told.entry(key.clone()).or_default().hold = Some(time);
                 drop(guard);
@@ -296,9 +296,9 @@ impl Queue {
         let (now, mut state) = (SystemClock.now(), self.lock());
         if let Some(Granted { key, charged, costs, .. }) = granted {
             if self.settles && self.is_keyed {
-                state.order.settle(now, key, charged, [&costs, real]);
+                state.line.settle(now, key, charged, [&costs, real]);
             }
-            state.order.ended(now, key);
+            state.line.ended(now, key);
         }
         if let Some(next) = next {
             let arrived = self.at(next.ready);
@@ -364,7 +364,7 @@ impl Queue {
     pub(super) fn give_up(&self, key: &Key, granted: &Granted) -> Vec<Attempt> {
         let mut state = self.lock();
         state.gone.insert(key.clone(), None);
-        let waiting = state.order.drain_key(granted.key).into_iter().map(|unit| unit.content);
+        let waiting = state.line.drain_key(granted.key).into_iter().map(|unit| unit.content);
         waiting.inspect(|attempt| state.has_left(attempt)).collect()
     }
 
@@ -374,24 +374,24 @@ impl Queue {
         let chosen = state.chosen.take().map(|(attempt, _)| attempt);
         let asked = std::mem::take(&mut state.asked).into_values().map(|(attempt, _)| attempt);
         let refused = std::mem::take(&mut state.refused).into_iter().map(|(attempt, _)| attempt);
-        let waiting = state.order.drain().into_iter().map(|unit| unit.content);
+        let waiting = state.line.drain().into_iter().map(|unit| unit.content);
         chosen.into_iter().chain(asked).chain(refused).chain(waiting).collect()
     }
 
     /// Whether so many wait that no more are read.
     pub(super) fn is_full(&self) -> bool {
-        self.lock().order.is_full(self.ahead)
+        self.lock().line.is_full(self.ahead)
     }
 
     /// The bytes that the attempts take which wait.
     pub(super) fn memory(&self) -> usize {
-        self.lock().order.memory()
+        self.lock().line.memory()
     }
 
     /// Whether no attempt waits.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.lock();
-        state.order.is_empty() && state.refused.is_empty() && state.chosen.is_none() && state.asked.is_empty()
+        state.line.is_empty() && state.refused.is_empty() && state.chosen.is_none() && state.asked.is_empty()
     }
 
     /// Whether more new units should wait, for others to wait behind them: those in the queue, and so many more.
@@ -408,7 +408,7 @@ impl Queue {
 
     /// The attempts that wait.
     pub(super) fn crowd(&self) -> Crowd {
-        self.lock().order.crowd()
+        self.lock().line.crowd()
     }
 
     /// Returns when `source` can be read, an attempt may be made, the pump was woken, or after so many nanoseconds; at once if
@@ -420,7 +420,7 @@ impl Queue {
         is_news: impl Fn() -> bool,
     ) -> io::Result<()> {
         self.wakes.wait(source, || {
-            let time = self.lock().order.ready_at(SystemClock.now());
+            let time = self.lock().line.ready_at(SystemClock.now());
             let left = time.map(|time| time.saturating_sub(SystemClock.now()));
             let waits = self.ready() == 0 && !self.has_news() && !is_news();
             waits.then(|| Duration::from_nanos(left.unwrap_or(most).min(most)).min(NEVER))
@@ -456,8 +456,9 @@ impl State {
             return self.refused.push_back((attempt, why));
         }
         let size = attempt.size();
-        let unit = Unit { age: job.seq, costs: job.costs.clone(), size, arrived: arrived.max(now), content: attempt };
-        if let Err(unit) = self.order.add_behind(now, job.key.as_deref(), unit, others) {
+        let unit =
+            Unit { age: job.seq, costs: job.costs[..].into(), size, arrived: arrived.max(now), content: attempt };
+        if let Err(unit) = self.line.add_behind(now, job.key.as_deref(), unit, others) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
         }
     }
@@ -467,9 +468,9 @@ impl State {
         self.gone.get(key).map(|failed| failed.map_or(Outcome::SentAway, Outcome::KeyFailed))
     }
 
-    /// Tells the order how many wait for an answer of a shared bucket.
+    /// Tells the line how many wait for an answer of a shared bucket.
     fn note_away(&mut self) {
-        self.order.set_away(SystemClock.now(), self.asked.len());
+        self.line.set_away(SystemClock.now(), self.asked.len());
     }
 
     /// An attempt that was chosen waits again, and nothing of its key starts before `until`.
@@ -477,11 +478,11 @@ impl State {
         let (job, size) = (Arc::clone(&attempt.job), attempt.size());
         let Granted { key, age, costs, arrived, .. } = granted;
         if let Some(why) = self.gone_outcome(&job.key) {
-            self.order.ended(now, key);
+            self.line.ended(now, key);
             return self.refused.push_back((attempt, why));
         }
         let unit = Unit { age, costs, size, arrived, content: attempt };
-        if let Err(unit) = self.order.put_back(now, key, unit, until) {
+        if let Err(unit) = self.line.put_back(now, key, unit, until) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
         }
     }
@@ -503,7 +504,7 @@ impl State {
     /// So many commands of this key have failed in a row: none of the others is tried.
     fn end_key(&mut self, key: &Key, id: KeyId, most: NonZeroU32) {
         self.gone.insert(key.clone(), Some(most));
-        let waiting = self.order.drain_key(id).into_iter();
+        let waiting = self.line.drain_key(id).into_iter();
         self.refused.extend(waiting.map(|unit| (unit.content, Outcome::KeyFailed(most))));
     }
 
@@ -527,9 +528,9 @@ impl State {
         if let Some((attempt, refused)) = self.refused.pop_front() {
             return Some((attempt, Err(refused)));
         }
-        let Next::Go(key, unit, charged) = self.order.next(SystemClock.now()) else { return None };
+        let Next::Go(key, unit, charged) = self.line.next(SystemClock.now()) else { return None };
         if settles {
-            self.order.open(key, charged, &unit.costs);
+            self.line.open(key, charged, &unit.costs);
         }
         Some((unit.content, Ok(Granted { key, charged, age: unit.age, costs: unit.costs, arrived: unit.arrived })))
     }

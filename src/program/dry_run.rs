@@ -16,12 +16,12 @@ use std::iter;
 use std::sync::Arc;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::meter::Meter;
-use throttle::flow::order::NO_KEY;
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, Sink, Sorted, Sorting, Source};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
 use throttle_limits::clock::{self, Clock, FakeClock, Nanos, SECOND, in_nanos};
 use throttle_limits::limits::Policy;
+use throttle_limits::line::NO_KEY;
 use throttle_limits::store::{Memory, Store, StoreError, Supply, View};
 
 /// Shows what would run, and when.

@@ -21,10 +21,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
-use throttle::flow::order::NO_KEY;
 use throttle::flow::{start_thread, unpoisoned};
 use throttle::launch::{Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Told, quoted};
 use throttle_limits::clock::{Nanos, in_nanos};
+use throttle_limits::line::NO_KEY;
 
 /// Why nothing is launched any more.
 #[derive(Debug)]

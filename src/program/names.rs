@@ -2,9 +2,9 @@
 
 use super::task::Commands;
 use super::unit_name::{UnitName, counted};
-use throttle::flow::order::Crowd;
 use throttle::flow::{Dropped, FIRST_UNITS, News};
 use throttle::launch::{Job, printable};
+use throttle_limits::line::Crowd;
 
 /// How much of a unit is shown.
 const SHOWN: usize = 60;

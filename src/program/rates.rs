@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use throttle::flow::NamedKey;
+use throttle_limits::line::NamedKey;
 use throttle_limits::rate::Limit;
 
 /// The largest file that is read, in bytes.

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::thread::{self, sleep};
 use std::time::Duration;
-use throttle::flow::order::{Next, Order, Rules, Unit};
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::Policy;
+use throttle_limits::line::{Line, Next, Rules, Unit};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
@@ -19,7 +19,7 @@ fn policy(limit: &str) -> Policy {
 
 /// An order, and what has left: when, of which key, at what cost.
 struct Run {
-    order: Order<()>,
+    order: Line<()>,
     now: Nanos,
     age: u64,
     gone: Vec<(Nanos, u64, u64)>,
@@ -29,7 +29,7 @@ impl Run {
     fn new(each: &str, all: &str) -> Self {
         let (each, all) = (policy(each), policy(all));
         let rules = Rules { each: &[(&each, 1)], all: &[(&all, 0)], ..Rules::default() };
-        Run { order: Order::new(&rules, 0), now: 0, age: 0, gone: Vec::new() }
+        Run { order: Line::new(&rules, 0), now: 0, age: 0, gone: Vec::new() }
     }
 
     /// A unit arrives now that costs the limits of all so much.

@@ -4,9 +4,10 @@ use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
-use throttle::flow::order::{Charged, Crowd, KeyId, Next, Order, Rules, Unit};
 use throttle_limits::clock::Nanos;
+use throttle_limits::ledger::Ledger;
 use throttle_limits::limits::Policy;
+use throttle_limits::line::{Charged, Crowd, KeyId, Line, Next, Rules, Unit};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
@@ -24,8 +25,8 @@ fn unit(age: u64, arrived: Nanos, cost: u64) -> Unit<()> {
 }
 
 /// An order of units that cost 1 and wait since 0; each key is one letter of `keys`.
-fn order_of(rules: &Rules<'_>, keys: &str) -> Order<()> {
-    let mut order = Order::new(rules, 0);
+fn order_of(rules: &Rules<'_>, keys: &str) -> Line<()> {
+    let mut order = Line::new(rules, 0);
     for (age, key) in (0..).zip(keys.bytes()) {
         order.add(0, Some(&[key]), unit(age, 0, 1)).unwrap();
     }
@@ -33,7 +34,7 @@ fn order_of(rules: &Rules<'_>, keys: &str) -> Order<()> {
 }
 
 /// What leaves if the caller always asks in time: `100a0` is unit 0, of key a, at 100 ms.
-fn transcript(order: &mut Order<()>, ends_after: Option<Nanos>) -> String {
+fn transcript(order: &mut Line<()>, ends_after: Option<Nanos>) -> String {
     let (mut now, mut running, mut text) = (0, Vec::new(), Vec::new());
     loop {
         match order.next(now) {
@@ -103,7 +104,7 @@ fn what_would_wait_longer_than_the_longest_wait_is_dropped() {
 fn a_unit_passes_at_once_only_if_no_other_should_leave_before() {
     let (each, all) = (policy(&["10/s"]), policy(&["1000/s,burst=2"]));
     let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], ..Rules::default() };
-    let mut order: Order<()> = Order::new(&rules, 0);
+    let mut order: Line<()> = Line::new(&rules, 0);
     let key = order.pass(0, Some(b"a"), &[1]).unwrap();
     assert_eq!(order.name(key), b"a");
     assert_eq!(order.pass(0, Some(b"a"), &[1]), None);
@@ -120,7 +121,7 @@ fn a_unit_passes_at_once_only_if_no_other_should_leave_before() {
 fn no_unit_passes_one_that_waits_for_the_limits_of_all_whatever_it_costs() {
     let all = policy(&["10/s,burst=10"]);
     let rules = Rules { all: &[(&all, 0)], ..Rules::default() };
-    let mut order = Order::new(&rules, 0);
+    let mut order = Line::new(&rules, 0);
     for (age, cost) in [(0, 9), (1, 5), (2, 1), (3, 1)] {
         order.add(0, Some(age.to_string().as_bytes()), unit(age, 0, cost)).unwrap();
     }
@@ -184,7 +185,7 @@ fn at_the_most_keys_new_ones_wait_and_none_is_over_its_limit() {
     let (most, day) = (1000, 86_400 * SECOND);
     let each = policy(&["1/d"]);
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
-    let mut order = Order::with_most_keys(&rules, 0, most);
+    let mut order = Line::from(Ledger::with_max_keys(&rules, 0, most));
     let (mut now, mut gone, mut ahead) = (0, vec![0_u64; 3000], 0);
     for age in 0..6000_u64 {
         let key = age % 3000;
@@ -225,7 +226,7 @@ fn at_the_most_keys_new_ones_wait_and_none_is_over_its_limit() {
 fn keys_are_forgotten_once_they_are_as_new() {
     let each = policy(&["10/s,burst=3"]);
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
-    let mut order: Order<()> = Order::new(&rules, 0);
+    let mut order: Line<()> = Line::new(&rules, 0);
     for age in 0..100_000_u64 {
         assert!(order.pass(age * MS, Some(&age.to_be_bytes()), &[1]).is_some());
         // The first 4096 are kept in any case.
@@ -238,7 +239,7 @@ fn keys_are_forgotten_once_they_are_as_new() {
 fn a_cost_that_no_window_ever_has_room_for_is_refused() {
     let (each, all) = (policy(&["5/s,window"]), policy(&["7/s,window"]));
     let rules = Rules { each: &[(&each, 0)], all: &[(&all, 1)], ..Rules::default() };
-    let mut order = Order::new(&rules, 0);
+    let mut order = Line::new(&rules, 0);
     let unit = |age, costs: [u64; 2]| Unit { age, costs: costs.into(), size: 1, arrived: 0, content: () };
     assert!(order.add(0, None, unit(0, [6, 1])).is_err());
     assert!(order.add(0, None, unit(1, [5, 8])).is_err());
@@ -260,7 +261,7 @@ fn windows_count_from_the_time_of_handing_over() {
 }
 
 /// The unit that goes at `now`, which may be settled.
-fn open_next(order: &mut Order<()>, now: Nanos) -> (KeyId, Unit<()>, Charged) {
+fn open_next(order: &mut Line<()>, now: Nanos) -> (KeyId, Unit<()>, Charged) {
     let next = order.next(now);
     let Next::Go(key, unit, charged) = next else { panic!("{next:?} at {now}") };
     order.open(key, charged, &unit.costs);
@@ -283,8 +284,8 @@ fn a_unit_that_cost_nothing_lets_the_next_go_at_once() {
 fn what_would_have_overflowed_since_is_lost_to_a_key_and_to_all_together() {
     let (each, all) = (policy(&["10/s,burst=10"]), policy(&["1000/s,burst=1000"]));
     let rules = Rules { each: &[(&each, 0)], all: &[(&all, 1)], jobs: NonZeroU32::new(9), ..Rules::default() };
-    let mut order = Order::new(&rules, 0);
-    let add = |order: &mut Order<()>, age, now, key: &[u8], costs: [u64; 2]| {
+    let mut order = Line::new(&rules, 0);
+    let add = |order: &mut Line<()>, age, now, key: &[u8], costs: [u64; 2]| {
         order.add(now, Some(key), Unit { age, costs: costs.into(), size: 1, arrived: now, content: () }).unwrap();
     };
     add(&mut order, 0, 0, b"a", [10, 1000]);
@@ -308,8 +309,8 @@ fn what_would_have_overflowed_since_is_lost_to_a_key_and_to_all_together() {
 fn many_commands_at_once_that_cost_less_than_charged_use_most_of_the_limit() {
     let (each, all) = (policy(&["100000/min,burst=100000"]), policy(&["200000/min,burst=200000"]));
     let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], jobs: NonZeroU32::new(32), ..Rules::default() };
-    let (mut order, mut running, mut used) = (Order::new(&rules, 0), VecDeque::new(), [0; 6]);
-    let add = |order: &mut Order<()>, age: u64, now| {
+    let (mut order, mut running, mut used) = (Line::new(&rules, 0), VecDeque::new(), [0; 6]);
+    let add = |order: &mut Line<()>, age: u64, now| {
         let key = [b"a", b"b", b"c"][usize::try_from(age % 3).unwrap()];
         order.add(now, Some(key), Unit { arrived: now, ..unit(age, 0, 4000) }).unwrap();
     };
@@ -333,7 +334,7 @@ fn many_commands_at_once_that_cost_less_than_charged_use_most_of_the_limit() {
 }
 
 /// What each key and all together let through, of a unit with these costs: from when on.
-fn answers(order: &mut Order<()>, now: Nanos) -> Vec<Option<Nanos>> {
+fn answers(order: &mut Line<()>, now: Nanos) -> Vec<Option<Nanos>> {
     let mut found = Vec::new();
     for (key, costs) in
         [b"a", b"b", b"c"].into_iter().flat_map(|key| [[1, 0], [7, 0], [0, 1], [2, 9]].map(|costs| (key, costs)))
@@ -370,7 +371,7 @@ proptest! {
         own.extend(windows[0].then_some((&few, 1)));
         together.extend(windows[1].then_some((&many, 0)));
         let rules = Rules { each: &own, all: &together, jobs: Some(NonZeroU32::MAX), ..Rules::default() };
-        let [mut estimates, mut knows] = [0; 2].map(|now| Order::new(&rules, now));
+        let [mut estimates, mut knows] = [0; 2].map(|now| Line::new(&rules, now));
         let (mut open, mut now) = (Vec::new(), 0);
         for (age, (key, one, other, pause, started, settled)) in (0..).zip(steps) {
             now += pause * MS;
@@ -406,8 +407,8 @@ proptest! {
 #[test]
 fn a_unit_that_is_added_behind_others_goes_after_so_many_if_as_many_wait() {
     let units = |others: usize, arrived: Nanos| {
-        let mut order = Order::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
-        let unit = |content: u64, arrived| Unit { age: content, costs: Box::default(), size: 1, arrived, content };
+        let mut order = Line::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
+        let unit = |content: u64, arrived| Unit { age: content, costs: [].into(), size: 1, arrived, content };
         for content in [2, 4, 6] {
             order.add(0, None, unit(content, 0)).unwrap();
         }
@@ -439,7 +440,7 @@ fn all_waiting_units_come_out_in_the_order_of_their_age() {
 }
 
 /// The unit that goes now, and its key.
-fn goes(order: &mut Order<()>, now: Nanos) -> (KeyId, Unit<()>) {
+fn goes(order: &mut Line<()>, now: Nanos) -> (KeyId, Unit<()>) {
     match order.next(now) {
         Next::Go(key, unit, _) => (key, unit),
         other => panic!("{other:?} at {now}"),
@@ -452,7 +453,7 @@ fn goes(order: &mut Order<()>, now: Nanos) -> (KeyId, Unit<()>) {
 fn a_unit_that_waits_for_its_grant_leaves_the_turns_of_others_as_they_are() {
     let all = policy(&["10/s,burst=1"]);
     let rules = Rules { all: &[(&all, 0)], jobs: Some(NonZeroU32::MAX), is_shared: true, ..Rules::default() };
-    let mut order = Order::new(&rules, 0);
+    let mut order = Line::new(&rules, 0);
     let a = order.add(0, Some(b"a"), unit(1, 0, 2)).unwrap();
     order.add(0, Some(b"a"), unit(2, 0, 1)).unwrap();
     let b = order.add(0, Some(b"b"), unit(3, 0, 1)).unwrap();
@@ -470,7 +471,7 @@ fn a_unit_that_waits_for_its_grant_leaves_the_turns_of_others_as_they_are() {
 fn a_unit_that_is_put_back_leaves_the_turns_of_others_as_they_were() {
     let all = policy(&["10/s,burst=1"]);
     let rules = Rules { all: &[(&all, 0)], jobs: Some(NonZeroU32::MAX), is_shared: true, ..Rules::default() };
-    let mut order = Order::new(&rules, 0);
+    let mut order = Line::new(&rules, 0);
     for (age, key, cost) in [(0, b"d", 1), (1, b"a", 2), (2, b"b", 1), (3, b"a", 2), (4, b"b", 1)] {
         order.add(0, Some(key), unit(age, 0, cost)).unwrap();
     }

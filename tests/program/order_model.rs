@@ -4,10 +4,10 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
-use throttle::flow::order::{Charged, KeyId, Next, Order, Rules, Unit};
 use throttle_limits::bucket::Bucket;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::Policy;
+use throttle_limits::line::{Charged, KeyId, Line, Next, Rules, Unit};
 use window::Window;
 
 #[path = "../../library/tests/library/window.rs"]
@@ -38,10 +38,13 @@ impl Spec {
         }
     }
 
-    fn time_for(&self, cost: u64) -> Nanos {
+    /// How long the limit needs for this cost, in 1/256 ns.
+    fn length(&self, cost: u64) -> u64 {
         match *self {
-            Spec::Bucket { count, period, burst, .. } => (cost * (burst * period).div_ceil(count)).div_ceil(burst),
-            Spec::Window { count, period, .. } => (cost * period).div_ceil(count),
+            Spec::Bucket { count, period, burst, .. } => {
+                cost * (256 * (burst * period).div_ceil(count)).div_ceil(burst)
+            }
+            Spec::Window { count, period, .. } => cost * (256 * period).div_ceil(count),
         }
     }
 
@@ -136,12 +139,12 @@ struct Key {
     running: u32,
     since: Nanos,
     /// The finish tag of the unit that left last.
-    finish: Nanos,
+    finish: u64,
 }
 
 /// The first unit of a key that has a job free: when its own limits conform, its start tag if they do, its age, and when
 /// those of all keys together conform.
-type Head = (Nanos, (Nanos, u64), Nanos);
+type Head = (Nanos, (u64, u64), Nanos);
 
 /// The rules, as slow as can be.
 struct Model {
@@ -153,9 +156,11 @@ struct Model {
     now: Nanos,
     /// Nothing is granted before this time: the latest grant, or nothing could leave until then.
     at: Nanos,
-    /// The virtual time, and the greatest finish tag.
-    time: Nanos,
-    last: Nanos,
+    /// The virtual time, and the greatest finish tag, in 1/256 ns.
+    time: u64,
+    last: u64,
+    /// When the limits of all have paid for the unit that left last.
+    busy_until: Nanos,
     start: Nanos,
     keys: BTreeMap<u8, Key>,
 }
@@ -180,12 +185,12 @@ impl Model {
     }
 
     /// The length of a unit: the longest time that a limit of all needs for its cost; 1 if there is none.
-    fn length(&self, costs: &[u64]) -> Nanos {
-        self.all.iter().map(|(spec, _)| spec.time_for(costs[spec.kind()])).max().unwrap_or(0).max(1)
+    fn length(&self, costs: &[u64]) -> u64 {
+        self.all.iter().map(|(spec, _)| spec.length(costs[spec.kind()])).max().unwrap_or(0).max(1)
     }
 
     fn charge(&mut self, name: u8, asked: Nanos, charged: Charged, costs: &[u64]) {
-        self.at = charged.at;
+        self.close(charged.at);
         let each = self.each.clone();
         for (spec, state) in each.iter().zip(&mut self.key(name).states) {
             state.charge(asked, charged, costs[spec.kind()]);
@@ -197,34 +202,57 @@ impl Model {
     }
 
     /// A unit that waited has left: its start tag is the virtual time.
-    fn went(&mut self, name: u8, costs: &[u64]) {
+    fn went(&mut self, name: u8, at: Nanos, costs: &[u64]) {
         let length = self.length(costs);
         self.time = self.time.max(self.key(name).finish);
         self.last = self.last.max(self.time + length);
         self.key(name).finish = self.time + length;
-        self.rest();
+        self.busy_until = at + length / 256;
     }
 
     fn heads(&self) -> Vec<Head> {
-        let heads = self.keys.values().filter(|key| key.running < self.jobs).filter_map(|key| {
-            let unit = key.units.values().find(|unit| unit.arrived <= self.now)?;
+        let time = self.next_time();
+        let heads = self.candidates().map(|(key, unit)| {
             let [own, all] = self.conforms_at(key, unit.arrived, &unit.costs);
-            Some((own, (key.finish.max(self.time), unit.age), all))
+            (own, (key.finish.max(time), unit.age), all)
         });
         heads.collect()
     }
 
-    /// If the own limits of no unit that had come conform within 5 ms, no key is ahead of another.
-    fn rest(&mut self) {
-        let came = |age: u64| self.keys.values().find_map(|key| key.units.get(&age)).map_or(0, |unit| unit.arrived);
-        if self.heads().iter().all(|(own, (_, age), _)| *own > self.at + 5 * MS || came(*age) > self.at) {
-            self.time = self.last;
+    fn candidates(&self) -> impl Iterator<Item = (&Key, &Unit<()>)> {
+        self.keys
+            .values()
+            .filter(|key| key.running < self.jobs)
+            .filter_map(|key| Some((key, key.units.values().find(|unit| unit.arrived <= self.now)?)))
+    }
+
+    /// When the own limits of the first candidate conform.
+    fn first_own(&self) -> Option<Nanos> {
+        self.candidates().map(|(key, unit)| self.conforms_at(key, unit.arrived, &unit.costs)[0]).min()
+    }
+
+    /// The virtual time when the next unit is ready. If that is after the limits of all have paid for the unit that left last,
+    /// no key is ahead of another.
+    fn next_time(&self) -> u64 {
+        let is_idle = self.first_own().is_some_and(|own| own > self.at && own > self.busy_until);
+        if is_idle { self.last } else { self.time }
+    }
+
+    /// Nothing is granted before `time`.
+    fn close(&mut self, time: Nanos) {
+        if time > self.at {
+            if self.first_own().is_some_and(|own| own <= time) {
+                self.time = self.next_time();
+            }
+            self.at = time;
+            if time > self.busy_until && self.first_own().is_none_or(|own| own > time) {
+                self.time = self.last;
+            }
         }
     }
 
     /// The unit that goes next, and when. It has the least tag of those whose own limits conform at that time.
     fn earliest(&mut self) -> Option<(Nanos, u64)> {
-        self.rest();
         let heads = self.heads();
         let mut times: Vec<Nanos> = heads.iter().map(|(own, ..)| (*own).max(self.at)).chain([Nanos::MAX]).collect();
         times.sort_unstable();
@@ -234,7 +262,7 @@ impl Model {
             let time = period[0].max(*all);
             (time < period[1]).then_some((time, *age))
         });
-        self.at = self.at.max(self.now.min(found.map_or(Nanos::MAX, |(time, _)| time)));
+        self.close(self.now.min(found.map_or(Nanos::MAX, |(time, _)| time)));
         found
     }
 
@@ -250,7 +278,7 @@ impl Model {
         }
         let oldest = self.now.saturating_sub(self.allowance);
         if earliest.is_some_and(|(time, _)| time < oldest) {
-            self.at = oldest;
+            self.close(oldest);
             earliest = self.earliest();
         }
         match earliest {
@@ -320,7 +348,7 @@ fn any_spec() -> impl Strategy<Value = Spec> {
 }
 
 struct Run {
-    order: Order<()>,
+    order: Line<()>,
     model: Model,
     ids: BTreeMap<u64, KeyId>,
     names: BTreeMap<u64, u8>,
@@ -337,7 +365,7 @@ impl Run {
         let (own, common, start) = (policies(each), policies(all), 1000 * MS);
         let of = |policies: &'static [(Policy, usize)]| policies.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let (own, common): (Vec<_>, Vec<_>) = (of(own.leak()), of(common.leak()));
-        let order = Order::new(&Rules { each: &own, all: &common, jobs, max_wait, ..Rules::default() }, start);
+        let order = Line::new(&Rules { each: &own, all: &common, jobs, max_wait, ..Rules::default() }, start);
         let allowances = each.iter().chain(all).filter_map(|spec| match spec.start(start) {
             State::Bucket(bucket) => Some((bucket.fill_time() / 10).max(bucket.fill_time().min(10 * MS))),
             State::Window(_) => None,
@@ -352,6 +380,7 @@ impl Run {
             at: 0,
             time: 0,
             last: 0,
+            busy_until: 0,
             start,
             keys: BTreeMap::new(),
         };
@@ -370,7 +399,7 @@ impl Run {
                 let found = Answer::Go(unit.age, charged.at);
                 self.model.key(name).units.remove(&unit.age);
                 self.model.charge(name, unit.arrived, charged, &unit.costs);
-                self.model.went(name, &unit.costs);
+                self.model.went(name, charged.at, &unit.costs);
                 self.note(name, charged, &unit.costs);
                 self.order.handed_over(self.time, id, charged, &unit.costs);
                 self.running.push((name, id, unit));

@@ -149,14 +149,12 @@ impl Each {
         self.fixed.terms.iter().map(Terms::rest_time).max().unwrap_or(0)
     }
 
-    /// The longest time that a limit needs for these costs at its rate, in nanoseconds. 0 without limits.
-    #[must_use]
-    pub fn time_for(&self, costs: &[u64]) -> Nanos {
-        let time = |(place, terms): (usize, &Terms)| {
-            let product = u128::from(self.fixed.cost(place, costs)) * u128::from(terms.rest_time());
-            u64::try_from(product.div_ceil(terms.most().into())).unwrap_or(u64::MAX)
-        };
-        self.fixed.terms.iter().enumerate().map(time).max().unwrap_or(0)
+    /// The kind of cost that each limit counts, and the time that the limit needs for a cost of 1 at its rate, in
+    /// 2<sup>-`bits`</sup> nanoseconds.
+    pub(crate) fn lengths(&self, bits: u32) -> Vec<(usize, u64)> {
+        let length = |terms: &Terms| (u128::from(terms.rest_time()) << bits).div_ceil(terms.most().into());
+        let of = |(terms, kind): (&Terms, &usize)| (*kind, u64::try_from(length(terms)).unwrap_or(u64::MAX));
+        self.fixed.terms.iter().zip(&self.fixed.kinds).map(of).collect()
     }
 
     /// Whether no wait is long enough for these costs: one is above a window's count.

@@ -84,10 +84,13 @@ struct Entry<K> {
     usage: Usage,
 }
 
+const NO_FLOW: u32 = u32::MAX;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Usage {
     Idle,
-    InUse,
+    /// The number of its flow, or [`NO_FLOW`].
+    InUse(u32),
     /// No key; the number of the next free entry.
     Free(u32),
 }
@@ -209,12 +212,26 @@ impl<K: Hash> Keys<K> {
     /// Whether it is in use.
     #[must_use]
     pub fn is_in_use(&self, id: KeyId) -> bool {
-        entry(&self.chunks, id.0).usage == Usage::InUse
+        matches!(entry(&self.chunks, id.0).usage, Usage::InUse(_))
     }
 
     /// Sets whether it is in use. Then it is not forgotten, even if its state equals that of a new key.
     pub fn set_in_use(&mut self, id: KeyId, in_use: bool) {
-        self.entry_mut(id.0).usage = if in_use { Usage::InUse } else { Usage::Idle };
+        self.entry_mut(id.0).usage = if in_use { Usage::InUse(NO_FLOW) } else { Usage::Idle };
+    }
+
+    /// The flow of a key in use, if it has one.
+    #[inline]
+    pub(crate) fn flow(&self, id: KeyId) -> Option<u32> {
+        match entry(&self.chunks, id.0).usage {
+            Usage::InUse(flow) if flow != NO_FLOW => Some(flow),
+            _ => None,
+        }
+    }
+
+    /// The key is in use from now on, and this is its flow.
+    pub(crate) fn set_flow(&mut self, id: KeyId, flow: u32) {
+        self.entry_mut(id.0).usage = Usage::InUse(flow);
     }
 
     /// All keys.
@@ -261,7 +278,9 @@ impl<K: Hash> Keys<K> {
     /// Frees memory if it has room for many more keys than there are. All keys get new numbers. Does nothing if one of them
     /// is in use.
     pub fn shrink(&mut self) {
-        if self.len() < self.end as usize / 4 && self.chunks.iter().flatten().all(|entry| entry.usage != Usage::InUse) {
+        if self.len() < self.end as usize / 4
+            && self.chunks.iter().flatten().all(|entry| !matches!(entry.usage, Usage::InUse(_)))
+        {
             let old = std::mem::replace(self, Keys::with_hasher(self.few, self.hasher));
             for entry in old.chunks.into_iter().flatten() {
                 if let Some(key) = &entry.key {

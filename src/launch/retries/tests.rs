@@ -5,7 +5,6 @@ mod servers;
 
 use super::*;
 use crate::flow::meter::Meter;
-use crate::flow::order::{KeyId, Next, Order, Rules, Unit};
 use crate::flow::{Answers, Filled, Flow, FlowError, Passed, Turn, pump};
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -14,6 +13,7 @@ use std::num::NonZeroU32;
 use std::task::Waker;
 use throttle_limits::clock::{Clock, FakeClock, MILLISECOND, SECOND};
 use throttle_limits::limits::Policy;
+use throttle_limits::line::{KeyId, Line, Next, Rules, Unit};
 use throttle_limits::store::{Memory, Supply};
 
 /// A command's life: how long it runs, how it ends, and its reply.
@@ -48,7 +48,7 @@ struct Script<L> {
 
 struct State {
     retries: Retries,
-    order: Order<Try>,
+    order: Line<Try>,
     key: Option<KeyId>,
     ahead: usize,
     running: Vec<Running>,
@@ -70,7 +70,7 @@ impl State {
             let Running { mut attempt, started, end, outcome, reply } = self.running.remove(0);
             let judged = (Judged { started, at: end }, &mut attempt.history);
             let State { retries, order, key, chance, .. } = &mut *self;
-            let waiting = || key.iter().flat_map(|key| order.waiting_of(*key));
+            let waiting = || key.iter().flat_map(|key| order.units_of(*key));
             let no_others_wait = || is_all_read && waiting().all(|waiting| waiting.history.was_told());
             let chance = |most| chance.u64(..=most);
             let verdict = retries.judge(&None, judged, (&outcome, &reply), no_others_wait, chance);
@@ -78,7 +78,7 @@ impl State {
             if let Some(due) = verdict.due() {
                 let next = Try { number: attempt.number + 1, ..attempt };
                 let others = self.retries.behind(&None, next.history);
-                let unit = Unit { age: attempt.unit, costs: Box::default(), size: 1, arrived: due, content: next };
+                let unit = Unit { age: attempt.unit, costs: [].into(), size: 1, arrived: due, content: next };
                 self.key = Some(self.order.add_behind(now, None, unit, others).unwrap());
                 self.sent_away = self.sent_away.or(self.retries.overlong_pause(&None, end));
             }
@@ -89,7 +89,7 @@ impl State {
 impl State {
     fn add_fresh(&mut self, unit: u64, now: Nanos) {
         let content = Try { unit, number: 1, history: History::default() };
-        let unit = Unit { age: unit, costs: Box::default(), size: 1, arrived: now, content };
+        let unit = Unit { age: unit, costs: [].into(), size: 1, arrived: now, content };
         self.order.add(now, None, unit).unwrap();
         self.new += 1;
     }
@@ -212,7 +212,7 @@ fn run_on<L: Fn(Try) -> Life>(
 ) -> Script<L> {
     let limits = Policy::new(&[limit.parse().unwrap()], None).unwrap();
     let supply = Supply::new(Box::new(Memory::new(&limits, clock.clone())));
-    let (ahead, retries, order) = (policy.ahead, Retries::new(policy), Order::new(&Rules::default(), 0));
+    let (ahead, retries, order) = (policy.ahead, Retries::new(policy), Line::new(&Rules::default(), 0));
     let chance = fastrand::Rng::with_seed(seed);
     let state = State {
         retries,

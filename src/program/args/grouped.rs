@@ -4,10 +4,10 @@ use super::rule::Rule;
 use crate::program::lookup::quoted;
 use std::num::NonZeroU32;
 use std::path::Path;
-use throttle::flow::NamedKey;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle_limits::limits::{Disagreement, OfKeys, Policy, PolicyError, Said};
+use throttle_limits::line::NamedKey;
 use throttle_limits::rate::{Amount, Limit};
 
 /// The most commands that a bucket counts, which are all in its state.

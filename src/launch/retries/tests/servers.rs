@@ -7,7 +7,6 @@ mod bad;
 mod outage;
 
 use super::super::*;
-use crate::flow::order::{KeyId, Next, Order, Rules, Unit};
 use crate::rounds::rounds;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,6 +14,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use throttle_limits::clock::{Clock, FakeClock, MILLISECOND};
 use throttle_limits::limits::{Grant, Ledger, Operation, Policy, Reply as Answer, Take};
+use throttle_limits::line::{KeyId, Line, Next, Rules, Unit};
 use throttle_limits::store::{Memory, Store, StoreError, Supply};
 
 /// What a server counts. Periods are in nanoseconds.
@@ -237,7 +237,7 @@ struct Process {
     retries: Retries,
     supply: Supply,
     /// Units that wait.
-    order: Order<usize>,
+    order: Line<usize>,
     key: Option<KeyId>,
     grant: Option<Grant>,
     running: usize,
@@ -306,7 +306,7 @@ impl Run {
         let limits = Policy::new(&[format!("{}/10000s", row.rate * row.tenths).parse().unwrap()], None).unwrap();
         let (store, is_shared) = (Arc::new(Memory::new(&limits, clock.clone())), row.processes > 1 || row.restarts > 0);
         let units = |place| {
-            let mut order = Order::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
+            let mut order = Line::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
             let own = (0..row.units).filter(|unit| unit % row.processes == place);
             own.for_each(|unit| drop(order.add(0, None, waiting(unit, 0))));
             order
@@ -345,7 +345,7 @@ impl Run {
         self.life += 1;
         let process = &mut self.processes[0];
         process.retries = Retries::new(self.policy.clone());
-        process.order = Order::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
+        process.order = Line::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
         self.histories.fill(History::default());
         let last = self.is_done.iter().rposition(|is_done| *is_done).unwrap_or(0);
         let mut left: Vec<usize> = (0..self.row.units).filter(|unit| !self.is_done[*unit]).collect();
@@ -485,7 +485,7 @@ impl Run {
         *running -= 1;
         let mut history = self.histories[unit];
         let chance = |most| self.chance.u64(0..=most);
-        let mut others = key.iter().flat_map(|key| order.waiting_of(*key)).map(|unit| self.histories[*unit]);
+        let mut others = key.iter().flat_map(|key| order.units_of(*key)).map(|unit| self.histories[*unit]);
         let no_others_wait = move || others.all(History::was_told);
         let verdict = retries.judge(&None, (judged, &mut history), (outcome, reply), no_others_wait, chance);
         self.histories[unit] = history;
@@ -539,7 +539,7 @@ impl Run {
 
 /// A unit that waits from this time on.
 fn waiting(unit: usize, arrived: Nanos) -> Unit<usize> {
-    Unit { age: unit as u64, costs: Box::default(), size: 1, arrived, content: unit }
+    Unit { age: unit as u64, costs: [].into(), size: 1, arrived, content: unit }
 }
 
 /// How long the run has to take, in nanoseconds.

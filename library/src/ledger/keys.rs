@@ -1,10 +1,9 @@
 //! The limits of many keys, each with a state of its own, in at most 100 bytes a key beyond the key's own bytes.
 
+use crate::clock::{MILLISECOND, Nanos};
+use crate::limits::{AsKey, Each, KeyId, Keys, Thin};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
-use throttle_limits::clock::{MILLISECOND, Nanos};
-pub use throttle_limits::limits::KeyId;
-use throttle_limits::limits::{AsKey, Each, Keys, Thin};
 
 /// Up to so many keys are kept without asking whether they can be forgotten.
 const FEW: usize = 1 << 12;
@@ -19,9 +18,9 @@ const SPARE_MEMORY: usize = 4 << 20;
 /// Two sweeps through all keys are at least so far apart.
 const BETWEEN_SWEEPS: Nanos = 100 * MILLISECOND;
 
-/// The states of all keys. Those in use have units that wait or run.
+/// The states of all keys. A key has a flow while requests of it wait or run.
 #[derive(Debug)]
-pub(crate) struct Keyed {
+pub(super) struct Table {
     each: Each,
     /// The limits of keys that have others: of those that were not seen yet, and of those that are stored, which are never
     /// forgotten.
@@ -43,34 +42,34 @@ enum Name {
     Long(Box<[u8]>),
 }
 
-impl Keyed {
+impl Table {
     /// Each key has the limits `each`, but those that are `named` have others.
-    pub(crate) fn new(each: Each, named: HashMap<Box<[u8]>, Each>, most: usize) -> Self {
-        Keyed { each, named, own: HashMap::new(), keys: Keys::new(FEW), most, is_short: false, swept: 0, fresh_from: 0 }
+    pub(super) fn new(each: Each, named: HashMap<Box<[u8]>, Each>, most: usize) -> Self {
+        Table { each, named, own: HashMap::new(), keys: Keys::new(FEW), most, is_short: false, swept: 0, fresh_from: 0 }
     }
 
     /// All limits of keys.
-    pub(crate) fn limits(&self) -> impl Iterator<Item = &Each> {
+    pub(super) fn limits(&self) -> impl Iterator<Item = &Each> {
         [&self.each].into_iter().chain(self.named.values()).chain(self.own.values())
     }
 
     /// The limits of the key with this name.
-    pub(crate) fn limits_of(&self, name: &[u8]) -> &Each {
+    pub(super) fn limits_of(&self, name: &[u8]) -> &Each {
         let own = || self.own.get(&self.find(name)?);
         if self.own.is_empty() { None } else { own() }.or_else(|| self.named.get(name)).unwrap_or(&self.each)
     }
 
     /// How many keys are stored.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    pub(crate) fn find(&self, name: &[u8]) -> Option<KeyId> {
+    pub(super) fn find(&self, name: &[u8]) -> Option<KeyId> {
         self.keys.find(self.keys.hash(name), name)
     }
 
     /// Adds a key that is not yet there, in its fresh state, and forgets some that are fresh again.
-    pub(crate) fn add(&mut self, name: &[u8], now: Nanos) -> KeyId {
+    pub(super) fn add(&mut self, name: &[u8], now: Nanos) -> KeyId {
         let key = self.keys.add(self.keys.hash(name), name, &self.each, now);
         if let Some(each) = self.named.remove(name) {
             *self.keys.state_mut(key) = each.fresh();
@@ -80,48 +79,58 @@ impl Keyed {
         key
     }
 
-    pub(crate) fn name(&self, key: KeyId) -> &[u8] {
+    pub(super) fn name(&self, key: KeyId) -> &[u8] {
         self.keys.key(key).map_or(&[], Name::bytes)
     }
 
-    /// Something of the key waits or runs from now on: it is not forgotten.
-    pub(crate) fn set_busy(&mut self, key: KeyId) {
-        self.keys.set_in_use(key, true);
+    /// The flow of a key for which something waits or runs.
+    #[inline]
+    pub(super) fn flow(&self, key: KeyId) -> Option<u32> {
+        self.keys.flow(key)
     }
 
-    /// Nothing of the key waits or runs any more.
-    pub(crate) fn set_idle(&mut self, key: KeyId) {
-        if !self.own.contains_key(&key) {
-            self.keys.set_in_use(key, false);
-            self.note(key);
-        }
+    /// The key has this flow. It is not forgotten.
+    pub(super) fn set_flow(&mut self, key: KeyId, flow: u32) {
+        self.keys.set_flow(key, flow);
     }
 
-    pub(crate) fn forget(&mut self, key: KeyId) {
+    /// The key has no flow any more.
+    pub(super) fn set_idle(&mut self, key: KeyId) {
+        let has_own_limits = self.own.contains_key(&key);
+        self.keys.set_in_use(key, has_own_limits);
+        self.note(key);
+    }
+
+    pub(super) fn forget(&mut self, key: KeyId) {
         if !self.own.contains_key(&key) {
             self.keys.forget(key);
         }
     }
 
     /// The state of the key may be fresh earlier than before.
-    pub(crate) fn note(&mut self, key: KeyId) {
+    pub(super) fn note(&mut self, key: KeyId) {
         if self.fresh_from > 0 && !self.keys.is_in_use(key) {
             self.fresh_from = self.fresh_from.min(self.each.fresh_at(self.keys.state(key)));
         }
     }
 
-    /// The state of a key, and the limits that it is a state of.
-    pub(crate) fn state(&self, key: KeyId) -> (&Each, &Thin) {
-        (self.own.get(&key).unwrap_or(&self.each), self.keys.state(key))
+    fn each_of(&self, key: KeyId) -> &Each {
+        if self.own.is_empty() { &self.each } else { self.own.get(&key).unwrap_or(&self.each) }
     }
 
-    pub(crate) fn state_mut(&mut self, key: KeyId) -> (&Each, &mut Thin) {
-        (self.own.get(&key).unwrap_or(&self.each), self.keys.state_mut(key))
+    /// The state of a key, and the limits that it is a state of.
+    pub(super) fn state(&self, key: KeyId) -> (&Each, &Thin) {
+        (self.each_of(key), self.keys.state(key))
+    }
+
+    pub(super) fn state_mut(&mut self, key: KeyId) -> (&Each, &mut Thin) {
+        let own = if self.own.is_empty() { None } else { self.own.get(&key) };
+        (own.unwrap_or(&self.each), self.keys.state_mut(key))
     }
 
     /// Whether there is room for one more key beside those stored, not counting `outside` of them. If there is not, all
     /// keys that are fresh again are forgotten, but not more often than every 100 ms.
-    pub(crate) fn has_room(&mut self, outside: usize, now: Nanos) -> bool {
+    pub(super) fn has_room(&mut self, outside: usize, now: Nanos) -> bool {
         if self.len() - outside < self.most {
             if self.is_short || self.has_memory() {
                 self.fresh_from = 0;
@@ -143,12 +152,12 @@ impl Keyed {
     }
 
     /// The most keys that there is memory for, if there is too little.
-    pub(crate) fn most_in_memory(&self) -> Option<u64> {
+    pub(super) fn most_in_memory(&self) -> Option<u64> {
         self.is_short.then_some(self.most as u64)
     }
 
     /// No key is forgotten before this time, while there is no room and nothing else happens.
-    pub(crate) fn room_at(&self) -> Nanos {
+    pub(super) fn room_at(&self) -> Nanos {
         self.fresh_from.max(self.swept)
     }
 }

@@ -1,0 +1,839 @@
+//! The scheduler: requests go in, and grants come out in fair order. Within a key the order is strict. Between keys it is
+//! start-time fair queueing: of the keys whose next request conforms to their own limits, one is served next, and no other
+//! request is granted before that.
+//!
+//! This is pure. Time is a parameter, and the caller waits, reads and writes. Clock readings that arrive out of order are
+//! clamped. A [`Line`](crate::line::Line) keeps the units that belong to the requests.
+//!
+//! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
+
+mod heap;
+mod keys;
+mod requests;
+mod turns;
+
+use crate::clock::Nanos;
+use crate::limits::{Charged, Each, KeyId, NO_KEY, Policy, Thin};
+use heap::{Heap, Item};
+use keys::Table;
+pub use requests::{Costs, Ticket};
+use requests::{List, NONE, Requests};
+use std::collections::TryReserveError;
+use std::num::NonZeroU32;
+use turns::{Decision, FRACTION_BITS, Tag, Tags, Turns};
+
+/// The most keys that are stored.
+const MAX_KEYS: usize = 1_000_000;
+
+/// The most finish tags of idle keys that are kept. Beyond that the virtual time moves on.
+const MAX_TAGS: usize = 10_000;
+
+/// What a [`Ledger`] keeps to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules<'a> {
+    /// The limits of each key. A policy counts the kind of cost with the index beside it.
+    pub each: &'a [(&'a Policy, usize)],
+    /// Keys that have other limits.
+    pub named: &'a [NamedKey],
+    /// The limits of all keys together.
+    pub all: &'a [(&'a Policy, usize)],
+    /// The most units of one key that may run at once. A unit runs from its grant until [`Ledger::ended`]. `None` if nothing
+    /// runs, as in a pipe; [`NonZeroU32::MAX`] if any number may run.
+    pub jobs: Option<NonZeroU32>,
+    /// The longest wait of a request, in nanoseconds. After that it expires.
+    pub max_wait: Option<Nanos>,
+    /// A bucket that others use keeps all limits. The ledger only says whose turn it is.
+    pub is_shared: bool,
+}
+
+/// A key with limits of its own.
+#[derive(Clone, Debug)]
+pub struct NamedKey {
+    /// Its name.
+    pub key: Box<[u8]>,
+    /// Its limits. Each counts the kind of cost with the index beside it.
+    pub each: Vec<(Policy, usize)>,
+}
+
+impl NamedKey {
+    /// Its name, and its limits as they are made at `now`.
+    fn limits(&self, now: Nanos) -> (Box<[u8]>, Each) {
+        let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
+        (self.key.clone(), Each::new(&each, now))
+    }
+}
+
+/// A request for one unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// No other request has the same age. The oldest has the least.
+    pub age: u64,
+    /// One cost of each kind.
+    pub costs: &'a [u64],
+    /// Since when it waits. If that is in the future, other requests of its key may be granted first.
+    pub arrived: Nanos,
+}
+
+/// A request that does not wait any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The name that it had while it waited.
+    pub ticket: Ticket,
+    /// Its key.
+    pub key: KeyId,
+    /// Its age.
+    pub age: u64,
+    /// Its costs.
+    pub costs: Costs,
+    /// Since when it waited.
+    pub arrived: Nanos,
+}
+
+/// What happens next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// This request is granted, and charged.
+    Granted(Taken, Charged),
+    /// This request has waited for as long as it may.
+    Expired(Taken),
+    /// Nothing before this time.
+    At(Nanos),
+    /// Nothing before something ends or is asked for: nothing waits, or only keys whose jobs are all running, or for which
+    /// there is no room.
+    Nothing,
+}
+
+/// Requests that wait, and the limits that they wait for.
+///
+/// A [`KeyId`] is valid while requests of its key wait or run. After that it is valid until the next call that may add a key:
+/// [`ask`](Self::ask), [`pass`](Self::pass) or [`next`](Self::next).
+#[derive(Debug)]
+pub struct Ledger {
+    keys: Table,
+    all: Each,
+    thin: Thin,
+    /// For each limit of all: the kind of its costs, and the length of a request that costs 1.
+    lengths: Vec<(usize, Tag)>,
+    has_windows: bool,
+    /// How far a grant may lie in the past when its unit leaves.
+    allowance: Nanos,
+    jobs: Option<u32>,
+    max_wait: Option<Nanos>,
+    /// The latest clock reading.
+    now: Nanos,
+    flows: Vec<Flow>,
+    free_flows: Vec<u32>,
+    requests: Requests,
+    turns: Turns,
+    /// Requests that arrive later, by that time.
+    arrivals: Heap,
+    /// Requests that have arrived, by the time at which they expire.
+    deadlines: Heap,
+    /// Flows of new keys that there is no room for, by the age of their first request.
+    outside: Heap,
+    /// How many flows are outside, also without a request.
+    outsiders: usize,
+    /// Flows without requests or jobs that may not be granted anything before a time.
+    idle: Heap,
+    /// Flows without requests or jobs whose finish tags the virtual time has not reached. So a key that has nothing to do for
+    /// a moment gains nothing from that.
+    ahead: Heap,
+    /// How many flows have requests that have arrived.
+    waiting: usize,
+    /// How many requests were granted that had waited.
+    granted: u64,
+    /// There is no memory for more requests.
+    is_short: bool,
+    /// The latest grant: its key, its age, and the tags before it.
+    latest: Option<(KeyId, u64, Tags)>,
+}
+
+/// The requests and jobs of one key.
+#[derive(Debug)]
+struct Flow {
+    key: KeyId,
+    /// Requests that have arrived, and how many they are.
+    list: List,
+    waiting: usize,
+    /// Requests that arrive later.
+    later: usize,
+    running: u32,
+    /// Nothing is granted before this time: the key is held, all its jobs were running, or there was no room for it.
+    since: Nanos,
+    finish: Tag,
+    /// There was no room for the key yet.
+    is_outside: bool,
+}
+
+impl Flow {
+    fn is_idle(&self) -> bool {
+        self.waiting == 0 && self.later == 0 && self.running == 0
+    }
+
+    /// Whether a request that arrives now would be its first, and may be granted if the limits allow it.
+    fn is_free(&self, now: Nanos, jobs: Option<u32>) -> bool {
+        let has_job = jobs.is_none_or(|jobs| self.running < jobs);
+        self.waiting == 0 && self.since <= now && has_job && !self.is_outside
+    }
+}
+
+impl Ledger {
+    /// Nothing waits. Keys that were not seen yet have buckets made at `now`.
+    #[must_use]
+    pub fn new(rules: &Rules<'_>, now: Nanos) -> Self {
+        Ledger::with_max_keys(rules, now, MAX_KEYS)
+    }
+
+    /// As [`new`](Self::new), but stores at most `most` keys.
+    #[must_use]
+    pub fn with_max_keys(rules: &Rules<'_>, now: Nanos, most: usize) -> Self {
+        let lengths = Each::new(rules.all, now).lengths(FRACTION_BITS);
+        let all = Each::new(if rules.is_shared { &[] } else { rules.all }, now);
+        let each = Each::new(if rules.is_shared { &[] } else { rules.each }, now);
+        let keys = Table::new(each, rules.named.iter().map(|named| named.limits(now)).collect(), most);
+        let allowance = keys.limits().chain([&all]).filter_map(Each::allowance).min().unwrap_or(0);
+        let has_windows = keys.limits().chain([&all]).any(Each::has_windows);
+        Ledger {
+            has_windows,
+            keys,
+            thin: all.fresh(),
+            all,
+            lengths,
+            allowance,
+            jobs: rules.jobs.map(NonZeroU32::get),
+            max_wait: rules.max_wait,
+            now,
+            flows: Vec::new(),
+            free_flows: Vec::new(),
+            requests: Requests::default(),
+            turns: Turns::default(),
+            arrivals: Heap::default(),
+            deadlines: Heap::default(),
+            outside: Heap::default(),
+            outsiders: 0,
+            idle: Heap::default(),
+            ahead: Heap::default(),
+            waiting: 0,
+            granted: 0,
+            is_short: false,
+            latest: None,
+        }
+    }
+
+    /// Goes on with the state of a bucket that has the same limits, and with the states of these keys: the name, the state, and
+    /// until when nothing of the key is granted.
+    pub fn resume<'a>(
+        &mut self,
+        now: Nanos,
+        all: &Thin,
+        keys: impl IntoIterator<Item = (&'a [u8], &'a Thin, Option<Nanos>)>,
+    ) {
+        let now = self.advance(now);
+        self.thin.clone_from(all);
+        self.turns.changed();
+        for (name, state, paused_until) in keys {
+            let key = self.keys.find(name).unwrap_or_else(|| self.keys.add(name, now));
+            self.keys.state_mut(key).1.clone_from(state);
+            self.not_before(now, key, paused_until.unwrap_or(0));
+        }
+    }
+
+    /// Adds a request behind the older ones of its key. Once it has arrived, it waits behind `behind` others of its key, or behind
+    /// all if they are fewer, whether they are older or not.
+    ///
+    /// `None` if it is never granted: one of its costs is above a window's count.
+    pub fn ask(&mut self, now: Nanos, key: Option<&[u8]>, request: &Request<'_>, behind: usize) -> Option<Ticket> {
+        let now = self.advance(now);
+        let name = key.unwrap_or(NO_KEY);
+        let never = |each: &Each| each.has_windows() && each.never_grants(request.costs);
+        if never(self.keys.limits_of(name)) || never(&self.all) {
+            return None;
+        }
+        self.release_idle();
+        let key = self.find_or_add(name, now);
+        let flow = self.flow(key);
+        let behind = u32::try_from(behind).unwrap_or(u32::MAX);
+        let ticket = self.requests.add(request.age, request.arrived, request.costs, flow, behind);
+        if request.arrived > now {
+            self.flows[flow as usize].later += 1;
+            self.arrivals.push(Item { at: request.arrived, age: request.age, id: ticket.slot });
+        } else {
+            self.arrive(ticket.slot);
+        }
+        self.is_short = self.try_reserve().is_err();
+        Some(ticket)
+    }
+
+    /// Makes room for one more request with a new key.
+    fn try_reserve(&mut self) -> Result<(), TryReserveError> {
+        let slot = self.requests.try_reserve()?;
+        let flow = self.flows.len();
+        self.flows.try_reserve(1)?;
+        self.free_flows.try_reserve((flow + 1).saturating_sub(self.free_flows.len()))?;
+        self.turns.try_reserve(flow)?;
+        self.arrivals.try_reserve(slot)?;
+        if self.max_wait.is_some() {
+            self.deadlines.try_reserve(slot)?;
+        }
+        for flows in [&mut self.outside, &mut self.idle, &mut self.ahead] {
+            flows.try_reserve(flow)?;
+        }
+        Ok(())
+    }
+
+    /// Charges a request that has just arrived, and is younger than all that wait, if it may be granted now and no other should
+    /// be granted first. `None` if it has to [wait](Self::ask).
+    pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
+        let now = self.advance(now);
+        let key = self.find_free(key.unwrap_or(NO_KEY), now)?;
+        if !self.all.is_empty() && self.all.conforms_at(&self.thin, now, costs)?.0 > now {
+            return None;
+        }
+        let (each, thin) = self.keys.state_mut(key);
+        each.take(thin, now, costs).ok()?;
+        if !self.all.is_empty() {
+            self.all.charge(&mut self.thin, [now; 4], costs);
+        }
+        self.turns.grant_at_once(now);
+        if self.jobs.is_some() {
+            let flow = self.flow(key);
+            self.flows[flow as usize].running += 1;
+        }
+        Some(key)
+    }
+
+    /// How many more requests with these costs may be granted at once after one of this key that has just
+    /// [passed](Self::pass). 0 if that is not known.
+    #[must_use]
+    pub fn more(&self, key: KeyId, costs: &[u64]) -> u64 {
+        if self.jobs.is_some() || self.has_windows() {
+            return 0;
+        }
+        let (each, thin) = self.keys.state(key);
+        each.available(thin, self.now, costs).min(self.all.available(&self.thin, self.now, costs))
+    }
+
+    /// Charges `units` of those [more](Self::more), which have left.
+    pub fn pass_more(&mut self, key: KeyId, costs: &[u64], units: u64) {
+        let costs: Box<[u64]> = costs.iter().map(|cost| cost.saturating_mul(units)).collect();
+        let times = [self.now; 4];
+        let (each, thin) = self.keys.state_mut(key);
+        each.charge(thin, times, &costs);
+        self.all.charge(&mut self.thin, times, &costs);
+        self.turns.changed();
+    }
+
+    /// Grants the next request if it conforms now, or says when to ask again.
+    ///
+    /// If the caller asks late, the grants are those that it would have had in time, but not longer ago than the
+    /// [allowance](Each::allowance).
+    pub fn next(&mut self, now: Nanos) -> Next {
+        let now = self.advance(now);
+        let mut decision = self.decide();
+        let is_before = |deadline: Item| decision.is_none_or(|decision| deadline.at < decision.at);
+        if self.deadlines.first().is_some_and(is_before)
+            && let Some(expired) = self.take_expired(now)
+        {
+            return Next::Expired(expired);
+        }
+        // Longer ago than the lag allowance, the rate is lost.
+        let oldest = now.saturating_sub(self.allowance);
+        if decision.is_some_and(|decision| decision.at < oldest) {
+            self.close(oldest);
+            decision = self.decide();
+        }
+        match decision {
+            Some(decision) if decision.at <= now => self.grant(decision),
+            _ => self.changes_at(decision).map_or(Next::Nothing, Next::At),
+        }
+    }
+
+    /// When [`next`](Self::next) grants or expires something, if nothing else happens before. `None` if no such time is known. A
+    /// time that has come is not later than `now`.
+    pub fn ready_at(&mut self, now: Nanos) -> Option<Nanos> {
+        self.advance(now);
+        let decision = self.decide();
+        self.changes_at(decision)
+    }
+
+    /// A unit of this key that ran has ended: see [`Rules::jobs`].
+    pub fn ended(&mut self, now: Nanos, key: KeyId) {
+        let (now, jobs) = (self.advance(now), self.jobs);
+        self.change(key, |flow| {
+            if Some(flow.running) == jobs {
+                flow.since = flow.since.max(now);
+            }
+            flow.running = flow.running.saturating_sub(1);
+        });
+    }
+
+    /// So many granted requests wait for the answer of a shared bucket, or for their time. Which keys are ready when the units
+    /// really leave decides about turns, not which were ready when the bucket was asked.
+    pub fn set_away(&mut self, now: Nanos, units: usize) {
+        let now = self.advance(now);
+        if units < self.turns.pending {
+            self.close(now);
+        }
+        self.turns.pending = units;
+    }
+
+    /// A request that has just been granted, with these costs, was not used: it waits again, and nothing of its key is granted
+    /// before `until`. Only where others keep the limits: the limits count what it was charged.
+    ///
+    /// `None` as for [`ask`](Self::ask).
+    pub fn put_back(&mut self, now: Nanos, key: KeyId, request: &Request<'_>, until: Nanos) -> Option<Ticket> {
+        if let Some((.., tags)) = self.latest.filter(|(latest, age, _)| (*latest, *age) == (key, request.age)) {
+            self.turns.restore(tags);
+        }
+        let length = self.length(request.costs);
+        let flow = self.flow(key);
+        let finish = &mut self.flows[flow as usize].finish;
+        *finish = finish.saturating_sub(length);
+        let name: Box<[u8]> = self.name(key).into();
+        let ticket = self.ask(now, Some(&name), request, 0);
+        self.not_before(now, key, until);
+        self.ended(now, key);
+        ticket
+    }
+
+    /// Nothing of this key is granted before `until`, and its buckets are empty then.
+    pub fn hold_until(&mut self, now: Nanos, key: KeyId, until: Nanos) {
+        if until > self.advance(now) {
+            let (each, thin) = self.keys.state_mut(key);
+            each.empty(thin, until);
+            self.not_before(now, key, until);
+        }
+    }
+
+    /// Nothing of this key is granted before `time`.
+    pub fn not_before(&mut self, now: Nanos, key: KeyId, time: Nanos) {
+        if time > self.advance(now) {
+            self.change(key, |flow| flow.since = flow.since.max(time));
+        }
+    }
+
+    /// Nothing is granted as of a time before `time`: until then the caller had no room for it.
+    pub fn ready_since(&mut self, time: Nanos) {
+        self.close(time.min(self.now));
+    }
+
+    /// A unit that was granted was handed over just now: windows count it from `now` on.
+    pub fn handed_over(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: &[u64]) {
+        if self.has_windows() {
+            let now = self.advance(now);
+            self.revise(key, |limits, thin| limits.hand_over(thin, charged, costs, now));
+        }
+    }
+
+    /// The latest grant is [settled](Self::settle) before its unit has [ended](Self::ended).
+    pub fn open(&mut self, key: KeyId, charged: Charged, costs: &[u64]) {
+        let (each, thin) = self.keys.state_mut(key);
+        each.open(thin, charged, costs);
+        self.all.open(&mut self.thin, charged, costs);
+    }
+
+    /// A unit that was charged the first of these costs has really cost the second: the limits are as if it had cost that
+    /// from the start. What would have overflowed since is lost, and what it cost more is owed by those behind it. Its grant must be
+    /// [open](Self::open).
+    pub fn settle(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: [&[u64]; 2]) {
+        let now = self.advance(now);
+        // The requests that wait may be granted now, not as of an earlier time.
+        self.decide();
+        self.revise(key, |limits, thin| limits.settle(thin, now, charged, costs));
+    }
+
+    /// Whether units have to be reported as [handed over](Self::handed_over).
+    #[must_use]
+    pub fn has_windows(&self) -> bool {
+        self.has_windows
+    }
+
+    /// How many requests wait, also those that arrive later.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.requests.len
+    }
+
+    /// Whether no request waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many requests wait that have arrived.
+    pub fn arrived(&mut self, now: Nanos) -> usize {
+        self.advance(now);
+        self.len() - self.arrivals.len()
+    }
+
+    /// How many keys have requests that wait.
+    #[must_use]
+    pub fn keys_waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// How many keys are stored: those in use, and those whose state differs from that of a new key.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The most keys that are stored, if there is no memory for more.
+    #[must_use]
+    pub fn max_keys_in_memory(&self) -> Option<u64> {
+        self.keys.most_in_memory()
+    }
+
+    /// Whether there is too little memory for more requests.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// The number of keys with requests that wait, also with those that arrive later, and the key with the most of them.
+    #[must_use]
+    pub fn busiest(&self) -> (usize, Option<KeyId>) {
+        let waiting = || self.flows.iter().filter(|flow| flow.waiting + flow.later > 0);
+        let most = waiting().max_by_key(|flow| (flow.waiting + flow.later, flow.key));
+        (waiting().count(), most.map(|flow| flow.key))
+    }
+
+    /// The next request that has waited for as long as it may, even if it may be granted now: for a caller that has no room for
+    /// it.
+    pub fn take_expired(&mut self, now: Nanos) -> Option<Taken> {
+        let now = self.advance(now);
+        let Item { id, .. } = self.deadlines.first().filter(|deadline| deadline.at <= now)?;
+        Some(self.remove(id))
+    }
+
+    /// When a request has waited for as long as it may.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.deadlines.first().map(|deadline| deadline.at)
+    }
+
+    /// The key with this name, if it is stored. `None` is the key of units without one.
+    #[must_use]
+    pub fn find(&self, key: Option<&[u8]>) -> Option<KeyId> {
+        self.keys.find(key.unwrap_or(NO_KEY))
+    }
+
+    /// The limits of a key with their state; without a key, the limits of all.
+    #[must_use]
+    pub fn limits(&self, key: Option<KeyId>) -> (&Each, &Thin) {
+        key.map_or((&self.all, &self.thin), |key| self.keys.state(key))
+    }
+
+    /// The name of a key; `(none)` for units without one.
+    #[must_use]
+    pub fn name(&self, key: KeyId) -> &[u8] {
+        self.keys.name(key)
+    }
+
+    /// The requests of one key that wait: first those that have arrived, in their order.
+    pub fn waiting_of(&self, key: KeyId) -> impl Iterator<Item = Ticket> {
+        let flow = self.keys.flow(key);
+        let list = flow.map_or(List::EMPTY, |flow| self.flows[flow as usize].list);
+        let later = flow.is_some_and(|flow| self.flows[flow as usize].later > 0);
+        let arrivals = self.arrivals.iter().filter(move |item| later && Some(self.requests.get(item.id).flow) == flow);
+        self.requests.of(list).chain(arrivals.map(|item| item.id)).map(|slot| self.requests.ticket(slot))
+    }
+
+    /// The key of a request that waits.
+    #[must_use]
+    pub fn key_of(&self, ticket: Ticket) -> KeyId {
+        self.flows[self.requests.get(ticket.slot).flow as usize].key
+    }
+
+    /// All requests that wait, in no order.
+    pub fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.flows.iter().filter(|flow| !flow.is_idle()).flat_map(|flow| self.waiting_of(flow.key))
+    }
+
+    /// Takes back a request. `None` if it does not wait any more.
+    pub fn cancel(&mut self, ticket: Ticket) -> Option<Taken> {
+        self.requests.has(ticket).then(|| self.remove(ticket.slot))
+    }
+}
+
+/// What the calls have in common.
+impl Ledger {
+    /// Clamps clock readings that arrive out of order.
+    #[inline]
+    fn advance(&mut self, now: Nanos) -> Nanos {
+        self.now = self.now.max(now);
+        while let Some(arrival) = self.arrivals.first().filter(|arrival| arrival.at <= self.now) {
+            self.arrivals.remove(arrival.id);
+            let flow = self.requests.get(arrival.id).flow;
+            self.flows[flow as usize].later -= 1;
+            self.arrive(arrival.id);
+        }
+        self.now
+    }
+
+    /// A request waits from now on.
+    fn arrive(&mut self, slot: u32) {
+        let flow = self.requests.get(slot).flow;
+        let Flow { list, waiting, .. } = &mut self.flows[flow as usize];
+        let is_first = self.requests.link(list, slot);
+        self.waiting += usize::from(*waiting == 0);
+        *waiting += 1;
+        let request = self.requests.get(slot);
+        if let Some(longest) = self.max_wait {
+            self.deadlines.push(Item { at: request.arrived.saturating_add(longest), age: request.age, id: slot });
+        }
+        if is_first {
+            self.leave(flow);
+            self.enter(flow);
+        }
+    }
+
+    /// The flow of a key. It is not idle any more.
+    fn flow(&mut self, key: KeyId) -> u32 {
+        if let Some(flow) = self.keys.flow(key) {
+            if self.flows[flow as usize].is_idle() {
+                self.idle.remove(flow);
+                self.ahead.remove(flow);
+            }
+            return flow;
+        }
+        let new =
+            Flow { key, list: List::EMPTY, waiting: 0, later: 0, running: 0, since: 0, finish: 0, is_outside: false };
+        let flow = match self.free_flows.pop() {
+            Some(flow) => {
+                self.flows[flow as usize] = new;
+                flow
+            }
+            None => {
+                self.flows.push(new);
+                u32::try_from(self.flows.len() - 1).unwrap_or(NONE)
+            }
+        };
+        self.keys.set_flow(key, flow);
+        flow
+    }
+
+    /// The key with this name. If it is not stored yet and there is no room for it, it is outside.
+    fn find_or_add(&mut self, name: &[u8], now: Nanos) -> KeyId {
+        if let Some(key) = self.keys.find(name) {
+            return key;
+        }
+        let has_room = self.has_room(now);
+        let key = self.keys.add(name, now);
+        if !has_room {
+            let flow = self.flow(key);
+            self.flows[flow as usize].is_outside = true;
+            self.outsiders += 1;
+        }
+        key
+    }
+
+    /// Whether there is room for a new key that comes now.
+    fn has_room(&mut self, now: Nanos) -> bool {
+        self.outside.is_empty() && self.keys.has_room(self.outsiders, now)
+    }
+
+    /// The key, if a request that arrives now would be its first, and no request that waits should be granted before.
+    #[inline]
+    fn find_free(&mut self, name: &[u8], now: Nanos) -> Option<KeyId> {
+        if self.turns.waits_at(now) {
+            return None;
+        }
+        if let Some(key) = self.keys.find(name) {
+            let is_free = |flow: u32| self.flows[flow as usize].is_free(now, self.jobs);
+            return self.keys.flow(key).is_none_or(is_free).then_some(key);
+        }
+        self.release_idle();
+        self.has_room(now).then(|| self.keys.add(name, now))
+    }
+
+    /// The flow that is granted next, and when. Nothing is granted before that any more, nor before now.
+    fn decide(&mut self) -> Option<Decision> {
+        self.release_idle();
+        while let Some(first) = self.outside.first()
+            && self.keys.has_room(self.outsiders, self.now)
+        {
+            let flow = first.id;
+            self.outside.remove(flow);
+            self.outsiders -= 1;
+            (self.flows[flow as usize].is_outside, self.flows[flow as usize].since) = (false, self.now);
+            self.enter(flow);
+        }
+        let Ledger { turns, flows, requests, all, thin, .. } = self;
+        let conforms_at = |flow: u32| {
+            let first = requests.get(flows[flow as usize].list.first);
+            if all.is_empty() { Some(first.arrived) } else { all.has_room_at(thin, first.arrived, &first.costs) }
+        };
+        let decision = turns.decide(conforms_at, |flow| flows[flow as usize].finish);
+        self.close(decision.map_or(self.now, |decision| decision.at.min(self.now)));
+        decision
+    }
+
+    /// Nothing is granted before this time any more.
+    fn close(&mut self, time: Nanos) {
+        let Ledger { turns, flows, .. } = self;
+        turns.close(time, |flow| flows[flow as usize].finish);
+    }
+
+    fn grant(&mut self, decision: Decision) -> Next {
+        let Decision { at, flow, .. } = decision;
+        let tags = self.turns.tags();
+        let (key, slot) = (self.flows[flow as usize].key, self.flows[flow as usize].list.first);
+        let length = self.length(&self.requests.get(slot).costs);
+        let finish = self.turns.grant(decision, length);
+        let taken = self.unlink(slot);
+        self.latest = Some((key, taken.age, tags));
+        let times = [at, taken.arrived, at, self.now];
+        let (each, thin) = self.keys.state_mut(key);
+        each.charge(thin, times, &taken.costs);
+        self.all.charge(&mut self.thin, times, &taken.costs);
+        let flow = &mut self.flows[flow as usize];
+        flow.running += u32::from(self.jobs.is_some());
+        flow.finish = finish;
+        self.turns.changed();
+        self.enter_or_release(key);
+        self.granted += 1;
+        Next::Granted(taken, Charged { at, counted: self.now, number: self.granted })
+    }
+
+    fn changes_at(&self, decision: Option<Decision>) -> Option<Nanos> {
+        let arrival = self.arrivals.first().map(|arrival| arrival.at);
+        let room = (!self.outside.is_empty()).then(|| self.keys.room_at()).filter(|time| *time < Nanos::MAX);
+        [decision.map(|decision| decision.at), self.deadline(), arrival, room].into_iter().flatten().min()
+    }
+
+    /// The length of a request: the longest time that a limit of all needs for its costs.
+    fn length(&self, costs: &[u64]) -> Tag {
+        let of =
+            |(kind, one): &(usize, Tag)| costs.get(*kind).or(costs.last()).map_or(0, |cost| cost.saturating_mul(*one));
+        self.lengths.iter().map(of).max().unwrap_or(0).max(1)
+    }
+
+    /// Removes a request that has not been granted.
+    fn remove(&mut self, slot: u32) -> Taken {
+        let (flow, is_linked) = (self.requests.get(slot).flow, self.requests.get(slot).is_linked);
+        if is_linked {
+            self.leave(flow);
+            let taken = self.unlink(slot);
+            self.enter_or_release(taken.key);
+            return taken;
+        }
+        self.arrivals.remove(slot);
+        self.flows[flow as usize].later -= 1;
+        let taken = self.free(slot);
+        self.release(flow);
+        taken
+    }
+
+    /// Takes a request that has arrived out of the list of its flow, which has left the turns.
+    fn unlink(&mut self, slot: u32) -> Taken {
+        let flow = &mut self.flows[self.requests.get(slot).flow as usize];
+        self.requests.unlink(&mut flow.list, slot);
+        flow.waiting -= 1;
+        self.waiting -= usize::from(flow.waiting == 0);
+        self.deadlines.remove(slot);
+        self.free(slot)
+    }
+
+    fn free(&mut self, slot: u32) -> Taken {
+        let (ticket, key) = (self.requests.ticket(slot), self.flows[self.requests.get(slot).flow as usize].key);
+        let gone = self.requests.free(slot);
+        Taken { ticket, key, age: gone.age, costs: gone.costs, arrived: gone.arrived }
+    }
+
+    /// Corrects the limits of a key, and those of all, for a unit that has left.
+    fn revise(&mut self, key: KeyId, act: impl Fn(&Each, &mut Thin)) {
+        act(&self.all, &mut self.thin);
+        let (each, thin) = self.keys.state_mut(key);
+        act(each, thin);
+        self.turns.changed();
+        if let Some(flow) = self.keys.flow(key) {
+            self.leave(flow);
+            self.enter(flow);
+        }
+        self.keys.note(key);
+    }
+
+    /// Applies `act` to the flow of a key, which may change when its first request conforms.
+    fn change(&mut self, key: KeyId, act: impl FnOnce(&mut Flow)) {
+        let flow = self.flow(key);
+        self.leave(flow);
+        act(&mut self.flows[flow as usize]);
+        self.enter_or_release(key);
+    }
+
+    fn enter_or_release(&mut self, key: KeyId) {
+        if let Some(flow) = self.keys.flow(key) {
+            self.enter(flow);
+            self.release(flow);
+        }
+    }
+
+    /// The first request of a flow is no candidate any more.
+    fn leave(&mut self, flow: u32) {
+        if self.flows[flow as usize].is_outside {
+            self.outside.remove(flow);
+        } else {
+            self.turns.leave(flow);
+        }
+    }
+
+    /// The first request of a flow waits for its limits, or for room.
+    fn enter(&mut self, flow: u32) {
+        let Flow { key, list, running, since, finish, is_outside, .. } = self.flows[flow as usize];
+        if list.first == NONE || self.jobs.is_some_and(|jobs| running >= jobs) {
+            return;
+        }
+        let first = self.requests.get(list.first);
+        if is_outside {
+            return self.outside.push(Item { at: first.age, age: first.age, id: flow });
+        }
+        let (each, thin) = self.keys.state(key);
+        let own = each.has_room_at(thin, first.arrived, &first.costs).unwrap_or(Nanos::MAX);
+        self.turns.enter(flow, own.max(since), finish, first.age);
+    }
+
+    /// If nothing of a flow waits or runs, it is given up, now or later.
+    fn release(&mut self, flow: u32) {
+        let Flow { key, since, finish, is_outside, .. } = self.flows[flow as usize];
+        if !self.flows[flow as usize].is_idle() {
+            return;
+        }
+        self.idle.remove(flow);
+        self.ahead.remove(flow);
+        // The name of a key that is outside is still needed.
+        if since > self.now || is_outside {
+            self.idle.push(Item { at: since, age: 0, id: flow });
+        } else if finish > self.turns.virtual_time() {
+            self.ahead.push(Item { at: finish, age: 0, id: flow });
+        } else {
+            self.free_flows.push(flow);
+            self.keys.set_idle(key);
+        }
+    }
+
+    /// Gives up flows that nothing has happened to for long enough.
+    #[inline]
+    fn release_idle(&mut self) {
+        if let Some(first) = self.ahead.first() {
+            if self.ahead.len() > MAX_TAGS {
+                self.turns.pass_time(first.at);
+            }
+            while let Some(first) = self.ahead.first().filter(|first| first.at <= self.turns.virtual_time()) {
+                self.release(first.id);
+            }
+        }
+        while let Some(first) = self.idle.first().filter(|first| first.at <= self.now) {
+            self.idle.remove(first.id);
+            let Flow { key, is_outside, .. } = self.flows[first.id as usize];
+            if is_outside {
+                self.outsiders -= 1;
+                self.free_flows.push(first.id);
+                self.keys.set_idle(key);
+                self.keys.forget(key);
+            } else {
+                self.release(first.id);
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Units that wait for a [`Ledger`], each kept until its request is granted.
+//!
+//! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
+
+use crate::clock::Nanos;
+use crate::ledger::{self, Ledger, Request, Taken, Ticket};
+pub use crate::ledger::{Costs, NamedKey, Rules};
+pub use crate::limits::{Charged, KeyId, NO_KEY};
+use std::ops::{Deref, DerefMut};
+
+/// The memory that waiting units may take, in bytes.
+pub const MEMORY: usize = 64 << 20;
+
+/// Units that wait, by key, and the ledger with their requests.
+#[derive(Debug)]
+pub struct Line<T> {
+    ledger: Ledger,
+    /// The bytes of each unit and the unit, by the slot of its ticket.
+    units: Vec<Option<(usize, T)>>,
+    /// The bytes of all units.
+    memory: usize,
+    /// There is no memory for more units.
+    is_short: bool,
+}
+
+/// A unit that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit<T> {
+    /// No other unit has the same age. The oldest has the least.
+    pub age: u64,
+    /// One cost of each kind.
+    pub costs: Costs,
+    /// The bytes that it takes.
+    pub size: usize,
+    /// Since when it waits. If that is in the future, as for a command that is to be run again, it waits for that time
+    /// first, and other units of its key may leave meanwhile.
+    pub arrived: Nanos,
+    /// The unit itself.
+    pub content: T,
+}
+
+/// The units that wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Crowd {
+    /// How many units.
+    pub units: usize,
+    /// How many keys they have.
+    pub keys: u64,
+    /// The key of most of them.
+    pub most: Box<[u8]>,
+    /// The most keys that are stored, if there is no memory for more.
+    pub most_in_memory: Option<u64>,
+}
+
+/// What happens next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next<T> {
+    /// This unit may leave now.
+    Go(KeyId, Unit<T>, Charged),
+    /// This unit would wait longer than the longest wait.
+    Drop(KeyId, Unit<T>),
+    /// Nothing before this time.
+    At(Nanos),
+    /// Nothing before something ends or is added: nothing waits, or only keys whose jobs are all running, or for which there is
+    /// no room.
+    Nothing,
+}
+
+impl<T> Deref for Line<T> {
+    type Target = Ledger;
+
+    fn deref(&self) -> &Ledger {
+        &self.ledger
+    }
+}
+
+impl<T> DerefMut for Line<T> {
+    fn deref_mut(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+}
+
+impl<T> From<Ledger> for Line<T> {
+    /// The ledger must have no requests.
+    fn from(ledger: Ledger) -> Self {
+        Line { ledger, units: Vec::new(), memory: 0, is_short: false }
+    }
+}
+
+impl<T> Line<T> {
+    /// Nothing waits. Keys that were not seen yet have buckets made at `now`.
+    #[must_use]
+    pub fn new(rules: &Rules<'_>, now: Nanos) -> Self {
+        Ledger::new(rules, now).into()
+    }
+
+    /// Adds a unit behind the older ones of its key.
+    ///
+    /// # Errors
+    /// Returns the unit if it is never granted: one of its costs is above a window's count.
+    pub fn add(&mut self, now: Nanos, key: Option<&[u8]>, unit: Unit<T>) -> Result<KeyId, Unit<T>> {
+        self.add_behind(now, key, unit, 0)
+    }
+
+    /// As [`add`](Self::add). Once it has arrived, the unit waits behind `others` units of its key, or behind all if they are fewer.
+    ///
+    /// # Errors
+    /// As for [`add`](Self::add).
+    pub fn add_behind(
+        &mut self,
+        now: Nanos,
+        key: Option<&[u8]>,
+        unit: Unit<T>,
+        others: usize,
+    ) -> Result<KeyId, Unit<T>> {
+        match self.ledger.ask(now, key, &unit.request(), others) {
+            Some(ticket) => Ok(self.keep(ticket, unit)),
+            None => Err(unit),
+        }
+    }
+
+    /// The unit that leaves next, already charged, if it conforms now; or when to ask again. See [`Ledger::next`].
+    pub fn next(&mut self, now: Nanos) -> Next<T> {
+        match self.ledger.next(now) {
+            ledger::Next::Granted(taken, charged) => {
+                let key = taken.key;
+                self.unit(taken).map_or(Next::Nothing, |unit| Next::Go(key, unit, charged))
+            }
+            ledger::Next::Expired(taken) => {
+                let key = taken.key;
+                self.unit(taken).map_or(Next::Nothing, |unit| Next::Drop(key, unit))
+            }
+            ledger::Next::At(time) => Next::At(time),
+            ledger::Next::Nothing => Next::Nothing,
+        }
+    }
+
+    /// A unit that has just left did not start. See [`Ledger::put_back`].
+    ///
+    /// # Errors
+    /// As for [`add`](Self::add).
+    pub fn put_back(&mut self, now: Nanos, key: KeyId, unit: Unit<T>, until: Nanos) -> Result<KeyId, Unit<T>> {
+        match self.ledger.put_back(now, key, &unit.request(), until) {
+            Some(ticket) => Ok(self.keep(ticket, unit)),
+            None => Err(unit),
+        }
+    }
+
+    /// The next unit that has waited for as long as it may, even if it may leave now: for a caller that has no room for it.
+    pub fn take_overdue(&mut self, now: Nanos) -> Option<(KeyId, Unit<T>)> {
+        let taken = self.ledger.take_expired(now)?;
+        Some((taken.key, self.unit(taken)?))
+    }
+
+    /// The bytes that all waiting units take.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Whether so many units wait that no more should be added, if at most `ahead` may.
+    #[must_use]
+    pub fn is_full(&self, ahead: usize) -> bool {
+        self.len() >= ahead || self.memory >= MEMORY || (self.is_short || self.ledger.is_short()) && !self.is_empty()
+    }
+
+    /// The units that wait.
+    #[must_use]
+    pub fn crowd(&self) -> Crowd {
+        let (keys, most) = self.busiest();
+        let most = most.map(|key| self.name(key).into()).unwrap_or_default();
+        Crowd { units: self.len(), keys: keys as u64, most, most_in_memory: self.max_keys_in_memory() }
+    }
+
+    /// The units of one key that wait.
+    pub fn units_of(&self, key: KeyId) -> impl Iterator<Item = &T> {
+        let unit = |slot: usize| self.units.get(slot)?.as_ref().map(|(_, content)| content);
+        self.waiting_of(key).filter_map(move |ticket| unit(ticket.slot()))
+    }
+
+    /// Takes out all waiting units of one key, the oldest first.
+    pub fn drain_key(&mut self, key: KeyId) -> Vec<Unit<T>> {
+        let tickets: Vec<_> = self.waiting_of(key).collect();
+        self.take_out(tickets)
+    }
+
+    /// Takes out all waiting units, the oldest first.
+    pub fn drain(&mut self) -> Vec<Unit<T>> {
+        let tickets: Vec<_> = self.tickets().collect();
+        self.take_out(tickets)
+    }
+
+    fn take_out(&mut self, tickets: Vec<Ticket>) -> Vec<Unit<T>> {
+        let taken = |ticket| self.ledger.cancel(ticket).and_then(|taken| self.unit(taken));
+        let mut units: Vec<_> = tickets.into_iter().filter_map(taken).collect();
+        units.sort_unstable_by_key(|unit| unit.age);
+        units
+    }
+
+    fn keep(&mut self, ticket: Ticket, unit: Unit<T>) -> KeyId {
+        let slot = ticket.slot();
+        if self.units.len() <= slot {
+            self.units.resize_with(slot + 1, || None);
+        }
+        self.memory = self.memory.saturating_add(unit.size);
+        self.units[slot] = Some((unit.size, unit.content));
+        self.is_short = self.units.try_reserve(1).is_err();
+        self.ledger.key_of(ticket)
+    }
+
+    /// The unit of a request that does not wait any more.
+    fn unit(&mut self, taken: Taken) -> Option<Unit<T>> {
+        let (size, content) = self.units.get_mut(taken.ticket.slot())?.take()?;
+        self.memory = self.memory.saturating_sub(size);
+        Some(Unit { age: taken.age, costs: taken.costs, size, arrived: taken.arrived, content })
+    }
+}
+
+impl<T> Unit<T> {
+    fn request(&self) -> Request<'_> {
+        Request { age: self.age, costs: &self.costs, arrived: self.arrived }
+    }
+}
