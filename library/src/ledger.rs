@@ -405,6 +405,15 @@ impl Ledger {
         }
     }
 
+    /// Nothing is granted before `until`, and the buckets of all are empty then.
+    pub fn hold_all_until(&mut self, now: Nanos, until: Nanos) {
+        if until > self.advance(now) {
+            self.all.empty(&mut self.thin, until);
+            self.turns.changed();
+            self.close(until);
+        }
+    }
+
     /// Nothing of this key is granted before `time`.
     pub fn not_before(&mut self, now: Nanos, key: KeyId, time: Nanos) {
         if time > self.advance(now) {

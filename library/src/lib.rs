@@ -129,10 +129,12 @@ mod rounds;
 pub mod adapters;
 pub mod clock;
 pub mod leaky_bucket;
+#[doc(hidden)]
 pub mod ledger;
 pub mod limiter;
 #[doc(hidden)]
 pub mod limits;
+#[doc(hidden)]
 pub mod line;
 pub mod rate;
 pub mod semaphore;

@@ -139,6 +139,8 @@ pub struct State {
     pub keys: [u64; 2],
     /// When the next of the units that were read conforms, if limits of the flow's own are what is waited for.
     pub limited_until: Option<Nanos>,
+    /// Until when a server asked all to wait last, if the pump does not know it.
+    pub paused_until: Option<Nanos>,
     /// What may leave waits for the reader of the output.
     pub waits_for_sink: bool,
     /// No more input is waited for: all was read, or too much of it waits.

@@ -61,6 +61,7 @@ impl<F: Flow> Pump<'_, F> {
         while self.flow.waiting() == 0 && self.until_event() > 0 {
             let (state, event) = (self.note_read_ahead(), self.until_event());
             let granted = (event < Nanos::MAX).then(|| self.clock.now().saturating_add(event));
+            state.paused_until.into_iter().for_each(|until| self.meter.paused_until(until));
             match state.limited_until.into_iter().chain(granted).min() {
                 Some(time) => {
                     self.enter(Phase::Limit(0));

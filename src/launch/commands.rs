@@ -245,7 +245,7 @@ impl Launcher {
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
         command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));
-        if options.by_key.is_some() {
+        if self.shared.queue.has_keys() {
             command.env_remove("THROTTLE_KEY"); // That of a run around this one, if the unit has none.
         }
         command.envs(attempt.job.key.as_deref().map(|key| ("THROTTLE_KEY", without_nul(key))));

@@ -171,8 +171,12 @@ impl<R: Source> Launching<R> {
     fn tell_of_full_queue(&mut self) {
         if !std::mem::replace(&mut self.told_of_full_queue, true) {
             let queue = self.queue();
-            let event = if queue.is_keyed() { Event::News(News::Full(queue.crowd())) } else { Event::QueueFull };
-            self.launcher.shared.events.send(event);
+            match (queue.has_keys(), queue.is_keyed()) {
+                (true, _) => self.launcher.shared.events.send(Event::News(News::Full(queue.crowd()))),
+                (_, false) => self.launcher.shared.events.send(Event::QueueFull),
+                // They wait in input order, as they would in the input.
+                (false, true) => {}
+            }
         }
     }
 
@@ -215,6 +219,7 @@ impl<R: Source> Flow for Launching<R> {
             foreseen: self.waiting().min(self.launcher.shared.slots.free()),
             keys: self.queue().keys(),
             limited_until: self.queue().limited_until(),
+            paused_until: self.queue().paused_until(),
             reads_no_more: self.batches.has_all() || self.is_full(),
             ..State::default()
         }

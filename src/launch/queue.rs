@@ -30,6 +30,8 @@ pub(super) struct Queue {
     /// Most units that wait while more are read.
     ahead: usize,
     is_keyed: bool,
+    /// Whether keys have limits of their own.
+    has_keys: bool,
     /// Whether no unit is left that is not in the queue.
     is_all_read: AtomicBool,
     /// Whether replies may tell what a command really cost.
@@ -59,6 +61,8 @@ struct State {
     new: Passed,
     /// What servers have told of each key, or of all, if the bucket has to know.
     told: BTreeMap<Key, Told>,
+    /// Until when a server asked all to wait last, if no key has limits of its own.
+    paused_until: Option<Nanos>,
 }
 
 /// An attempt that leaves the line, and its grant, or why it is never made.
@@ -84,6 +88,7 @@ impl Queue {
             ticket: 0,
             new: Passed::default(),
             told: BTreeMap::new(),
+            paused_until: None,
         };
         Ok(Queue {
             state: Mutex::new(state),
@@ -91,6 +96,7 @@ impl Queue {
             begun,
             ahead: sorting.ahead,
             is_keyed: options.by_key.is_some(),
+            has_keys: sorting.look.per.is_some() || sorting.shared.is_some(),
             is_all_read: AtomicBool::new(false),
             settles: options.settling.is_any() && sorting.shared.is_none(),
             shared: sorting.shared,
@@ -107,9 +113,14 @@ impl Queue {
         self.shared.is_some()
     }
 
-    /// Whether limits are kept for each key. If not, grants come from elsewhere.
+    /// Whether units wait here for the limits. If not, grants come from elsewhere.
     pub(super) fn is_keyed(&self) -> bool {
         self.is_keyed
+    }
+
+    /// Whether keys have limits of their own.
+    pub(super) fn has_keys(&self) -> bool {
+        self.has_keys
     }
 
     /// No unit is left that is not in the queue.
@@ -232,10 +243,15 @@ impl Queue {
         state.line.ready_at(now).filter(|_| waits)
     }
 
+    /// Until when a server asked all to wait last.
+    pub(super) fn paused_until(&self) -> Option<Nanos> {
+        self.lock().paused_until
+    }
+
     /// How many keys have attempts that wait, and how many keys there are.
     pub(super) fn keys(&self) -> [u64; 2] {
         let line = &self.lock().line;
-        if self.is_keyed { [line.keys_waiting() as u64, line.keys() as u64] } else { [0, 0] }
+        if self.has_keys { [line.keys_waiting() as u64, line.keys() as u64] } else { [0, 0] }
     }
 
     /// Decides what follows from the end of an attempt. The pump learns of a pause of all units at once.
@@ -276,7 +292,16 @@ impl Queue {
             drop(guard);
             self.wake_pump();
         } else if let (Some(granted), Some(time)) = (&running.granted, retries.take_hold(key, now)) {
-            line.hold_until(now, granted.key, now.saturating_add(time));
+            let until = now.saturating_add(time);
+            if self.has_keys {
+                line.hold_until(now, granted.key, until);
+            } else {
+                line.hold_all_until(now, until);
+                guard.paused_until = Some(until);
+                drop(guard);
+                self.wake_pump();
+                return verdict;
+            }
             if self.is_shared() {
                 guard.told.entry(key.clone()).or_default().hold = Some(time);
                 drop(guard);

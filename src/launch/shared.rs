@@ -193,7 +193,7 @@ impl Shared {
         let key = &attempt.job.key;
         let Some(left) = self.queue.overlong_pause(key) else { return false };
         let left = Duration::from_nanos(left);
-        let Some(granted) = granted.filter(|_| self.queue.is_keyed()) else {
+        let Some(granted) = granted.filter(|_| self.queue.has_keys()) else {
             self.events.send_once(Event::SentAway(left));
             return false;
         };

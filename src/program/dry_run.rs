@@ -39,7 +39,8 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
         Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(reporting.quiet))
     });
     let policy = buckets::policy(limits, |policy| launch.check(policy))?;
-    let sorting = sorted(limits, &policy, launch.stream())?;
+    // What commands really cost is not known, so each is shown at the price of its request.
+    let sorting = sorted(limits, &policy, Stream { settles: false, ..launch.stream() })?;
     let until = flags.again.stop_after.map_or(Nanos::MAX, in_nanos);
     let plan = Plan { until, ..Plan::new(limits, policy, sorting) };
     ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)

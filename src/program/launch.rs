@@ -59,6 +59,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let settling = settling(launch, &look, &policy);
     supply.settles(settling.is_any());
     let sorts = sorting.is_some();
+    let has_keys = sorting.as_ref().is_some_and(|sorting| sorting.look.per.is_some() || sorting.shared.is_some());
     let options = Options { by_key: sorting, settling, ..options(launch, program, &policy) };
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
@@ -67,6 +68,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     outcomes.retries.known = records.as_ref().map_or(0, |records| records.known_units());
     let mut report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
     let known = records.as_ref().and_then(|records| records.known());
+    report.has_keys = has_keys;
     report.unread = source.rest.take().map(|rest| unread(commands, rest, known));
     // The terminal sends its signals to a command in our group, too.
     let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();

@@ -52,6 +52,8 @@ pub(crate) struct Report {
     pub(crate) is_signalled: Arc<AtomicBool>,
     /// Whether units are sorted by limits that the supply does not know.
     sorts: bool,
+    /// Whether a server that asks to wait holds up one key alone.
+    pub(crate) has_keys: bool,
     pub(crate) supply: Arc<Supply>,
     pub(crate) meter: Meter,
     /// How often [`tick`](Self::tick) wants to be called.
@@ -116,6 +118,7 @@ impl Report {
             reader_left,
             is_signalled: Arc::default(),
             sorts,
+            has_keys: sorts,
             supply: Arc::new(supply),
             meter,
             tick_every,
@@ -291,7 +294,7 @@ impl Report {
 
     /// Until when a server has asked this run to wait, if that is in the future. With keys it holds up one of them alone.
     pub(crate) fn told_until(&self) -> Option<Nanos> {
-        self.outcomes().filter(|_| !self.sorts)?.paused_until(self.now())
+        self.outcomes().filter(|_| !self.has_keys)?.paused_until(self.now())
     }
 
     /// The rate now; or the time to the next unit, if that is longer than the time over which the rate is measured.

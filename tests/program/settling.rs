@@ -36,6 +36,21 @@ fn commands_of_a_key_that_run_at_once_give_back_all_that_they_did_not_use() {
     assert!(begun.elapsed() < Duration::from_secs(18), "{:?}", begun.elapsed());
 }
 
+/// The next command was charged before its time, so what the one before it gave back did not move it up: 39 s. With one job at
+/// a time it took 5 s.
+#[test]
+fn more_jobs_are_not_slower_when_commands_cost_less() {
+    let script = "echo throttle-cost: 120 >> $THROTTLE_REPLY; : $1";
+    for jobs in ["2", "16", "64"] {
+        let begun = Instant::now();
+        let args = ["-r", "1000/s,burst=1000,cost=1000", "-j", jobs, "-c", script];
+        let output = feed(throttle(&args), "x\n".repeat(40).as_bytes());
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{jobs}");
+        let elapsed = begun.elapsed();
+        assert!(elapsed >= Duration::from_millis(3800) && elapsed < Duration::from_secs(15), "{jobs}: {elapsed:?}");
+    }
+}
+
 #[test]
 fn a_bucket_gives_back_what_a_command_did_not_use() {
     let (folder, server) = (tempfile::tempdir().unwrap(), Server::start(&[]));

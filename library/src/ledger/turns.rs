@@ -102,9 +102,10 @@ impl Turns {
         if is_idle { self.last_finish } else { self.virtual_time }
     }
 
-    /// Whether a request whose own limits conform at `time` waits.
+    /// Whether a request that comes at `time` has to wait, whatever the limits say: nothing is granted yet, or another request
+    /// waits whose own limits conform by then.
     pub(super) fn waits_at(&self, time: Nanos) -> bool {
-        !self.ready.is_empty() || self.later.first().is_some_and(|head| head.at <= time)
+        self.front > time || !self.ready.is_empty() || self.later.first().is_some_and(|head| head.at <= time)
     }
 
     /// The flow that is granted next, and when. `conforms_at` returns from when on the first request of a flow conforms to the

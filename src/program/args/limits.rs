@@ -183,16 +183,17 @@ impl Limits {
     }
 
     /// How units are sorted under `policy`, which is in force: if it keeps limits for each key, or counts commands that run,
-    /// or if units are dropped.
+    /// if units are dropped, or if commands may tell what they cost.
     ///
     /// # Errors
     /// What it keeps cannot be read.
     pub(crate) fn sorting(&self, policy: &Policy, stream: Stream) -> Result<Option<Sorting>, String> {
-        let (keys, Stream { ahead, runs, drop_after }) = (policy.of_keys(), stream);
-        if keys.is_none() && !policy.counts_jobs() && drop_after.is_none() {
+        let (keys, Stream { ahead, runs, settles, drop_after }) = (policy.of_keys(), stream);
+        let is_shared = matches!(self, Limits::Shared(..));
+        let settles = settles && policy.has_costs() && !is_shared;
+        if keys.is_none() && !policy.counts_jobs() && drop_after.is_none() && !settles {
             return Ok(None);
         }
-        let is_shared = matches!(self, Limits::Shared(..));
         let (mut look, first) = (look(policy)?, policy.len());
         let named = self.named().map(|named| named.named.clone()).unwrap_or_default();
         for (granted, kind) in named.iter().flat_map(|named| &named.each) {
@@ -239,6 +240,8 @@ pub(crate) struct Stream {
     pub(crate) ahead: usize,
     /// Whether commands run for them.
     pub(crate) runs: bool,
+    /// Whether commands may tell what they really cost. Then those that wait for a limit with costs wait uncharged.
+    pub(crate) settles: bool,
     /// Units that would wait longer are dropped.
     pub(crate) drop_after: Option<Duration>,
 }
