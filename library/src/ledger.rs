@@ -72,6 +72,9 @@ pub struct Request<'a> {
     pub costs: &'a [u64],
     /// Since when it waits. If that is in the future, other requests of its key may be granted first.
     pub arrived: Nanos,
+    /// 0 for a usual request. A request with a weight is a suspect: its unit was refused again and again. The suspects of a
+    /// key get one turn for so many turns of its usual requests, and all turns while no usual request waits.
+    pub weight: u32,
 }
 
 /// A request that does not wait any more.
@@ -140,6 +143,8 @@ pub struct Ledger {
     ahead: Heap,
     /// How many flows have requests that have arrived.
     waiting: usize,
+    /// How many usual requests have arrived.
+    usual: usize,
     /// How many requests were granted that had waited.
     granted: u64,
     /// There is no memory for more requests.
@@ -152,8 +157,12 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Flow {
     key: KeyId,
-    /// Requests that have arrived, and how many they are.
-    list: List,
+    /// Usual requests that have arrived, and suspects.
+    usual: List,
+    suspects: List,
+    /// How long usual requests go first while there are suspects.
+    debt: Tag,
+    /// How many requests have arrived.
     waiting: usize,
     /// Requests that arrive later.
     later: usize,
@@ -166,6 +175,17 @@ struct Flow {
 }
 
 impl Flow {
+    /// The request that is granted next, or [`NONE`].
+    #[inline]
+    fn first(&self) -> u32 {
+        let is_suspect = self.usual.first == NONE || self.debt == 0 && self.suspects.first != NONE;
+        if is_suspect { self.suspects.first } else { self.usual.first }
+    }
+
+    fn list(&mut self, weight: u32) -> &mut List {
+        if weight == 0 { &mut self.usual } else { &mut self.suspects }
+    }
+
     fn is_idle(&self) -> bool {
         self.waiting == 0 && self.later == 0 && self.running == 0
     }
@@ -214,6 +234,7 @@ impl Ledger {
             idle: Heap::default(),
             ahead: Heap::default(),
             waiting: 0,
+            usual: 0,
             granted: 0,
             is_short: false,
             latest: None,
@@ -238,11 +259,10 @@ impl Ledger {
         }
     }
 
-    /// Adds a request behind the older ones of its key. Once it has arrived, it waits behind `behind` others of its key, or behind
-    /// all if they are fewer, whether they are older or not.
+    /// Adds a request behind the older ones of its key.
     ///
     /// `None` if it is never granted: one of its costs is above a window's count.
-    pub fn ask(&mut self, now: Nanos, key: Option<&[u8]>, request: &Request<'_>, behind: usize) -> Option<Ticket> {
+    pub fn ask(&mut self, now: Nanos, key: Option<&[u8]>, request: &Request<'_>) -> Option<Ticket> {
         let now = self.advance(now);
         let name = key.unwrap_or(NO_KEY);
         let never = |each: &Each| each.has_windows() && each.never_grants(request.costs);
@@ -252,8 +272,7 @@ impl Ledger {
         self.release_idle();
         let key = self.find_or_add(name, now);
         let flow = self.flow(key);
-        let behind = u32::try_from(behind).unwrap_or(u32::MAX);
-        let ticket = self.requests.add(request.age, request.arrived, request.costs, flow, behind);
+        let ticket = self.requests.add(request.age, request.arrived, request.costs, flow, request.weight);
         if request.arrived > now {
             self.flows[flow as usize].later += 1;
             self.arrivals.push(Item { at: request.arrived, age: request.age, id: ticket.slot });
@@ -390,7 +409,7 @@ impl Ledger {
         let finish = &mut self.flows[flow as usize].finish;
         *finish = finish.saturating_sub(length);
         let name: Box<[u8]> = self.name(key).into();
-        let ticket = self.ask(now, Some(&name), request, 0);
+        let ticket = self.ask(now, Some(&name), request);
         self.not_before(now, key, until);
         self.ended(now, key);
         ticket
@@ -475,6 +494,12 @@ impl Ledger {
         self.len() - self.arrivals.len()
     }
 
+    /// Whether all requests that have arrived are suspects, if any are.
+    #[must_use]
+    pub fn has_only_suspects(&self) -> bool {
+        self.usual == 0 && self.waiting > 0
+    }
+
     /// How many keys have requests that wait.
     #[must_use]
     pub fn keys_waiting(&self) -> usize {
@@ -542,10 +567,14 @@ impl Ledger {
     /// The requests of one key that wait: first those that have arrived, in their order.
     pub fn waiting_of(&self, key: KeyId) -> impl Iterator<Item = Ticket> {
         let flow = self.keys.flow(key);
-        let list = flow.map_or(List::EMPTY, |flow| self.flows[flow as usize].list);
+        let lists = flow.map_or([List::EMPTY; 2], |flow| {
+            let Flow { usual, suspects, .. } = self.flows[flow as usize];
+            [usual, suspects]
+        });
         let later = flow.is_some_and(|flow| self.flows[flow as usize].later > 0);
         let arrivals = self.arrivals.iter().filter(move |item| later && Some(self.requests.get(item.id).flow) == flow);
-        self.requests.of(list).chain(arrivals.map(|item| item.id)).map(|slot| self.requests.ticket(slot))
+        let arrived = lists.into_iter().flat_map(|list| self.requests.of(list));
+        arrived.chain(arrivals.map(|item| item.id)).map(|slot| self.requests.ticket(slot))
     }
 
     /// The key of a request that waits.
@@ -582,18 +611,30 @@ impl Ledger {
 
     /// A request waits from now on.
     fn arrive(&mut self, slot: u32) {
-        let flow = self.requests.get(slot).flow;
-        let Flow { list, waiting, .. } = &mut self.flows[flow as usize];
-        let is_first = self.requests.link(list, slot);
-        self.waiting += usize::from(*waiting == 0);
-        *waiting += 1;
+        let (id, weight) = (self.requests.get(slot).flow, self.requests.get(slot).weight);
+        let length = self.length(&self.requests.get(slot).costs);
+        let flow = &mut self.flows[id as usize];
+        let first = flow.first();
+        if weight > 0 && flow.suspects.first == NONE {
+            flow.debt = flow.debt.max(length.saturating_mul(weight.into()));
+        }
+        if weight == 0 {
+            self.requests.link(&mut flow.usual, slot);
+        } else {
+            // One that is refused again lets the other suspects go first, also if they are younger.
+            self.requests.append(&mut flow.suspects, slot);
+        }
+        self.waiting += usize::from(flow.waiting == 0);
+        self.usual += usize::from(weight == 0);
+        flow.waiting += 1;
+        let is_first = flow.first() != first;
         let request = self.requests.get(slot);
         if let Some(longest) = self.max_wait {
             self.deadlines.push(Item { at: request.arrived.saturating_add(longest), age: request.age, id: slot });
         }
         if is_first {
-            self.leave(flow);
-            self.enter(flow);
+            self.leave(id);
+            self.enter(id);
         }
     }
 
@@ -606,8 +647,18 @@ impl Ledger {
             }
             return flow;
         }
-        let new =
-            Flow { key, list: List::EMPTY, waiting: 0, later: 0, running: 0, since: 0, finish: 0, is_outside: false };
+        let new = Flow {
+            key,
+            usual: List::EMPTY,
+            suspects: List::EMPTY,
+            debt: 0,
+            waiting: 0,
+            later: 0,
+            running: 0,
+            since: 0,
+            finish: 0,
+            is_outside: false,
+        };
         let flow = match self.free_flows.pop() {
             Some(flow) => {
                 self.flows[flow as usize] = new;
@@ -670,7 +721,7 @@ impl Ledger {
         }
         let Ledger { turns, flows, requests, all, thin, .. } = self;
         let conforms_at = |flow: u32| {
-            let first = requests.get(flows[flow as usize].list.first);
+            let first = requests.get(flows[flow as usize].first());
             if all.is_empty() { Some(first.arrived) } else { all.has_room_at(thin, first.arrived, &first.costs) }
         };
         let decision = turns.decide(conforms_at, |flow| flows[flow as usize].finish);
@@ -687,8 +738,8 @@ impl Ledger {
     fn grant(&mut self, decision: Decision) -> Next {
         let Decision { at, flow, .. } = decision;
         let tags = self.turns.tags();
-        let (key, slot) = (self.flows[flow as usize].key, self.flows[flow as usize].list.first);
-        let length = self.length(&self.requests.get(slot).costs);
+        let (key, slot) = (self.flows[flow as usize].key, self.flows[flow as usize].first());
+        let (length, weight) = (self.length(&self.requests.get(slot).costs), self.requests.get(slot).weight);
         let finish = self.turns.grant(decision, length);
         let taken = self.unlink(slot);
         self.latest = Some((key, taken.age, tags));
@@ -699,6 +750,11 @@ impl Ledger {
         let flow = &mut self.flows[flow as usize];
         flow.running += u32::from(self.jobs.is_some());
         flow.finish = finish;
+        flow.debt = match weight {
+            0 => flow.debt.saturating_sub(length),
+            // Where no usual request waited, the suspect took no turn of theirs.
+            _ => flow.debt.max(length.saturating_mul(weight.into())),
+        };
         self.turns.changed();
         self.enter_or_release(key);
         self.granted += 1;
@@ -736,8 +792,10 @@ impl Ledger {
 
     /// Takes a request that has arrived out of the list of its flow, which has left the turns.
     fn unlink(&mut self, slot: u32) -> Taken {
-        let flow = &mut self.flows[self.requests.get(slot).flow as usize];
-        self.requests.unlink(&mut flow.list, slot);
+        let (flow, weight) = (self.requests.get(slot).flow, self.requests.get(slot).weight);
+        let flow = &mut self.flows[flow as usize];
+        self.requests.unlink(flow.list(weight), slot);
+        self.usual -= usize::from(weight == 0);
         flow.waiting -= 1;
         self.waiting -= usize::from(flow.waiting == 0);
         self.deadlines.remove(slot);
@@ -789,11 +847,12 @@ impl Ledger {
 
     /// The first request of a flow waits for its limits, or for room.
     fn enter(&mut self, flow: u32) {
-        let Flow { key, list, running, since, finish, is_outside, .. } = self.flows[flow as usize];
-        if list.first == NONE || self.jobs.is_some_and(|jobs| running >= jobs) {
+        let Flow { key, running, since, finish, is_outside, .. } = self.flows[flow as usize];
+        let first = self.flows[flow as usize].first();
+        if first == NONE || self.jobs.is_some_and(|jobs| running >= jobs) {
             return;
         }
-        let first = self.requests.get(list.first);
+        let first = self.requests.get(first);
         if is_outside {
             return self.outside.push(Item { at: first.age, age: first.age, id: flow });
         }

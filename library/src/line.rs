@@ -99,21 +99,21 @@ impl<T> Line<T> {
     /// # Errors
     /// Returns the unit if it is never granted: one of its costs is above a window's count.
     pub fn add(&mut self, now: Nanos, key: Option<&[u8]>, unit: Unit<T>) -> Result<KeyId, Unit<T>> {
-        self.add_behind(now, key, unit, 0)
+        self.add_suspect(now, key, unit, 0)
     }
 
-    /// As [`add`](Self::add). Once it has arrived, the unit waits behind `others` units of its key, or behind all if they are fewer.
+    /// As [`add`](Self::add). With a weight, the unit is a suspect: see [`Request::weight`].
     ///
     /// # Errors
     /// As for [`add`](Self::add).
-    pub fn add_behind(
+    pub fn add_suspect(
         &mut self,
         now: Nanos,
         key: Option<&[u8]>,
         unit: Unit<T>,
-        others: usize,
+        weight: u32,
     ) -> Result<KeyId, Unit<T>> {
-        match self.ledger.ask(now, key, &unit.request(), others) {
+        match self.ledger.ask(now, key, &Request { weight, ..unit.request() }) {
             Some(ticket) => Ok(self.keep(ticket, unit)),
             None => Err(unit),
         }
@@ -218,6 +218,6 @@ impl<T> Line<T> {
 
 impl<T> Unit<T> {
     fn request(&self) -> Request<'_> {
-        Request { age: self.age, costs: &self.costs, arrived: self.arrived }
+        Request { age: self.age, costs: &self.costs, arrived: self.arrived, weight: 0 }
     }
 }

@@ -256,13 +256,8 @@ impl<R: Source> Batches<R> {
     }
 
     pub(super) fn next(&mut self) -> Option<Job> {
-        let is_left_over = self.has_left_over();
-        self.ready.pop_front().map(|job| Job { is_left_over, ..job })
-    }
-
-    /// Whether the next job is one that an earlier run has left over.
-    pub(super) fn has_left_over(&self) -> bool {
-        self.ready.front().is_some_and(|job| job.seq <= self.left_over)
+        let job = self.ready.pop_front()?;
+        Some(Job { is_left_over: job.seq <= self.left_over, ..job })
     }
 
     /// What the next job costs.

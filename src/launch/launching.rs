@@ -16,6 +16,9 @@ use std::time::Duration;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{Refusal, Take};
 
+/// So many units are sought at once while only suspects wait.
+const MAX_SOUGHT: usize = 64;
+
 /// Units on their way from a source to commands.
 pub struct Launching<R> {
     batches: Batches<R>,
@@ -57,38 +60,28 @@ impl<R: Source> Launching<R> {
 
     /// Without keys, new units enter the queue only when their turn has come.
     fn expect_one(&mut self) {
-        if !self.queue().is_keyed()
-            && self.queue().ready() == 0
+        if self.queue().is_keyed() {
+            return;
+        }
+        if self.queue().ready() == 0
             && let Some(job) = self.batches.next()
         {
             self.queue().add(job);
         }
+        self.seek_others();
     }
 
-    /// Reads so many new units that a unit which the server has refused often can wait behind them, or one that an earlier
-    /// run has left over.
-    fn read_ahead(&mut self) -> Result<(), FlowError> {
-        if self.wants_new(0) {
-            self.sort();
-        }
-        let mut left_over = Vec::new();
-        let mut filled = Ok(Filled::Some);
-        while matches!(filled, Ok(Filled::Some)) && self.wants_new(left_over.len()) && !self.is_full() {
+    /// Reads new units while only suspects wait, such as those that an earlier run has left over: others get their turns first.
+    fn seek_others(&mut self) {
+        for _ in 0..MAX_SOUGHT {
+            if self.is_full() || !self.queue().has_only_suspects() {
+                return;
+            }
             match self.batches.next() {
-                Some(job) if job.is_left_over => left_over.push(job),
                 Some(job) => self.queue().add(job),
-                None => filled = self.fill(0),
+                None => return,
             }
         }
-        for job in left_over {
-            self.queue().add(job);
-        }
-        filled.map(drop)
-    }
-
-    /// Whether more new units should wait in the queue, if so many that are left over will.
-    fn wants_new(&self, left_over: usize) -> bool {
-        self.queue().wants_new(left_over, self.batches.has_left_over())
     }
 
     /// Whether so much waits that nothing new is read, and no new unit starts. Those in the queue may start: output in input
@@ -118,8 +111,7 @@ impl<R: Source> Launching<R> {
                 shared.events.send(Event::News(News::NoKeys(per.clone())));
             }
         });
-        let (left_over, new): (Vec<_>, Vec<_>) = jobs.partition(|job| job.is_left_over);
-        new.into_iter().chain(left_over).for_each(|job| shared.queue.add(job));
+        jobs.for_each(|job| shared.queue.add(job));
     }
 
     /// Reads what there is. With `wait`, and if there is nothing: waits until there is some, an attempt may be made, or one
@@ -227,7 +219,10 @@ impl<R: Source> Flow for Launching<R> {
 
     fn ready(&mut self) -> Result<u64, FlowError> {
         self.batches.cut_ahead();
-        self.read_ahead()?;
+        if !self.queue().is_keyed() && self.queue().has_only_suspects() && self.batches.waiting() == 0 {
+            self.fill(0)?;
+        }
+        self.seek_others();
         self.tell_next();
         let slots = &self.launcher.shared.slots;
         let has_room = slots.free() > 0;

@@ -419,11 +419,9 @@ impl Queue {
         state.line.is_empty() && state.refused.is_empty() && state.chosen.is_none() && state.asked.is_empty()
     }
 
-    /// Whether more new units should wait, for others to wait behind them: those in the queue, and so many more.
-    /// `has_left_over`: the next one is another of these.
-    pub(super) fn wants_new(&self, more: usize, has_left_over: bool) -> bool {
-        let state = self.lock();
-        state.retries.as_ref().is_some_and(|retries| retries.wants_new(state.new.units, more, has_left_over))
+    /// Whether all attempts that wait are those of suspects. Then others should be read that get their turns before them.
+    pub(super) fn has_only_suspects(&self) -> bool {
+        self.lock().line.has_only_suspects()
     }
 
     /// The units that wait for their first attempt, and their bytes in the input.
@@ -463,16 +461,12 @@ impl Queue {
 }
 
 impl State {
-    /// Adds an attempt that waits from `arrived` on, but not before now, and behind others if the server has refused its unit
-    /// more than once, or an earlier run has left it over.
+    /// Adds an attempt that waits from `arrived` on, but not before now.
     fn add(&mut self, mut attempt: Attempt, arrived: Nanos) {
         let (job, now, is_first) = (Arc::clone(&attempt.job), SystemClock.now(), attempt.number == 1);
-        let others = self.retries.as_mut().map_or(0, |retries| {
-            if is_first && job.is_left_over {
-                attempt.history = retries.left_over(&job.key, now);
-            }
-            retries.behind(&job.key, attempt.history)
-        });
+        if let Some(retries) = self.retries.as_mut().filter(|_| is_first && job.is_left_over) {
+            attempt.history = retries.left_over(&job.key, now);
+        }
         if is_first {
             self.new.units += 1;
             self.new.bytes += job.length;
@@ -480,10 +474,10 @@ impl State {
         if let Some(why) = self.gone_outcome(&job.key) {
             return self.refused.push_back((attempt, why));
         }
-        let size = attempt.size();
+        let (size, weight) = (attempt.size(), attempt.history.weight());
         let unit =
             Unit { age: job.seq, costs: job.costs[..].into(), size, arrived: arrived.max(now), content: attempt };
-        if let Err(unit) = self.line.add_behind(now, job.key.as_deref(), unit, others) {
+        if let Err(unit) = self.line.add_suspect(now, job.key.as_deref(), unit, weight) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
         }
     }

@@ -25,18 +25,10 @@ pub(super) struct Retries {
     sweep_at: Nanos,
     /// What the bucket has to learn of each key, or of all.
     told: BTreeMap<Key, Told>,
-    /// How many units wait for which others go first; `None`: no server has asked to wait yet.
-    suspects: Option<u32>,
 }
 
 /// Pauses that are over are forgotten when there are so many.
 const MANY_PAUSES: usize = 10_000;
-
-/// So many others go before each unit that an earlier run has left over: those of them that always fail take few calls then.
-const LEFT_OVER: u32 = 32;
-
-/// If so many wait that an earlier run has left over, no more are sought.
-const MANY_LEFT_OVER: usize = 64;
 
 /// They are looked through at most once in this time.
 const SWEEP: Nanos = SECOND;
@@ -45,7 +37,7 @@ impl Retries {
     /// Nothing has failed yet.
     #[must_use]
     pub(super) fn new(policy: RetryPolicy) -> Self {
-        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, told: BTreeMap::new(), suspects: None }
+        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, told: BTreeMap::new() }
     }
 
     /// Decides what follows from the end of an attempt for a unit of `key`. `no_others_wait`: only units wait, and will, that
@@ -64,13 +56,7 @@ impl Retries {
             pause.is_at_end = matches!(meaning, Meaning::Later(_)) && pause.others == 0 && no_others_wait();
         }
         let verdict = self.follows(key, (ended, &mut *history), (meaning, reply), &mut chance);
-        let Some(pause) = self.pauses.get_mut(key) else { return verdict };
-        let before = pause.suspects;
-        let verdict = pause.suspect(history, verdict);
-        if history.told > 0 {
-            self.suspects = Some((self.suspects.unwrap_or(0) + pause.suspects).saturating_sub(before));
-        }
-        verdict
+        self.pauses.get(key).map_or(verdict, |pause| pause.suspect(history, verdict))
     }
 
     fn follows(
@@ -194,10 +180,7 @@ impl Retries {
     /// An earlier run has left this unit over: perhaps its server always refuses it. So it is taken for one that it has
     /// refused once, before any other starts.
     pub(super) fn left_over(&mut self, key: &Key, now: Nanos) -> History {
-        let Some(pause) = self.pause(key) else { return History::default() };
-        pause.suspects += 1;
-        *self.suspects.get_or_insert_default() += 1;
-        History::left_over(now)
+        self.pause(key).map_or_else(History::default, |_| History::left_over(now))
     }
 
     /// The time between two units of `key`, if the server allows less than was asked for.
@@ -214,7 +197,7 @@ impl Retries {
     fn forget(&mut self, now: Nanos) {
         if self.pauses.len() >= MANY_PAUSES && now >= self.sweep_at {
             self.sweep_at = now.saturating_add(SWEEP);
-            let is_left = |pause: &Pause| pause.until > now || pause.suspects > 0 || pause.pace.learned().is_some();
+            let is_left = |pause: &Pause| pause.until > now || pause.alone > 0 || pause.pace.learned().is_some();
             self.pauses.retain(|_, pause| is_left(pause));
         }
     }
@@ -235,24 +218,6 @@ impl Retries {
             all.entry(None).or_default().hold = Some(hold);
         }
         all
-    }
-
-    /// Behind how many others of `key` a unit waits that is tried again, even if they are younger.
-    pub(super) fn behind(&self, key: &Key, history: History) -> usize {
-        let suspects = self.pauses.get(key).map_or(0, |pause| pause.suspects);
-        match history.is_suspect {
-            true if history.is_left_over() => (LEFT_OVER * suspects) as usize,
-            true => (ENOUGH * suspects) as usize,
-            false => 0,
-        }
-    }
-
-    /// Whether more new units should be known than so many, for others to wait behind them: for those that do, and `more`.
-    /// `has_left_over`: the next one is another of these.
-    pub(super) fn wants_new(&self, new: u64, more: usize, has_left_over: bool) -> bool {
-        let suspects = self.suspects.unwrap_or(0) as usize + more;
-        let wanted = if suspects > 0 || self.suspects.is_some() { LEFT_OVER as usize * (suspects + 1) } else { 0 };
-        new < wanted as u64 || has_left_over && suspects < MANY_LEFT_OVER
     }
 
     /// Whether the pump does not know of a pause of all units.

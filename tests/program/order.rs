@@ -404,27 +404,64 @@ proptest! {
     }
 }
 
-#[test]
-fn a_unit_that_is_added_behind_others_goes_after_so_many_if_as_many_wait() {
-    let units = |others: usize, arrived: Nanos| {
-        let mut order = Line::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
-        let unit = |content: u64, arrived| Unit { age: content, costs: [].into(), size: 1, arrived, content };
-        for content in [2, 4, 6] {
-            order.add(0, None, unit(content, 0)).unwrap();
-        }
-        order.add_behind(0, None, unit(3, arrived), others).unwrap();
-        order.add(1, None, unit(8, 0)).unwrap();
-        let mut left = Vec::new();
-        while let Next::Go(_, unit, _) = order.next(1) {
-            left.push(unit.content);
-        }
-        left
-    };
-    for arrived in [0, 1] {
-        let found = [0, 1, 2, 3, 9].map(|others| units(others, arrived));
-        let behind = [[2, 3, 4, 6, 8], [2, 3, 4, 6, 8], [2, 4, 3, 6, 8], [2, 4, 6, 3, 8], [2, 4, 6, 3, 8]];
-        assert_eq!(found, behind, "arrives at {arrived}");
+/// Units 0 to 99 are usual, and those from 1000 on are suspects. All wait from the start.
+fn with_suspects(limit: &str, weights: &[u32]) -> Line<u64> {
+    let all = policy(&[limit]);
+    let rules = Rules { all: &[(&all, 0)], jobs: Some(NonZeroU32::MAX), ..Rules::default() };
+    let mut line = Line::new(&rules, 0);
+    let unit = |content| Unit { age: content, costs: [1].into(), size: 1, arrived: 0, content };
+    for (content, weight) in (1000..).zip(weights) {
+        line.add_suspect(0, None, unit(content), *weight).unwrap();
     }
+    for content in 0..100 {
+        line.add(0, None, unit(content)).unwrap();
+    }
+    line
+}
+
+/// In which order units leave.
+fn contents(line: &mut Line<u64>) -> Vec<u64> {
+    let (mut now, mut left) = (0, Vec::new());
+    loop {
+        match line.next(now) {
+            Next::Go(_, unit, _) => left.push(unit.content),
+            Next::At(time) => now = time,
+            _ => return left,
+        }
+    }
+}
+
+/// Once a unit was refused twice, it waited behind a count of others. Now a weight says how many turns the others get.
+#[test]
+fn suspects_get_one_turn_for_each_eight_of_the_others() {
+    for limit in ["1k/s,burst=200", "100/s,burst=1"] {
+        let left = contents(&mut with_suspects(limit, &[8; 20]));
+        let places: Vec<_> = left.iter().enumerate().filter(|(_, unit)| **unit >= 1000).map(|(at, _)| at).collect();
+        let expected: Vec<_> = (0..12).map(|turn| 8 + 9 * turn).chain(112..120).collect();
+        assert_eq!(places, expected, "{limit}: those that are left go when no other waits");
+        let usual: Vec<_> = left.iter().copied().filter(|unit| *unit < 1000).collect();
+        assert!(usual.is_sorted(), "{limit}");
+        let left = contents(&mut with_suspects(limit, &[32; 3]));
+        assert_eq!(left.iter().position(|unit| *unit == 1001), Some(65), "{limit}");
+    }
+}
+
+#[test]
+fn a_suspect_alone_goes_at_once_and_the_next_one_behind_eight() {
+    let rules = Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() };
+    let mut line = Line::new(&rules, 0);
+    let unit = |content| Unit { age: content, costs: [].into(), size: 1, arrived: 0, content };
+    line.add_suspect(0, None, unit(1), 8).unwrap();
+    assert!(line.has_only_suspects());
+    assert_eq!(contents(&mut line), [1]);
+    line.add_suspect(0, None, unit(2), 8).unwrap();
+    for content in 10..30 {
+        line.add(0, None, unit(content)).unwrap();
+    }
+    assert!(!line.has_only_suspects());
+    let left = contents(&mut line);
+    assert_eq!(left.iter().position(|unit| *unit == 2), Some(8), "{left:?}");
+    assert_eq!((line.len(), line.memory()), (0, 0));
 }
 
 #[test]

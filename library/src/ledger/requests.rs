@@ -69,8 +69,8 @@ pub(super) struct Request {
     pub(super) arrived: Nanos,
     pub(super) costs: Costs,
     pub(super) flow: u32,
-    /// Behind how many requests of its flow it waits once it has arrived, whether they are older or not.
-    pub(super) behind: u32,
+    /// 0: it is a usual request. Otherwise it is a suspect, which gets one turn for so many of the usual requests of its flow.
+    pub(super) weight: u32,
     /// Counts the requests of this slot.
     serial: u32,
     /// Whether it has arrived, and is in the list of its flow.
@@ -100,14 +100,14 @@ pub(super) struct Requests {
 
 impl Requests {
     /// Stores a request, which is in no list yet.
-    pub(super) fn add(&mut self, age: u64, arrived: Nanos, costs: &[u64], flow: u32, behind: u32) -> Ticket {
+    pub(super) fn add(&mut self, age: u64, arrived: Nanos, costs: &[u64], flow: u32, weight: u32) -> Ticket {
         self.len += 1;
         let request = |serial| Request {
             age,
             arrived,
             costs: costs.into(),
             flow,
-            behind,
+            weight,
             serial,
             is_linked: false,
             next: NONE,
@@ -166,29 +166,32 @@ impl Requests {
         std::iter::successors(at(list.first), move |slot| at(self.get(*slot).next))
     }
 
-    /// Inserts a request behind the older ones of its list, or behind `behind` others: then it counts as no younger than the
-    /// last of these. Returns whether it is the first.
-    pub(super) fn link(&mut self, list: &mut List, slot: u32) -> bool {
-        let behind = self.get(slot).behind;
-        if behind > 0 {
-            let others = self.of(*list).take(behind as usize).last();
-            let age = others.map_or(0, |other| self.get(other).age);
-            self.get_mut(slot).age = self.get(slot).age.max(age);
-        }
+    /// Inserts a request behind the older ones of its list.
+    pub(super) fn link(&mut self, list: &mut List, slot: u32) {
         let age = self.get(slot).age;
         // A request that is made again is one of the oldest, and a new one the youngest.
-        let before = if list.last != NONE && self.get(list.last).age <= age {
+        let before = if list.last == NONE || self.get(list.last).age <= age {
             list.last
         } else {
             let older = self.of(*list).take_while(|other| self.get(*other).age <= age);
             older.last().unwrap_or(NONE)
         };
+        self.insert(list, before, slot);
+    }
+
+    /// Adds a request at the end of a list.
+    pub(super) fn append(&mut self, list: &mut List, slot: u32) {
+        let last = list.last;
+        self.insert(list, last, slot);
+    }
+
+    /// Inserts a request behind `before`, or at the beginning.
+    fn insert(&mut self, list: &mut List, before: u32, slot: u32) {
         let next = if before == NONE { list.first } else { self.get(before).next };
         let request = self.get_mut(slot);
         (request.is_linked, request.before, request.next) = (true, before, next);
         self.join(list, before, slot);
         self.join(list, slot, next);
-        before == NONE
     }
 
     /// Takes a request out of its list.

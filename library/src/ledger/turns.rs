@@ -139,9 +139,8 @@ impl Turns {
             true
         });
         self.open = open;
-        let decision = best.filter(|best| best.at < Nanos::MAX);
-        self.decided = Some(decision);
-        decision
+        self.decided = Some(best);
+        best
     }
 
     /// Nothing is granted before `time` any more. `finish` returns the finish tag of a flow.

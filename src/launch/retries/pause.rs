@@ -17,6 +17,9 @@ pub(crate) struct Judged {
 /// If the server serves so many for each unit that it asks to wait, it asks only that unit.
 pub(super) const ENOUGH: u32 = 8;
 
+/// The weight of a unit that an earlier run has left over.
+const LEFT_OVER: u32 = 32;
+
 /// Whether a server serves others while it asks a unit to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Serves {
@@ -46,7 +49,7 @@ pub(crate) struct History {
     pub(super) is_sure: bool,
     /// Whether it is known that what its first refusal slowed down was not too fast.
     pub(super) is_bad: bool,
-    /// Whether others go before the next one.
+    /// Whether its next attempt is that of a suspect: see [`History::weight`].
     pub(super) is_suspect: bool,
     /// The start of the latest one.
     pub(super) start: Start,
@@ -61,6 +64,16 @@ impl History {
     /// Whether an earlier run has left it over, and this one has not tried it.
     pub(super) fn is_left_over(self) -> bool {
         self.assumed > 0 && !self.was_told()
+    }
+
+    /// For how many turns of the others the suspects of a key get one turn. Units that are left over get fewer than those that were
+    /// refused in this run, since those that always fail should take few calls of each run. 0 for a usual unit.
+    pub(crate) fn weight(self) -> u32 {
+        match self.is_suspect {
+            true if self.is_left_over() => LEFT_OVER,
+            true => ENOUGH,
+            false => 0,
+        }
     }
 
     /// Whether it was told to wait.
@@ -98,8 +111,6 @@ pub(super) struct Pause {
     pub(super) alone: u32,
     /// When the latest unit was refused that had not been refused before.
     pub(super) new_at: Nanos,
-    /// How many units wait before which others go.
-    pub(super) suspects: u32,
     /// How many attempts for other units run.
     pub(super) others: u32,
     /// When the latest of those started that have succeeded, in this order.
@@ -123,7 +134,6 @@ impl Pause {
             took: 0,
             alone: 0,
             new_at: 0,
-            suspects: 0,
             others: 0,
             recent: [0; ENOUGH as usize],
             is_at_end: false,
@@ -174,13 +184,11 @@ impl Pause {
 
     /// Others go before a unit that was told so more than once, and before all that were if nothing was served since: that
     /// shows whether the server serves others. They have ended when it is tried again.
-    pub(super) fn suspect(&mut self, history: &mut History, verdict: Verdict) -> Verdict {
+    pub(super) fn suspect(&self, history: &mut History, verdict: Verdict) -> Verdict {
         let is_one = history.told + history.alone > 1 || history.told > 0 && self.incidents > 1;
-        let is_suspect = verdict.is_repeated() && is_one;
-        let was_suspect = std::mem::replace(&mut history.is_suspect, is_suspect);
-        self.suspects = (self.suspects + u32::from(is_suspect)).saturating_sub(u32::from(was_suspect));
+        history.is_suspect = verdict.is_repeated() && is_one;
         match verdict {
-            Verdict::Later(due) if is_suspect && !self.is_at_end => {
+            Verdict::Later(due) if history.is_suspect && !self.is_at_end => {
                 Verdict::Later(due.max(history.told_at.saturating_add(self.took.saturating_mul(2))))
             }
             other => other,
@@ -206,8 +214,10 @@ impl Pause {
         } else {
             2_u32.saturating_pow(self.incidents).min(2 * ENOUGH) / 2
         };
-        let may_probe = serves_nothing && asked.is_none() && self.others == 0 && !self.is_at_end;
-        let is_probe = may_probe && self.probes + 1 < most;
+        let may_probe = serves_nothing && asked.is_none() && !self.is_at_end;
+        // One that runs may have been served before this one, and still wait for its answer. That is waited for once.
+        let may_be_served = self.others > 0 && self.incidents > 3 && self.probes == 0;
+        let is_probe = may_probe && if self.others == 0 { self.probes + 1 < most } else { may_be_served };
         self.probes = if is_probe { self.probes + 1 } else { 0 };
         if !is_known && !is_probe {
             // A time that is named, such as 0, was too short only if one that has waited for it is refused again.
@@ -215,6 +225,7 @@ impl Pause {
             self.incidents = if serves_nothing { self.incidents.saturating_add(u32::from(is_one)).max(1) } else { 1 };
         }
         let wait = match asked {
+            None if is_probe && may_be_served => self.took.saturating_mul(2),
             None if is_probe => 0,
             // The time that it named before was too short.
             Some(asked) if !is_known && self.incidents > 1 && history.was_told() => {

@@ -56,8 +56,6 @@ struct State {
     /// The ends: when, which unit, and what followed.
     ends: Vec<(Nanos, u64, Verdict)>,
     sent_away: Option<Nanos>,
-    /// How many wait that were not tried yet.
-    new: u64,
     /// When all were held, and until when.
     held: Vec<(Nanos, Nanos)>,
 }
@@ -77,9 +75,9 @@ impl State {
             self.ends.push((end, attempt.unit, verdict));
             if let Some(due) = verdict.due() {
                 let next = Try { number: attempt.number + 1, ..attempt };
-                let others = self.retries.behind(&None, next.history);
+                let weight = next.history.weight();
                 let unit = Unit { age: attempt.unit, costs: [].into(), size: 1, arrived: due, content: next };
-                self.key = Some(self.order.add_behind(now, None, unit, others).unwrap());
+                self.key = Some(self.order.add_suspect(now, None, unit, weight).unwrap());
                 self.sent_away = self.sent_away.or(self.retries.overlong_pause(&None, end));
             }
         }
@@ -91,7 +89,6 @@ impl State {
         let content = Try { unit, number: 1, history: History::default() };
         let unit = Unit { age: unit, costs: [].into(), size: 1, arrived: now, content };
         self.order.add(now, None, unit).unwrap();
-        self.new += 1;
     }
 }
 
@@ -118,7 +115,7 @@ impl<L: Fn(Try) -> Life> Script<L> {
 
     fn read_ahead(&mut self) {
         let state = self.state.get_mut();
-        while state.retries.wants_new(state.new, 0, false)
+        while state.order.has_only_suspects()
             && !state.order.is_full(state.ahead)
             && let Some(unit) = self.fresh.pop_front()
         {
@@ -171,7 +168,6 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
                 Next::Go(_, unit, _) => Some(unit.content),
                 _ => None,
             };
-            self.state.get_mut().new -= u64::from(due.is_some_and(|due| due.number == 1));
             let attempt =
                 due.or_else(|| Some(Try { unit: self.fresh.pop_front()?, number: 1, history: History::default() }));
             let Some(attempt) = attempt else { break };
@@ -223,7 +219,6 @@ fn run_on<L: Fn(Try) -> Life>(
         chance,
         ends: Vec::new(),
         sent_away: None,
-        new: 0,
         held: Vec::new(),
     };
     let (fresh, starts) = ((1..=units).collect(), Vec::new());
@@ -597,10 +592,7 @@ fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
     let mut retries =
         Retries::new(RetryPolicy { learns: true, interval: Duration::from_millis(100), ..policy(attempts) });
     let mut unit = retries.left_over(&None, 0);
-    assert_eq!(
-        (retries.behind(&None, unit), retries.wants_new(63, 0, false), retries.wants_new(64, 0, false)),
-        (32, true, false)
-    );
+    assert_eq!(unit.weight(), 32);
     let (mut pauses, mut is_slowed, mut answers) = (false, false, 0);
     for number in 1.. {
         let now = number * 100 * MILLISECOND;
@@ -618,7 +610,6 @@ fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
             break;
         }
     }
-    assert!(!retries.wants_new(32, 0, false), "it waits no more");
     (pauses, is_slowed, answers)
 }
 

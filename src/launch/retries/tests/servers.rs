@@ -355,8 +355,8 @@ impl Run {
             if unit < last {
                 *history = process.retries.left_over(&None, self.now);
             }
-            let others = process.retries.behind(&None, *history);
-            let _ = process.order.add_behind(self.now, None, waiting(unit, self.now), others);
+            let weight = history.weight();
+            let _ = process.order.add_suspect(self.now, None, waiting(unit, self.now), weight);
         }
         (process.key, process.grant, process.running) = (None, None, 0);
     }
@@ -496,7 +496,7 @@ impl Run {
             grant.take_if(|_| hold.is_some());
         }
         if let Some(due) = verdict.due() {
-            order.add_behind(self.now, None, waiting(unit, due), retries.behind(&None, self.histories[unit])).unwrap();
+            order.add_suspect(self.now, None, waiting(unit, due), self.histories[unit].weight()).unwrap();
         }
         let is_lost = verdict == Verdict::Failed && !self.server.bad[unit] && !is_missing;
         self.lost += usize::from(is_lost);
