@@ -1,0 +1,405 @@
+//! What is kept of the lines: 32 bytes an attempt, and little of everything else.
+
+use super::entry::{Attempt, Entry, RunLine, Verdict, parse};
+use super::keys::Keys;
+use memchr::memchr;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::{self, Display, Formatter};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufRead, ErrorKind};
+
+/// Microseconds since 1970.
+pub(super) type Micros = i64;
+
+pub(super) const SECOND: Micros = 1_000_000;
+
+/// A longer line belongs to another program. The units of one command take at most 4 MiB, and six times that in JSON.
+const LONGEST_LINE: usize = 25 << 20;
+
+/// How many failed units are named.
+pub(super) const NAMED: usize = 200;
+
+/// How many characters of a unit are shown.
+const SHOWN: usize = 200;
+
+/// How many pauses are kept before those that overlap become one.
+const PAUSES: usize = 4096;
+
+/// Runs beyond these count as one.
+const RUNS: usize = 10_000;
+
+/// A clock that jumps farther was wrong before, or is now.
+const JUMP: Micros = 7 * 24 * 3600 * SECOND;
+
+/// A clock that jumps more often is not followed.
+const SPANS: usize = 100;
+
+/// Lines of commands that end at the same moment may be swapped.
+const SWAPPED: Micros = 2 * SECOND;
+
+/// An attempt, as it is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    pub(super) start: Micros,
+    /// How long it ran, in microseconds: at most 12 days. The rest of it is in `ran_high`.
+    ran_low: u32,
+    /// 0: none, or that of a key.
+    pub(super) pace: f32,
+    pub(super) key: u32,
+    pub(super) seq: u32,
+    /// 0: none.
+    pub(super) http: u16,
+    pub(super) run: u16,
+    pub(super) number: u16,
+    ran_high: u8,
+    pub(super) verdict: Verdict,
+}
+
+impl Kept {
+    fn new(attempt: &Attempt<'_>, key: u32, run: u16) -> Self {
+        let ran = u64::try_from(micros(attempt.ran)).unwrap_or_default().min((1 << 40) - 1);
+        #[allow(clippy::cast_possible_truncation, reason = "both halves are kept; the pace is rounded")]
+        let (ran_low, ran_high, pace) = (ran as u32, (ran >> 32) as u8, attempt.pace.filter(|_| attempt.key.is_none()).unwrap_or_default() as f32);
+        Kept {
+            start: micros(attempt.start),
+            ran_low,
+            pace,
+            key,
+            seq: attempt.seq.try_into().unwrap_or(u32::MAX),
+            http: attempt.http.and_then(|http| http.try_into().ok()).unwrap_or_default(),
+            run,
+            number: attempt.number.try_into().unwrap_or(u16::MAX),
+            ran_high,
+            verdict: attempt.verdict,
+        }
+    }
+
+    pub(super) fn ran(&self) -> Micros {
+        Micros::from(self.ran_high) << 32 | Micros::from(self.ran_low)
+    }
+
+    pub(super) fn end(&self) -> Micros {
+        self.start + self.ran()
+    }
+}
+
+/// A run, by its lines.
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    /// Its id as JSON; empty if the log has none.
+    id: String,
+    pub(super) line: RunLine,
+    pub(super) has_ended: bool,
+    pub(super) counts: Counts,
+    /// When it ran. There are several if the clock jumped.
+    pub(super) spans: Vec<(Micros, Micros)>,
+    /// When the last attempt ended.
+    last: Micros,
+    /// The last learned pace, if there are no keys.
+    pub(super) pace: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) units: u64,
+    /// Attempts by verdict.
+    pub(super) ends: [u64; Verdict::ALL.len()],
+}
+
+impl Counts {
+    pub(super) fn attempts(&self) -> u64 {
+        self.ends.iter().sum()
+    }
+
+    pub(super) fn of(&self, verdict: Verdict) -> u64 {
+        self.ends[verdict as usize]
+    }
+
+    /// All units. First attempts may be missing, in a log that begins later than its run.
+    pub(super) fn all_units(&self) -> u64 {
+        let ended = [Verdict::Ok, Verdict::Failed, Verdict::Stopped].map(|verdict| self.of(verdict));
+        self.units.max(ended.iter().sum())
+    }
+
+    pub(super) fn add(&mut self, other: &Counts) {
+        self.units += other.units;
+        self.ends.iter_mut().zip(other.ends).for_each(|(sum, more)| *sum += more);
+    }
+}
+
+/// A unit that failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) unit: String,
+    pub(super) why: String,
+    pub(super) attempts: u64,
+    pub(super) http: Option<u64>,
+    pub(super) at: Micros,
+    run: u16,
+    /// Whether a later run had it succeed.
+    pub(super) is_ok_later: bool,
+}
+
+/// Where the first line is that no log has, and how many there are.
+#[derive(Debug)]
+pub(super) struct Foreign {
+    pub(super) name: String,
+    pub(super) line: u64,
+    pub(super) count: u64,
+}
+
+/// All that was read.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    pub(super) attempts: Vec<Kept>,
+    pub(super) runs: Vec<Run>,
+    by_id: HashMap<String, u16>,
+    pub(super) keys: Keys,
+    pub(super) failures: Vec<Failure>,
+    /// The places of failures, by their units.
+    failed: HashMap<u64, usize>,
+    hasher: RandomState,
+    pub(super) pauses: Vec<(Micros, Micros)>,
+    /// How often commands ended in which way.
+    pub(super) ends: BTreeMap<End, u64>,
+    /// How often each status came.
+    pub(super) statuses: BTreeMap<u16, u64>,
+    pub(super) foreign: Option<Foreign>,
+    /// Inputs whose last line is not complete.
+    pub(super) cut: Vec<String>,
+    pub(super) steps_back: u64,
+    /// The run of lines of this input that name none, and the run of the last line.
+    unnamed: Option<u16>,
+    recent: Option<u16>,
+}
+
+impl History {
+    /// Reads the lines of one input, which messages call `name`.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn read(&mut self, name: &str, mut input: impl BufRead) -> io::Result<()> {
+        let (mut held, mut is_too_long, mut number) = (Vec::new(), false, 0);
+        (self.unnamed, self.recent) = (None, None);
+        loop {
+            let chunk = match input.fill_buf() {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                chunk => chunk?,
+            };
+            let end = memchr(b'\n', chunk);
+            let (piece, taken) = (&chunk[..end.unwrap_or(chunk.len())], end.map_or(chunk.len(), |end| end + 1));
+            number += u64::from(end.is_some());
+            if end.is_some() && held.is_empty() && !is_too_long {
+                self.line(piece, name, number);
+            } else if taken > 0 {
+                is_too_long |= held.len() + piece.len() > LONGEST_LINE;
+                held.extend_from_slice(if is_too_long { b"" } else { piece });
+                if end.is_some() {
+                    self.line(if is_too_long { b"-" } else { &held }, name, number);
+                    is_too_long = false;
+                    held = Vec::new();
+                }
+            } else {
+                let is_cut = is_too_long || !held.is_empty() && !self.take(&held);
+                self.cut.extend(is_cut.then(|| name.to_owned()));
+                return Ok(());
+            }
+            input.consume(taken);
+        }
+    }
+
+    fn line(&mut self, line: &[u8], name: &str, number: u64) {
+        if !line.trim_ascii().is_empty() && !self.take(line) {
+            let foreign =
+                self.foreign.get_or_insert_with(|| Foreign { name: name.to_owned(), line: number, count: 0 });
+            foreign.count += 1;
+        }
+    }
+
+    /// Takes a line; returns whether it is one of a log.
+    fn take(&mut self, line: &[u8]) -> bool {
+        match parse(line) {
+            Some(Entry::Attempt(attempt)) => self.add(&attempt),
+            Some(Entry::Run(line)) => self.note(line),
+            None => return false,
+        }
+        true
+    }
+
+    /// The beginning or the end of a run.
+    fn note(&mut self, line: RunLine) {
+        let id = serde_json::Value::from(&*line.id).to_string();
+        let run = self.run(Some(&id));
+        let run = &mut self.runs[usize::from(run)];
+        if let Some(end) = line.end {
+            run.has_ended = true;
+            run.extend(micros(end));
+        } else {
+            if let Some(start) = line.start {
+                run.extend(micros(start));
+            }
+            run.line = line;
+        }
+    }
+
+    fn run(&mut self, id: Option<&str>) -> u16 {
+        let Some(id) = id else {
+            let place = self.unnamed.unwrap_or_else(|| self.new_run(""));
+            self.unnamed = Some(place);
+            return place;
+        };
+        let recent = self.recent.filter(|recent| self.runs[usize::from(*recent)].id == id);
+        let known = recent.or_else(|| self.by_id.get(id).copied());
+        let place = known.unwrap_or_else(|| {
+            let place = self.new_run(id);
+            self.by_id.insert(id.to_owned(), place);
+            place
+        });
+        self.recent = Some(place);
+        place
+    }
+
+    fn new_run(&mut self, id: &str) -> u16 {
+        if self.runs.len() < RUNS {
+            self.runs.push(Run { id: id.to_owned(), ..Run::default() });
+        }
+        u16::try_from(self.runs.len() - 1).unwrap_or_default()
+    }
+
+    fn add(&mut self, attempt: &Attempt<'_>) {
+        let run = self.run(attempt.run);
+        let key = attempt.key.map_or(Keys::NONE, |key| self.keys.count(key, attempt));
+        let kept = Kept::new(attempt, key, run);
+        self.attempts.push(kept);
+        let known = &mut self.runs[usize::from(run)];
+        self.steps_back += u64::from(kept.end() < known.last - SWAPPED);
+        known.extend(kept.start);
+        known.extend(kept.end());
+        known.last = kept.end();
+        known.counts.units += u64::from(attempt.number == 1);
+        known.counts.ends[attempt.verdict as usize] += 1;
+        known.pace = attempt.pace.filter(|_| attempt.key.is_none());
+        *self.ends.entry(End::of(attempt)).or_default() += 1;
+        if kept.http > 0 {
+            *self.statuses.entry(kept.http).or_default() += 1;
+        }
+        if let (Verdict::Later, None, Some(until)) = (attempt.verdict, attempt.key, attempt.until) {
+            self.pause(kept.end(), micros(until));
+        }
+        self.fail_or_mend(attempt, &kept);
+    }
+
+    fn pause(&mut self, from: Micros, until: Micros) {
+        self.pauses.extend((until > from).then_some((from, until)));
+        if self.pauses.len() >= PAUSES {
+            self.pauses = joined(std::mem::take(&mut self.pauses), 0);
+            let span = self.pauses.last().map_or(0, |last| last.1) - self.pauses.first().map_or(0, |first| first.0);
+            if self.pauses.len() > PAUSES / 2 {
+                self.pauses = joined(std::mem::take(&mut self.pauses), span / 1000);
+            }
+        }
+    }
+
+    /// Names a unit that failed, and notes that a later run had it succeed.
+    fn fail_or_mend(&mut self, attempt: &Attempt<'_>, kept: &Kept) {
+        let place = |history: &Self| history.failed.get(&history.hasher.hash_one(attempt.unit)).copied();
+        if attempt.verdict == Verdict::Ok && !self.failed.is_empty() {
+            let failure = place(self).and_then(|place| self.failures.get_mut(place));
+            failure.filter(|failure| failure.run != kept.run).into_iter().for_each(|failure| failure.is_ok_later = true);
+        }
+        if attempt.verdict == Verdict::Failed && self.failures.len() < NAMED {
+            self.failed.insert(self.hasher.hash_one(attempt.unit), self.failures.len());
+            self.failures.push(Failure {
+                unit: shown(attempt.unit),
+                why: attempt.error.map_or_else(|| End::of(attempt).to_string(), shown),
+                attempts: attempt.number,
+                http: attempt.http,
+                at: kept.end(),
+                run: kept.run,
+                is_ok_later: false,
+            });
+        }
+    }
+
+    /// Whether any attempt has a key.
+    pub(super) fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+}
+
+impl Run {
+    fn extend(&mut self, to: Micros) {
+        if let Some(span) = self.spans.iter_mut().find(|span| to > span.0 - JUMP && to < span.1 + JUMP) {
+            *span = (span.0.min(to), span.1.max(to));
+        } else if self.spans.len() < SPANS {
+            self.spans.push((to, to));
+        }
+    }
+}
+
+/// Spans that overlap, or are at most `apart` from each other, become one.
+pub(super) fn joined(mut spans: Vec<(Micros, Micros)>, apart: Micros) -> Vec<(Micros, Micros)> {
+    spans.sort_unstable();
+    let mut joined: Vec<(Micros, Micros)> = Vec::new();
+    for span in spans {
+        match joined.last_mut() {
+            Some(last) if span.0 <= last.1.saturating_add(apart) => last.1 = last.1.max(span.1),
+            _ => joined.push(span),
+        }
+    }
+    joined
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "rounds; what is parsed is at most 1e11 s")]
+fn micros(seconds: f64) -> Micros {
+    (seconds * 1e6) as Micros
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// With this code, or 256 for any that no command has.
+    Exit(u16),
+    Signal(u8),
+    TimedOut,
+    /// It could not be started, or its output was lost.
+    Other,
+}
+
+impl End {
+    fn of(attempt: &Attempt<'_>) -> Self {
+        match (attempt.timed_out, attempt.exit, attempt.signal) {
+            (true, ..) => End::TimedOut,
+            (_, Some(code), _) => End::Exit(u8::try_from(code).map_or(256, u16::from)),
+            (_, _, Some(signal)) => End::Signal(signal.try_into().unwrap_or(u8::MAX)),
+            _ => End::Other,
+        }
+    }
+}
+
+impl Display for End {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Exit(code) => write!(f, "exit {code}"),
+            End::Signal(signal) => write!(f, "signal {signal}"),
+            End::TimedOut => f.write_str("timed out"),
+            End::Other => f.write_str("did not run to its end"),
+        }
+    }
+}
+
+/// The beginning of a JSON text, a list of texts, or what it is instead.
+pub(super) fn shown(json: &str) -> String {
+    let text = match serde_json::from_str(json) {
+        Ok(serde_json::Value::String(text)) => text,
+        Ok(serde_json::Value::Array(list)) => {
+            let texts = list.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned));
+            texts.collect::<Vec<_>>().join(" ")
+        }
+        _ => json.to_owned(),
+    };
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,86 @@
+//! The keys of all attempts. A million of them take less than 60 MiB.
+
+use super::entry::{Attempt, Verdict};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+/// How many bytes of a key's JSON are kept.
+const KEPT: usize = 100;
+
+/// Keys beyond these count as one.
+const MOST: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    /// Where its name ends among the names; it begins where the one before ends.
+    end: u32,
+    pub(super) attempts: u32,
+    pub(super) refused: u32,
+    pub(super) failed: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    /// Places, by hashes.
+    places: HashMap<u64, u32>,
+    hasher: RandomState,
+    names: String,
+    keys: Vec<Key>,
+}
+
+impl Keys {
+    /// The place of no key.
+    pub(super) const NONE: u32 = u32::MAX;
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Counts an attempt of the key with this JSON, and returns the key's place.
+    pub(super) fn count(&mut self, json: &str, attempt: &Attempt<'_>) -> u32 {
+        let hash = self.hasher.hash_one(json);
+        let last = u32::try_from(self.keys.len()).unwrap_or(Self::NONE).saturating_sub(1);
+        let place = self.places.get(&hash).copied().unwrap_or_else(|| {
+            if self.keys.len() >= MOST {
+                return last;
+            }
+            let end = (0..=KEPT.min(json.len())).rev().find(|end| json.is_char_boundary(*end)).unwrap_or_default();
+            self.names.push_str(&json[..end]);
+            let end = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+            self.keys.push(Key { end, attempts: 0, refused: 0, failed: 0 });
+            let place = u32::try_from(self.keys.len() - 1).unwrap_or_default();
+            self.places.insert(hash, place);
+            place
+        });
+        if let Some(key) = self.keys.get_mut(place as usize) {
+            key.attempts += 1;
+            key.refused += u32::from(attempt.verdict == Verdict::Later);
+            key.failed += u32::from(attempt.verdict == Verdict::Failed);
+        }
+        place
+    }
+
+    /// The places of the `count` keys with the highest `value`, which is not 0.
+    pub(super) fn top(&self, count: usize, value: impl Fn(&Key) -> u32) -> Vec<u32> {
+        let mut places: Vec<u32> = (0..).take(self.keys.len()).collect();
+        places.retain(|place| value(&self.keys[*place as usize]) > 0);
+        let order = |place: &u32| (std::cmp::Reverse(value(&self.keys[*place as usize])), *place);
+        if places.len() > count {
+            places.select_nth_unstable_by_key(count, order);
+            places.truncate(count);
+        }
+        places.sort_unstable_by_key(order);
+        places
+    }
+
+    /// The key at this place, and its name as JSON, which may lack its end.
+    pub(super) fn get(&self, place: u32) -> Option<(&str, &Key)> {
+        let key = self.keys.get(place as usize)?;
+        let start = place.checked_sub(1).map_or(0, |before| self.keys[before as usize].end);
+        Some((self.names.get(start as usize..key.end as usize)?, key))
+    }
+}
