@@ -30,6 +30,11 @@ impl Plot {
         self.0.read(name, input)
     }
 
+    /// Whether there were lines, and none of a log.
+    pub fn is_of_others(&self) -> bool {
+        self.0.foreign.is_some() && self.0.runs.is_empty()
+    }
+
     /// The page. Times are the local ones of the first run; for a log that does not say which, `local` is asked how many seconds
     /// local time was ahead of UTC at a time, in seconds since 1970.
     pub fn page(mut self, local: impl Fn(i64) -> i64) -> String {

@@ -5,9 +5,11 @@ use super::foreign_flags;
 use super::limits::before_pattern;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use throttle::launch::quoted;
 use throttle_limits::store::Address;
 
 /// One line for `error`, caused by `args`.
@@ -57,6 +59,28 @@ pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
         let end = word.char_indices().map(|(place, _)| place).take_while(|place| *place <= LONG / 2).last();
         text.replace(&*word, &format!("{}…", &word[..end.unwrap_or(0)]))
     })
+}
+
+/// The command line of this process as one would type it, without passwords and without the rest of long words.
+pub(crate) fn own_command_line() -> String {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    words.first_mut().into_iter().for_each(|program| *program = "throttle".into());
+    let words: Vec<OsString> = words.iter().map(|word| redacted_word(word).into()).collect();
+    let quoted = quoted(words.iter().map(|word| Cow::from(word.as_os_str())), false);
+    String::from_utf8_lossy(&quoted).into_owned()
+}
+
+/// A word without a password, also in a value that is attached to its option. A long word is cut.
+fn redacted_word(word: &OsStr) -> String {
+    let (option, value) = match word.as_bytes().iter().position(|byte| *byte == b'=') {
+        Some(place) if word.as_bytes().starts_with(b"--") => word.as_bytes().split_at(place + 1),
+        _ => (&b""[..], word.as_bytes()),
+    };
+    let shown = format!("{}{}", String::from_utf8_lossy(option), Address::redacted(OsStr::from_bytes(value)));
+    match shown.char_indices().nth(LONG) {
+        Some((end, _)) => format!("{}…", &shown[..end]),
+        None => shown,
+    }
 }
 
 /// The longest end of `word` that `text` repeats. Of an end that is repeated each shorter one is, too: so a few of them are
