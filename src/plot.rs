@@ -15,7 +15,7 @@ mod template;
 mod words;
 
 use history::{History, SECOND};
-use std::io::{self, BufRead};
+use std::io::{self, Read};
 
 /// What was read of logs.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Plot {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn read(&mut self, name: &str, input: impl BufRead) -> io::Result<()> {
+    pub fn read(&mut self, name: &str, input: impl Read) -> io::Result<()> {
         self.0.read(name, input)
     }
 

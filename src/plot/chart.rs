@@ -113,6 +113,8 @@ impl Frame {
             chart
                 .configure_mesh()
                 .disable_x_mesh()
+                // Twice as far below the axis, labels do not touch the lowest one beside it.
+                .set_tick_mark_size(LabelAreaPosition::Bottom, 10)
                 .max_light_lines(0)
                 .bold_line_style(Class::Grid.color())
                 .axis_style(Class::Axis.color())

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::str::from_utf8;
 
 /// How an attempt ended, in the order in which bars are stacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,7 +112,8 @@ const LONGEST: f64 = 1e9;
 
 /// Reads a line. `None`: it is not one of a log.
 pub(super) fn parse(line: &[u8]) -> Option<Entry<'_>> {
-    let fields: Fields<'_> = serde_json::from_slice(line).ok()?;
+    // One look for all of a line is quicker than one for each text in it.
+    let fields: Fields<'_> = serde_json::from_str(from_utf8(line).ok()?).ok()?;
     let Some(seq) = fields.seq else {
         let line: RunLine = serde_json::from_str(fields.run?.get()).ok()?;
         let is_time = |time: &Option<f64>| time.is_none_or(|time| (0.0..=LATEST).contains(&time));

@@ -2,11 +2,12 @@
 
 use super::entry::{Attempt, Entry, RunLine, Verdict, parse};
 use super::keys::Keys;
-use memchr::memchr;
+use memchr::{memchr, memchr_iter, memrchr};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Display, Formatter};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, BufRead, ErrorKind};
+use std::io::{self, Read};
+use std::thread;
 
 /// Microseconds since 1970.
 pub(super) type Micros = i64;
@@ -15,6 +16,9 @@ pub(super) const SECOND: Micros = 1_000_000;
 
 /// A longer line belongs to another program. The units of one command take at most 4 MiB, and six times that in JSON.
 const LONGEST_LINE: usize = 25 << 20;
+
+/// How much is read at once, in bytes.
+const CHUNK: u64 = 1 << 20;
 
 /// How many failed units are named.
 pub(super) const NAMED: usize = 200;
@@ -178,47 +182,55 @@ impl History {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(super) fn read(&mut self, name: &str, mut input: impl BufRead) -> io::Result<()> {
+    pub(super) fn read(&mut self, name: &str, mut input: impl Read) -> io::Result<()> {
         let (mut held, mut is_too_long, mut number) = (Vec::new(), false, 0);
         (self.unnamed, self.recent) = (None, None);
-        loop {
-            let chunk = match input.fill_buf() {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                chunk => chunk?,
-            };
-            let end = memchr(b'\n', chunk);
-            let (piece, taken) = (&chunk[..end.unwrap_or(chunk.len())], end.map_or(chunk.len(), |end| end + 1));
-            number += u64::from(end.is_some());
-            if end.is_some() && held.is_empty() && !is_too_long {
-                self.line(piece, name, number);
-            } else if taken > 0 {
-                is_too_long |= held.len() + piece.len() > LONGEST_LINE;
-                held.extend_from_slice(if is_too_long { b"" } else { piece });
-                if end.is_some() {
-                    self.line(if is_too_long { b"-" } else { &held }, name, number);
-                    is_too_long = false;
-                    held = Vec::new();
-                }
-            } else {
-                let is_cut = is_too_long || !held.is_empty() && !self.take(&held);
-                self.cut.extend(is_cut.then(|| name.to_owned()));
-                return Ok(());
+        while input.by_ref().take(CHUNK).read_to_end(&mut held)? > 0 {
+            let first = if is_too_long { memchr(b'\n', &held).map_or(held.len(), |end| end + 1) } else { 0 };
+            is_too_long &= first == held.len();
+            let whole = memrchr(b'\n', &held).map_or(first, |last| last + 1).max(first);
+            self.lines(&held[first..whole], name, &mut number);
+            held.drain(..whole);
+            if held.len() > LONGEST_LINE {
+                is_too_long = true;
+                self.count_foreign(name, number + 1, 1);
+                held = Vec::new();
             }
-            input.consume(taken);
+        }
+        let is_cut = is_too_long || !held.is_empty() && !self.take(parse(&held));
+        self.cut.extend(is_cut.then(|| name.to_owned()));
+        Ok(())
+    }
+
+    /// Takes whole lines. Two threads parse a half of them each, which is most of the work.
+    fn lines(&mut self, lines: &[u8], name: &str, number: &mut u64) {
+        let middle = memrchr(b'\n', &lines[..lines.len() / 2]).map_or(0, |end| end + 1);
+        let (one, two) = lines.split_at(middle);
+        let parsed = thread::scope(|scope| {
+            let other = thread::Builder::new().spawn_scoped(scope, || Lines::parse(one));
+            let two = Lines::parse(two);
+            // The system may refuse a thread.
+            let one = other.ok().and_then(|other| other.join().ok()).unwrap_or_else(|| Lines::parse(one));
+            [one, two]
+        });
+        for Lines { entries, count, foreign } in parsed {
+            if let Some((first, count)) = foreign {
+                self.count_foreign(name, *number + first, count);
+            }
+            *number += count;
+            for entry in entries {
+                self.take(Some(entry));
+            }
         }
     }
 
-    fn line(&mut self, line: &[u8], name: &str, number: u64) {
-        if !line.trim_ascii().is_empty() && !self.take(line) {
-            let foreign =
-                self.foreign.get_or_insert_with(|| Foreign { name: name.to_owned(), line: number, count: 0 });
-            foreign.count += 1;
-        }
+    fn count_foreign(&mut self, name: &str, line: u64, count: u64) {
+        self.foreign.get_or_insert_with(|| Foreign { name: name.to_owned(), line, count: 0 }).count += count;
     }
 
     /// Takes a line; returns whether it is one of a log.
-    fn take(&mut self, line: &[u8]) -> bool {
-        match parse(line) {
+    fn take(&mut self, entry: Option<Entry<'_>>) -> bool {
+        match entry {
             Some(Entry::Attempt(attempt)) => self.add(&attempt),
             Some(Entry::Run(line)) => self.note(line),
             None => return false,
@@ -324,6 +336,33 @@ impl History {
     /// Whether any attempt has a key.
     pub(super) fn has_keys(&self) -> bool {
         !self.keys.is_empty()
+    }
+}
+
+/// Lines that were parsed.
+#[derive(Debug, Default)]
+struct Lines<'a> {
+    entries: Vec<Entry<'a>>,
+    count: u64,
+    /// The number of the first line that no log has, from 1, and how many there are.
+    foreign: Option<(u64, u64)>,
+}
+
+impl<'a> Lines<'a> {
+    fn parse(lines: &'a [u8]) -> Self {
+        let mut parsed = Lines::default();
+        let mut start = 0;
+        for end in memchr_iter(b'\n', lines) {
+            let line = &lines[start..end];
+            start = end + 1;
+            parsed.count += 1;
+            match parse(line) {
+                Some(entry) => parsed.entries.push(entry),
+                None if line.trim_ascii().is_empty() => {}
+                None => parsed.foreign.get_or_insert((parsed.count, 0)).1 += 1,
+            }
+        }
+        parsed
     }
 }
 

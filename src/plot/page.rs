@@ -20,6 +20,9 @@ const KEYS: usize = 10;
 /// How many learned paces are drawn.
 const PACES: usize = 6;
 
+/// How many pauses are drawn, before those that are close to each other become one.
+const PAUSES: usize = 200;
+
 /// How many values of a setting are drawn, if runs have different ones.
 const LEVELS: usize = 6;
 
@@ -125,7 +128,10 @@ fn notes(history: &History) -> String {
 
 fn body(history: &History, axis: &Axis) -> String {
     let spans = spans(axis, &history.attempts);
-    let mut pauses = joined(history.pauses.clone(), axis.width / 4);
+    let mut pauses = joined(history.pauses.clone(), 0);
+    if pauses.len() > PAUSES {
+        pauses = joined(pauses, axis.width / 4);
+    }
     let last = history.runs.iter().flat_map(|run| run.spans.iter().map(|span| span.1)).max().unwrap_or_default();
     pauses.retain(|pause| pause.0 < last);
     let (limits, jobs) = (limits(&history.runs), jobs(&history.runs));
@@ -197,7 +203,7 @@ fn starts_about(scene: &Scene<'_>, width: &str) -> String {
         0 => String::new(),
         pauses => format!(" {}, shaded.", counted(pauses as u64, "pause")),
     };
-    format!("A bar for each {width}; at most {rate} a second, at {at}.{pauses}")
+    format!("Each bar is {width}; at most {rate} a second, at {at}.{pauses}")
 }
 
 fn durations_about(scene: &Scene<'_>) -> String {

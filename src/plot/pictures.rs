@@ -277,11 +277,11 @@ impl Scale {
     }
 }
 
-/// Up to six labels at round numbers, from 0 to the first that is not below `highest`.
+/// Labels at round numbers, from 0 to the first that is not below `highest`.
 fn linear(highest: f64) -> Vec<(f64, String)> {
     let highest = if highest > 0.0 { highest } else { 1.0 };
     let power = 10f64.powf((highest / 5.0).log10().floor());
-    let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| step * 5.0 >= highest);
+    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| step * 5.0 >= highest);
     let step = step.unwrap_or(highest);
     let places = (0..8_u8).map(|place| f64::from(place) * step);
     let last = (highest / step).ceil();

@@ -7,13 +7,10 @@ use super::time_of_day::utc_offset;
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufReader, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use throttle::launch::quoted;
 use throttle::plot::Plot;
-
-/// How much is read at once, in bytes.
-const BUFFER: usize = 256 * 1024;
 
 /// Reads the logs, and writes the page to standard output.
 ///
@@ -45,5 +42,5 @@ fn read(log: &Path, plot: &mut Plot) -> Result<()> {
     let is_output = rustix::fs::fstat(&file).ok().zip(rustix::fs::fstat(io::stdout()).ok());
     let is_output = is_output.is_some_and(|(log, output)| are_one_file(&log, &output));
     ensure!(!is_output, "--plot: {name} is also the output; write the page to another file: > run.html");
-    plot.read(&name, BufReader::with_capacity(BUFFER, file)).with_context(|| cannot("read"))
+    plot.read(&name, file).with_context(|| cannot("read"))
 }
