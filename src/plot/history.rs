@@ -26,7 +26,7 @@ pub(super) const NAMED: usize = 200;
 /// How many characters of a unit are shown.
 const SHOWN: usize = 200;
 
-/// How many pauses are kept before those that overlap become one.
+/// How many pauses are kept, at least, before those that overlap become one.
 const PAUSES: usize = 4096;
 
 /// Runs beyond these count as one.
@@ -38,8 +38,8 @@ const JUMP: Micros = 7 * 24 * 3600 * SECOND;
 /// A clock that jumps more often is not followed.
 const SPANS: usize = 100;
 
-/// Lines of commands that end at the same moment may be swapped.
-const SWAPPED: Micros = 2 * SECOND;
+/// Lines of commands that end at the same moment may be swapped, and on a busy machine a line may be late.
+const SWAPPED: Micros = 10 * SECOND;
 
 /// An attempt, as it is kept.
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +164,8 @@ pub(super) struct History {
     failed: HashMap<u64, usize>,
     hasher: RandomState,
     pub(super) pauses: Vec<(Micros, Micros)>,
+    /// How many pauses there may be before those that overlap become one.
+    pauses_joined_at: usize,
     /// How often commands ended in which way.
     pub(super) ends: BTreeMap<End, u64>,
     /// How often each status came.
@@ -303,12 +305,9 @@ impl History {
 
     fn pause(&mut self, from: Micros, until: Micros) {
         self.pauses.extend((until > from).then_some((from, until)));
-        if self.pauses.len() >= PAUSES {
+        if self.pauses.len() >= self.pauses_joined_at.max(PAUSES) {
             self.pauses = joined(std::mem::take(&mut self.pauses), 0);
-            let span = self.pauses.last().map_or(0, |last| last.1) - self.pauses.first().map_or(0, |first| first.0);
-            if self.pauses.len() > PAUSES / 2 {
-                self.pauses = joined(std::mem::take(&mut self.pauses), span / 1000);
-            }
+            self.pauses_joined_at = self.pauses.len() * 2;
         }
     }
 

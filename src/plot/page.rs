@@ -5,7 +5,7 @@ use super::entry::Verdict;
 use super::history::{Counts, End, History, Micros, NAMED, Run, SECOND, joined, shown};
 use super::keys::{Key, Keys};
 use super::pictures::{Scene, Size};
-use super::spans::{DRAWN, spans};
+use super::spans::{DRAWN, OK_BETWEEN, spans};
 use super::template::Value::{Markup, Text};
 use super::template::fill;
 use super::words::{Shown, count, counted, duration, number, time};
@@ -19,9 +19,6 @@ const KEYS: usize = 10;
 
 /// How many learned paces are drawn.
 const PACES: usize = 6;
-
-/// How many pauses are drawn, before those that are close to each other become one.
-const PAUSES: usize = 200;
 
 /// How many values of a setting are drawn, if runs have different ones.
 const LEVELS: usize = 6;
@@ -129,9 +126,6 @@ fn notes(history: &History) -> String {
 fn body(history: &History, axis: &Axis) -> String {
     let spans = spans(axis, &history.attempts);
     let mut pauses = joined(history.pauses.clone(), 0);
-    if pauses.len() > PAUSES {
-        pauses = joined(pauses, axis.width / 4);
-    }
     let last = history.runs.iter().flat_map(|run| run.spans.iter().map(|span| span.1)).max().unwrap_or_default();
     pauses.retain(|pause| pause.0 < last);
     let (limits, jobs) = (limits(&history.runs), jobs(&history.runs));
@@ -168,7 +162,8 @@ fn figures(history: &History, scene: &Scene<'_>) -> String {
         .filter(|(verdict, _)| used(*verdict))
         .map(|(verdict, class)| (class, verdict.name().to_owned()))
         .collect();
-    let pause = || (!scene.pauses.is_empty()).then(|| ("pause", "pause".to_owned()));
+    let what = if scene.are_pauses_shares() { "pauses: how much of the time, from above" } else { "pause" };
+    let pause = || (!scene.pauses.is_empty()).then(|| ("pause", what.to_owned()));
     let width = duration(seconds(scene.axis.width));
     let mut legend = verdicts.clone();
     legend.extend(scene.limits.iter().map(|(text, _)| ("dashed", format!("limit {text}"))));
@@ -201,7 +196,7 @@ fn starts_about(scene: &Scene<'_>, width: &str) -> String {
     let at = time(highest.start, scene.axis.offset, scene.axis.shown());
     let pauses = match scene.pauses.len() {
         0 => String::new(),
-        pauses => format!(" {}, shaded.", counted(pauses as u64, "pause")),
+        pauses => format!(" {}.", counted(pauses as u64, "pause")),
     };
     format!("Each bar is {width}; at most {rate} a second, at {at}.{pauses}")
 }
@@ -332,8 +327,8 @@ fn footer(history: &History, axis: &Axis) -> String {
     let mut texts = vec![format!("Times are of the zone UTC{sign}{offset}.")];
     if history.attempts.len() > DRAWN {
         texts.push(format!(
-            "Of {} not all have a point among the durations: of each verdict in each {} the longest, the shortest, and up to \
-             four others. Bars, lines and numbers count all.",
+            "Of {} not all have a point among the durations: of each verdict in each {} the longest, the shortest and one other, \
+             and up to {OK_BETWEEN} more that were ok. Bars, lines and numbers count all.",
             counted(history.attempts.len() as u64, "attempt"),
             duration(seconds(axis.width)),
         ));

@@ -4,7 +4,7 @@ use super::axis::Axis;
 use super::chart::{Class, Frame, Mark, Room};
 use super::entry::Verdict;
 use super::history::{Kept, Micros, SECOND};
-use super::spans::{DRAWN, Span, thinned};
+use super::spans::{DRAWN, OK_BETWEEN, Span, thinned};
 use super::words::{Shown, count, counted, duration, number, time};
 
 /// How large a chart is drawn.
@@ -31,6 +31,9 @@ pub(super) struct Scene<'a> {
     pub(super) paced: &'a [u16],
 }
 
+/// How many pauses are drawn one by one.
+const PAUSES: usize = 200;
+
 const CLASSES: [Class; Verdict::ALL.len()] = [Class::Ok, Class::Again, Class::Later, Class::Failed, Class::Stopped];
 
 #[allow(clippy::cast_precision_loss, reason = "less than a picture shows")]
@@ -47,7 +50,7 @@ impl Scene<'_> {
         let limits: Vec<_> = self.limits.iter().filter(|(_, rate)| *rate <= highest * 2.5).collect();
         let paces = self.spans.iter().map(|span| f64::from(span.pace)).filter(|pace| *pace <= highest * 1.5);
         let top = limits.iter().map(|(_, rate)| *rate).chain(paces).fold(highest, f64::max);
-        let frame = self.frame(size, linear(top));
+        let frame = self.level_frame(size, top);
         let mut marks = self.background(&frame);
         for span in self.spans {
             let (x, mut below) = (f64_of(span.place), 0.0);
@@ -101,7 +104,7 @@ impl Scene<'_> {
     /// Durations: a point for each attempt, or for some; median and 99th percentile.
     pub(super) fn durations(&self, size: Size) -> String {
         let scale = self.scale();
-        let frame = self.frame(size, scale.labels());
+        let frame = self.frame(size, scale.labels(), scale.top());
         let mut marks = self.background(&frame);
         for span in self.spans {
             let Some([median, high, longest]) = span.durations else { continue };
@@ -112,8 +115,8 @@ impl Scene<'_> {
             marks.push(Mark::Bar(Class::Hover, (x, 0.0), (x + 1.0, frame.ends.1)));
             marks.push(Mark::Close);
         }
-        let (most, between) = if size == Size::Wide { (DRAWN, 4) } else { (DRAWN / 4, 1) };
-        for kept in thinned(self.axis, self.attempts, most, between) {
+        let (most, ok) = if size == Size::Wide { (DRAWN, OK_BETWEEN) } else { (DRAWN / 4, OK_BETWEEN / 4) };
+        for kept in thinned(self.axis, self.attempts, most, ok) {
             let class = CLASSES[kept.verdict as usize];
             marks.push(Mark::Open(self.attempt_title(kept)));
             marks.push(Mark::Dot(class, (self.axis.place(kept.start), scale.place(seconds(kept.ran())))));
@@ -145,7 +148,7 @@ impl Scene<'_> {
         let median = medians.get(medians.len() / 2).copied().unwrap_or_default();
         if longest > 20 * median.max(1) && longest > SECOND / 100 {
             let least = self.attempts.iter().map(Kept::ran).filter(|ran| *ran >= SECOND / 1000).min().unwrap_or(SECOND / 1000);
-            let (low, high) = (seconds(least).log10().floor(), seconds(longest).log10().ceil());
+            let (low, high) = (seconds(least).log10().floor(), seconds(longest).log10() + 0.1);
             return Scale::Logarithmic { low, high: high.max(low + 1.0) };
         }
         Scale::Linear(seconds(longest))
@@ -162,7 +165,7 @@ impl Scene<'_> {
         #[allow(clippy::cast_precision_loss, reason = "less than a picture shows")]
         let jobs: Vec<_> = self.jobs.iter().map(|jobs| (format!("-j {jobs}"), *jobs as f64, format!("-j {jobs}"))).collect();
         let shown = jobs.iter().map(|jobs| jobs.1).filter(|jobs| *jobs <= 4.0 * f64::from(highest));
-        let frame = self.frame(size, linear(shown.fold(f64::from(highest), f64::max)));
+        let frame = self.level_frame(size, shown.fold(f64::from(highest), f64::max));
         let mut marks = self.background(&frame);
         for span in self.spans {
             let x = f64_of(span.place);
@@ -199,12 +202,18 @@ impl Scene<'_> {
         frame.draw(&marks)
     }
 
-    fn frame(&self, size: Size, labels: Vec<(f64, String)>) -> Frame {
-        let (size, room, count) = match size {
-            Size::Wide => ((1600, 440), Room { left: 100, right: 120, below: 50 }, 9),
-            Size::Narrow => ((760, 440), Room { left: 110, right: 110, below: 56 }, 3),
-        };
+    /// A frame from 0 to the first label that is not below `highest`.
+    fn level_frame(&self, size: Size, highest: f64) -> Frame {
+        let labels = linear(highest);
         let top = labels.last().map_or(1.0, |last| last.0);
+        self.frame(size, labels, top)
+    }
+
+    fn frame(&self, size: Size, labels: Vec<(f64, String)>, top: f64) -> Frame {
+        let (size, room, count) = match size {
+            Size::Wide => ((1600, 440), Room { left: 120, right: 120, below: 50 }, 9),
+            Size::Narrow => ((760, 440), Room { left: 130, right: 110, below: 56 }, 3),
+        };
         Frame { size, room, ends: (f64_of(self.axis.spans), top), labels: (self.axis.labels(count), labels) }
     }
 
@@ -212,12 +221,16 @@ impl Scene<'_> {
     fn background(&self, frame: &Frame) -> Vec<Mark> {
         let top = frame.ends.1;
         let mut marks = Vec::new();
-        for (from, to) in self.pauses {
-            let text = |at| time(at, self.axis.offset, Shown::Tenth);
-            let long = duration(seconds(to - from));
-            marks.push(Mark::Open(format!("paused from {} to {}, {long}", text(*from), text(*to))));
-            marks.push(Mark::Bar(Class::Pause, (self.axis.place(*from), 0.0), (self.axis.place(*to), top)));
-            marks.push(Mark::Close);
+        if self.are_pauses_shares() {
+            self.shares(top, &mut marks);
+        } else {
+            for (from, to) in self.pauses {
+                let text = |at| time(at, self.axis.offset, Shown::Tenth);
+                let long = duration(seconds(to - from));
+                marks.push(Mark::Open(format!("paused from {} to {}, {long}", text(*from), text(*to))));
+                marks.push(Mark::Bar(Class::Pause, (self.axis.place(*from), 0.0), (self.axis.place(*to), top)));
+                marks.push(Mark::Close);
+            }
         }
         for (from, to) in self.axis.gaps() {
             marks.push(Mark::Open("a gap: no run was active".to_owned()));
@@ -225,6 +238,27 @@ impl Scene<'_> {
             marks.push(Mark::Close);
         }
         marks
+    }
+
+    /// Whether there are too many pauses to draw each: then each span shows how much of it they took.
+    pub(super) fn are_pauses_shares(&self) -> bool {
+        self.pauses.len() > PAUSES
+    }
+
+    fn shares(&self, top: f64, marks: &mut Vec<Mark>) {
+        let mut rest = self.pauses;
+        for span in self.spans {
+            let end = span.start + self.axis.width;
+            rest = &rest[rest.partition_point(|pause| pause.1 <= span.start)..];
+            let inside = rest.iter().take_while(|pause| pause.0 < end);
+            let paused: Micros = inside.map(|pause| pause.1.min(end) - pause.0.max(span.start)).sum();
+            if paused > 0 {
+                let (x, share) = (f64_of(span.place), seconds(paused) / seconds(self.axis.width));
+                marks.push(Mark::Open(format!("{}: paused for {}", self.axis.words(span.start), duration(seconds(paused)))));
+                marks.push(Mark::Bar(Class::Pause, (x, top * (1.0 - share)), (x + 1.0, top)));
+                marks.push(Mark::Close);
+            }
+        }
     }
 
     /// Lines across the chart: title, height, and the text beside them.
@@ -268,13 +302,35 @@ impl Scale {
 
     fn labels(self) -> Vec<(f64, String)> {
         match self {
-            Scale::Linear(longest) => linear(longest).into_iter().map(|(place, _)| (place, duration(place))).collect(),
+            Scale::Linear(longest) => {
+                let (unit, name) = match longest {
+                    ..=0.5 => (0.001, "ms"),
+                    ..120.0 => (1.0, "s"),
+                    ..7200.0 => (60.0, "min"),
+                    _ => (3600.0, "h"),
+                };
+                let labels = linear(longest / unit).into_iter();
+                labels.map(|(place, text)| (place * unit, format!("{text} {name}"))).collect()
+            }
             Scale::Logarithmic { low, high } => {
                 let places = (0..20_u8).map(f64::from).take_while(|place| low + place <= high);
-                places.map(|place| (place, duration(10f64.powf(low + place)))).collect()
+                places.map(|place| (place, power_of_ten(low + place))).collect()
             }
         }
     }
+
+    fn top(self) -> f64 {
+        match self {
+            Scale::Linear(_) => self.labels().last().map_or(1.0, |last| last.0),
+            Scale::Logarithmic { low, high } => high - low,
+        }
+    }
+}
+
+/// `10 ms`, `1 s`, `1000 s`.
+fn power_of_ten(power: f64) -> String {
+    let (power, unit) = if power < 0.0 { (power + 3.0, "ms") } else { (power, "s") };
+    format!("{} {unit}", number(10f64.powf(power)))
 }
 
 /// Labels at round numbers, from 0 to the first that is not below `highest`.

@@ -67,12 +67,16 @@ fn count_at_once(axis: &Axis, spans: &mut [Span], attempts: &[Kept]) {
     }
 }
 
-/// Up to `most` attempts are all drawn.
+/// Up to so many attempts are all drawn.
 pub(super) const DRAWN: usize = 2000;
 
+/// Otherwise so many that were ok are drawn in each span, besides the longest and the shortest.
+pub(super) const OK_BETWEEN: usize = 12;
+
 /// The attempts that a picture shows. If there are more than `most`, then of each verdict in each span: the longest, the
-/// shortest, and up to `between` others at equal distances. So each peak stays, and so does each span with a refusal.
-pub(super) fn thinned<'a>(axis: &Axis, attempts: &'a [Kept], most: usize, between: usize) -> Vec<&'a Kept> {
+/// shortest, and another one; and up to `ok` more that were ok, at equal distances: most points are what most attempts were. So each
+/// peak stays, and so does each span with a refusal.
+pub(super) fn thinned<'a>(axis: &Axis, attempts: &'a [Kept], most: usize, ok: usize) -> Vec<&'a Kept> {
     if attempts.len() <= most {
         return attempts.iter().collect();
     }
@@ -82,6 +86,7 @@ pub(super) fn thinned<'a>(axis: &Axis, attempts: &'a [Kept], most: usize, betwee
             let alike: Vec<&Kept> = own.iter().filter(|kept| kept.verdict == verdict).collect();
             let longest = (0..alike.len()).max_by_key(|place| alike[*place].ran());
             let shortest = (0..alike.len()).min_by_key(|place| alike[*place].ran());
+            let between = if verdict == Verdict::Ok { ok } else { 1 };
             let step = alike.len().div_ceil(between.max(1)).max(1);
             let others = (0..alike.len()).step_by(step).take(between);
             let mut places: Vec<usize> = longest.into_iter().chain(shortest).chain(others).collect();
