@@ -186,7 +186,7 @@ fn pauses_are_shaded_but_not_those_of_one_key() {
     assert_eq!(marks(charts(&page_of(&log))[0], "<rect class=\"pause\""), 19);
     let log: String = (0..500).map(|seq| line(seq, &until(seq))).collect();
     let page = page_of(&log);
-    assert!(page.contains("22:05:10 to 22:05:15: paused for 1.25 s") && page.contains("pauses: how much of the time"));
+    assert!(page.contains("23:05:10 to 23:05:15: paused for 1.25 s") && page.contains("pauses: how much of the time"));
     let log: String = (0..20).map(|seq| line(seq, &(until(seq) + ",\"key\":\"k\""))).collect();
     let page = page_of(&log);
     assert_eq!(marks(charts(&page)[0], "<rect class=\"pause\""), 0);

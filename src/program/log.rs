@@ -20,11 +20,30 @@ const BEGINNING: usize = 4096;
 /// A file of any kind that lines are appended to.
 #[derive(Debug)]
 pub(super) struct Log {
-    file: Mutex<(File, Totals)>,
+    file: Mutex<Writer>,
     path: PathBuf,
     is_regular: bool,
     /// What its lines call this run.
     run: String,
+}
+
+#[derive(Debug)]
+struct Writer {
+    file: File,
+    totals: Totals,
+    /// The first line of the run, if it was not written yet.
+    first: String,
+    /// Whether lines could not be written, which was reported.
+    is_lost: bool,
+}
+
+impl Writer {
+    fn append(&mut self, line: &str) -> io::Result<()> {
+        let lines = std::mem::take(&mut self.first) + line;
+        let written = append(&self.file, lines.as_bytes());
+        self.is_lost |= written.is_err();
+        written
+    }
 }
 
 /// What is counted for the last line of a run.
@@ -147,11 +166,12 @@ impl Log {
             append(&file, b"\n").with_context(cannot)?;
         }
         let run = format!("{:012x}", fastrand::u64(..1 << 48));
-        Ok(Log { file: Mutex::new((file, Totals::default())), path: path.to_owned(), is_regular, run })
+        let writer = Writer { file, totals: Totals::default(), first: String::new(), is_lost: false };
+        Ok(Log { file: Mutex::new(writer), path: path.to_owned(), is_regular, run })
     }
 
     /// Writes the first line of a run: its id, when it begins, how far local time is ahead of UTC (in seconds), and what
-    /// `begun` says.
+    /// `begun` says. A pipe, whose reader may not read, gets it with the first attempt.
     ///
     /// # Errors
     /// The line cannot be written.
@@ -161,11 +181,12 @@ impl Log {
         let offset = utc_offset(since_1970(now).as_secs().try_into().unwrap_or(i64::MAX));
         let (id, start, version) = (&self.run, epoch(now), env!("CARGO_PKG_VERSION"));
         let [limits, command] = [Value::from(limits.clone()), Value::from(command.as_str())];
-        let line = format!(
+        let mut writer = unpoisoned(self.file.lock());
+        writer.first = format!(
             "{{\"run\":{{\"id\":\"{id}\",\"start\":{start},\"utc_offset\":{offset},\"version\":\"{version}\",\
              \"limits\":{limits},\"jobs\":{jobs},\"command\":{command}}}}}\n"
         );
-        append(&unpoisoned(self.file.lock()).0, line.as_bytes())
+        if self.is_regular { writer.append("") } else { Ok(()) }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -186,10 +207,9 @@ impl Log {
         let start = now.checked_sub(ended.started.elapsed()).unwrap_or(now);
         let until = ended.due_in.and_then(|due| now.checked_add(due));
         let line = line(ended, start, until, &self.run);
-        let mut file = unpoisoned(self.file.lock());
-        let (file, totals) = &mut *file;
-        totals.count(ended);
-        append(file, line.as_bytes())
+        let mut writer = unpoisoned(self.file.lock());
+        writer.totals.count(ended);
+        writer.append(&line)
     }
 
     /// Writes the last line of the run, with what was counted, and syncs a regular file to the disk.
@@ -197,15 +217,22 @@ impl Log {
     /// # Errors
     /// Lines may be lost.
     pub(super) fn finish(&self) -> io::Result<()> {
-        let file = unpoisoned(self.file.lock());
-        let (file, Totals { attempts, units, ok, refused, failed, stopped }) = &*file;
+        let mut writer = unpoisoned(self.file.lock());
+        if writer.is_lost || !writer.first.is_empty() {
+            return Ok(());
+        }
+        let Totals { attempts, units, ok, refused, failed, stopped } = writer.totals;
         let (id, end) = (&self.run, epoch(SystemTime::now()));
         let line = format!(
             "{{\"run\":{{\"id\":\"{id}\",\"end\":{end},\"units\":{units},\"attempts\":{attempts},\"ok\":{ok},\
              \"failed\":{failed},\"stopped\":{stopped},\"refused\":{refused}}}}}\n"
         );
-        append(file, line.as_bytes())?;
-        if self.is_regular { file.sync_data() } else { Ok(()) }
+        match writer.append(&line) {
+            // A reader may leave once it has read of all attempts.
+            Err(error) if !self.is_regular && error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Ok(()) if self.is_regular => writer.file.sync_data(),
+            written => written,
+        }
     }
 }
 

@@ -72,15 +72,28 @@ pub(crate) fn own_command_line() -> String {
 
 /// A word without a password, also in a value that is attached to its option. A long word is cut.
 fn redacted_word(word: &OsStr) -> String {
-    let (option, value) = match word.as_bytes().iter().position(|byte| *byte == b'=') {
-        Some(place) if word.as_bytes().starts_with(b"--") => word.as_bytes().split_at(place + 1),
-        _ => (&b""[..], word.as_bytes()),
-    };
-    let shown = format!("{}{}", String::from_utf8_lossy(option), Address::redacted(OsStr::from_bytes(value)));
+    let word = word.to_string_lossy();
+    let value = word.find('=').filter(|_| word.starts_with("--")).map_or(0, |place| place + 1);
+    let shown = format!("{}{}", &word[..value], redacted_value(&word[value..]));
     match shown.char_indices().nth(LONG) {
         Some((end, _)) => format!("{}…", &shown[..end]),
         None => shown,
     }
+}
+
+/// A value without a password: an address, or a script with addresses in it. An address on the web without a user is shown.
+fn redacted_value(value: &str) -> String {
+    const ENDS: [char; 5] = [' ', '\t', '\n', '"', '\''];
+    let whole = Address::redacted(value.as_ref());
+    let is_open = ["http://", "https://"].iter().any(|scheme| value.starts_with(scheme)) && !value.contains('@');
+    if whole == "…" && value.contains(ENDS) {
+        let redacted = |piece: &str| match piece.strip_suffix(ENDS) {
+            Some(part) => redacted_value(part) + &piece[part.len()..],
+            None => redacted_value(piece),
+        };
+        return value.split_inclusive(ENDS).map(redacted).collect();
+    }
+    if is_open { value.to_owned() } else { whole }
 }
 
 /// The longest end of `word` that `text` repeats. Of an end that is repeated each shorter one is, too: so a few of them are
