@@ -2,6 +2,7 @@
 //!
 //! A place on the axis is a number of widths from its left end.
 
+use super::chart::Labels;
 use super::history::{Micros, SECOND};
 use super::words::{Shown, time};
 
@@ -16,7 +17,8 @@ const CUTS: usize = 8;
 
 /// Widths and distances of labels, in microseconds.
 const NICE: [Micros; 22] = {
-    let seconds = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800];
+    let seconds =
+        [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800];
     let mut nice = [SECOND / 10; 22];
     (nice[1], nice[2]) = (SECOND / 5, SECOND / 2);
     let mut place = 0;
@@ -129,12 +131,7 @@ impl Axis {
 
     /// How times in a chart are written.
     pub(super) fn shown(&self) -> Shown {
-        match self.width {
-            ..SECOND => Shown::Tenth,
-            ..60_000_000 => Shown::Second,
-            ..DAY => Shown::Minute,
-            _ => Shown::Day,
-        }
+        shown(self.width)
     }
 
     /// `21:04:12 to 21:04:13`, from the beginning of a span to its end.
@@ -144,18 +141,13 @@ impl Axis {
     }
 
     /// Labels for about `count` places.
-    pub(super) fn labels(&self, count: usize) -> Vec<(f64, String)> {
+    pub(super) fn labels(&self, count: usize) -> Labels {
         let most = i64::try_from(self.spans / count.max(1)).unwrap_or(1).max(1);
         let step = nice(most * self.width).max(self.width);
-        let shown = match step {
-            ..SECOND => Shown::Tenth,
-            ..60_000_000 => Shown::Second,
-            ..DAY => Shown::Minute,
-            _ => Shown::Day,
-        };
+        let shown = shown(step);
         #[allow(clippy::cast_precision_loss, reason = "they are few")]
         let apart = self.spans as f64 / count.max(1) as f64 * 0.8;
-        let (mut labels, mut day): (Vec<(f64, String)>, _) = (Vec::new(), String::new());
+        let (mut labels, mut day): (Labels, _) = (Vec::new(), String::new());
         for piece in &self.pieces {
             let to = piece.from + self.width * i64::try_from(piece.spans).unwrap_or(1);
             let first = self.aligned(piece.from + step - 1, step);
@@ -173,6 +165,16 @@ impl Axis {
             }
         }
         labels
+    }
+}
+
+/// How times are written that are so far apart.
+fn shown(step: Micros) -> Shown {
+    match step / SECOND {
+        0 => Shown::Tenth,
+        1..60 => Shown::Second,
+        60..86_400 => Shown::Minute,
+        _ => Shown::Day,
     }
 }
 

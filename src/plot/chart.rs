@@ -36,8 +36,8 @@ pub(super) enum Class {
 
 /// The names of the classes, in their order.
 const NAMES: [&str; 16] = [
-    "ok", "again", "later", "failed", "stopped", "grid", "axis", "label", "hover", "pause", "gap", "pace", "limit", "median",
-    "high", "at-once",
+    "ok", "again", "later", "failed", "stopped", "grid", "axis", "label", "hover", "pause", "gap", "pace", "limit",
+    "median", "high", "at-once",
 ];
 
 impl Class {
@@ -68,6 +68,9 @@ pub(super) struct Room {
     pub(super) below: i32,
 }
 
+/// Places on an axis, and what is written there.
+pub(super) type Labels = Vec<(f64, String)>;
+
 /// A chart without its marks.
 #[derive(Debug)]
 pub(super) struct Frame {
@@ -76,7 +79,7 @@ pub(super) struct Frame {
     /// The ends of both axes, which begin at 0.
     pub(super) ends: (f64, f64),
     /// The labels of both axes.
-    pub(super) labels: (Vec<(f64, String)>, Vec<(f64, String)>),
+    pub(super) labels: (Labels, Labels),
 }
 
 /// What the library returns.
@@ -106,7 +109,8 @@ impl Frame {
             )?;
         if self.room.below > 0 {
             let label = |labels: &[(f64, String)], place: f64| {
-                let known = labels.iter().find(|(known, _)| (known - place).abs() < f64::EPSILON * place.abs().max(1.0));
+                let known =
+                    labels.iter().find(|(known, _)| (known - place).abs() < f64::EPSILON * place.abs().max(1.0));
                 known.map(|(_, text)| text.clone()).unwrap_or_default()
             };
             let text = ("sans-serif", 18).with_color(Class::Label.color()).into_text_style(&root);
@@ -227,7 +231,12 @@ impl DrawingBackend for Svg<'_> {
     }
 
     fn draw_pixel(&mut self, at: BackendCoord, color: BackendColor) -> Result<(), NoError> {
-        self.put(format_args!("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"1\" height=\"1\"/>", name(color), at.0, at.1))
+        self.put(format_args!(
+            "<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"1\" height=\"1\"/>",
+            name(color),
+            at.0,
+            at.1
+        ))
     }
 
     fn draw_line<S: BackendStyle>(&mut self, from: BackendCoord, to: BackendCoord, style: &S) -> Result<(), NoError> {
@@ -244,7 +253,10 @@ impl DrawingBackend for Svg<'_> {
         // A bar that is there is seen, however low it is.
         let (width, height) = ((other.0 - one.0).max(1), (other.1 - one.1).max(2));
         let (class, y) = (name(style.color()), other.1 - height);
-        self.put(format_args!("<rect class=\"{class}\" x=\"{}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>", one.0))
+        self.put(format_args!(
+            "<rect class=\"{class}\" x=\"{}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>",
+            one.0
+        ))
     }
 
     fn draw_path<S: BackendStyle, I: IntoIterator<Item = BackendCoord>>(

@@ -63,7 +63,8 @@ impl Kept {
     fn new(attempt: &Attempt<'_>, key: u32, run: u16) -> Self {
         let ran = u64::try_from(micros(attempt.ran)).unwrap_or_default().min((1 << 40) - 1);
         #[allow(clippy::cast_possible_truncation, reason = "both halves are kept; the pace is rounded")]
-        let (ran_low, ran_high, pace) = (ran as u32, (ran >> 32) as u8, attempt.pace.filter(|_| attempt.key.is_none()).unwrap_or_default() as f32);
+        let (ran_low, ran_high, pace) =
+            (ran as u32, (ran >> 32) as u8, attempt.pace.filter(|_| attempt.key.is_none()).unwrap_or_default() as f32);
         Kept {
             start: micros(attempt.start),
             ran_low,
@@ -316,7 +317,10 @@ impl History {
         let place = |history: &Self| history.failed.get(&history.hasher.hash_one(attempt.unit)).copied();
         if attempt.verdict == Verdict::Ok && !self.failed.is_empty() {
             let failure = place(self).and_then(|place| self.failures.get_mut(place));
-            failure.filter(|failure| failure.run != kept.run).into_iter().for_each(|failure| failure.is_ok_later = true);
+            failure
+                .filter(|failure| failure.run != kept.run)
+                .into_iter()
+                .for_each(|failure| failure.is_ok_later = true);
         }
         if attempt.verdict == Verdict::Failed && self.failures.len() < NAMED {
             self.failed.insert(self.hasher.hash_one(attempt.unit), self.failures.len());

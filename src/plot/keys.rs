@@ -25,7 +25,7 @@ pub(super) struct Keys {
     places: HashMap<u64, u32>,
     hasher: RandomState,
     names: String,
-    keys: Vec<Key>,
+    all: Vec<Key>,
 }
 
 impl Keys {
@@ -33,30 +33,30 @@ impl Keys {
     pub(super) const NONE: u32 = u32::MAX;
 
     pub(super) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.all.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.keys.len()
+        self.all.len()
     }
 
     /// Counts an attempt of the key with this JSON, and returns the key's place.
     pub(super) fn count(&mut self, json: &str, attempt: &Attempt<'_>) -> u32 {
         let hash = self.hasher.hash_one(json);
-        let last = u32::try_from(self.keys.len()).unwrap_or(Self::NONE).saturating_sub(1);
+        let last = u32::try_from(self.all.len()).unwrap_or(Self::NONE).saturating_sub(1);
         let place = self.places.get(&hash).copied().unwrap_or_else(|| {
-            if self.keys.len() >= MOST {
+            if self.all.len() >= MOST {
                 return last;
             }
             let end = (0..=KEPT.min(json.len())).rev().find(|end| json.is_char_boundary(*end)).unwrap_or_default();
             self.names.push_str(&json[..end]);
             let end = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
-            self.keys.push(Key { end, attempts: 0, refused: 0, failed: 0 });
-            let place = u32::try_from(self.keys.len() - 1).unwrap_or_default();
+            self.all.push(Key { end, attempts: 0, refused: 0, failed: 0 });
+            let place = u32::try_from(self.all.len() - 1).unwrap_or_default();
             self.places.insert(hash, place);
             place
         });
-        if let Some(key) = self.keys.get_mut(place as usize) {
+        if let Some(key) = self.all.get_mut(place as usize) {
             key.attempts += 1;
             key.refused += u32::from(attempt.verdict == Verdict::Later);
             key.failed += u32::from(attempt.verdict == Verdict::Failed);
@@ -66,9 +66,9 @@ impl Keys {
 
     /// The places of the `count` keys with the highest `value`, which is not 0.
     pub(super) fn top(&self, count: usize, value: impl Fn(&Key) -> u32) -> Vec<u32> {
-        let mut places: Vec<u32> = (0..).take(self.keys.len()).collect();
-        places.retain(|place| value(&self.keys[*place as usize]) > 0);
-        let order = |place: &u32| (std::cmp::Reverse(value(&self.keys[*place as usize])), *place);
+        let mut places: Vec<u32> = (0..).take(self.all.len()).collect();
+        places.retain(|place| value(&self.all[*place as usize]) > 0);
+        let order = |place: &u32| (std::cmp::Reverse(value(&self.all[*place as usize])), *place);
         if places.len() > count {
             places.select_nth_unstable_by_key(count, order);
             places.truncate(count);
@@ -79,8 +79,8 @@ impl Keys {
 
     /// The key at this place, and its name as JSON, which may lack its end.
     pub(super) fn get(&self, place: u32) -> Option<(&str, &Key)> {
-        let key = self.keys.get(place as usize)?;
-        let start = place.checked_sub(1).map_or(0, |before| self.keys[before as usize].end);
+        let key = self.all.get(place as usize)?;
+        let start = place.checked_sub(1).map_or(0, |before| self.all[before as usize].end);
         Some((self.names.get(start as usize..key.end as usize)?, key))
     }
 }

@@ -30,7 +30,8 @@ pub(super) fn page(history: &mut History, offset: i64) -> String {
     let busy = joined(history.runs.iter().flat_map(|run| run.spans.iter().copied()).collect(), 0);
     let mut all = Counts::default();
     history.runs.iter().for_each(|run| all.add(&run.counts));
-    let begun = busy.first().map_or_else(String::new, |first| format!(", {}", time(first.0, offset, Shown::DayAndMinute)));
+    let begun =
+        busy.first().map_or_else(String::new, |first| format!(", {}", time(first.0, offset, Shown::DayAndMinute)));
     let title = format!("{}{begun}", counted(all.all_units(), "unit"));
     let (body, footer) = if history.attempts.is_empty() {
         (String::new(), String::new())
@@ -57,7 +58,10 @@ pub(super) fn page(history: &mut History, offset: i64) -> String {
 fn runs(history: &History, offset: i64) -> String {
     let mut list: String = history.runs.iter().take(LISTED).map(|run| run_item(run, offset)).collect();
     if let Some(more @ 1..) = history.runs.len().checked_sub(LISTED) {
-        list += &fill("run", &[("command", Text("…")), ("about", Text(&format!("and {} more", counted(more as u64, "run"))))]);
+        list += &fill(
+            "run",
+            &[("command", Text("…")), ("about", Text(&format!("and {} more", counted(more as u64, "run"))))],
+        );
     }
     list
 }
@@ -95,7 +99,11 @@ fn tiles(history: &History, all: &Counts, busy: &[(Micros, Micros)]) -> String {
     if elapsed > 0.0 {
         tiles.push(("starts, mean", format!("{}/s", number(all.attempts() as f64 / elapsed))));
     }
-    let last = history.runs.iter().filter(|run| run.pace.is_some()).max_by_key(|run| run.spans.iter().map(|span| span.1).max());
+    let last = history
+        .runs
+        .iter()
+        .filter(|run| run.pace.is_some())
+        .max_by_key(|run| run.spans.iter().map(|span| span.1).max());
     tiles.extend(last.and_then(|run| Some(("server allows", format!("{}/s", number(run.pace?))))));
     tiles.iter().map(|(name, value)| fill("tile", &[("name", Text(name)), ("value", Text(value))])).collect()
 }
@@ -108,17 +116,28 @@ fn notes(history: &History) -> String {
     let is_plain = history.ends.keys().all(|end| *end == End::Exit(0)) && history.statuses.is_empty();
     if !is_plain {
         let ends = history.ends.iter().map(|(end, times)| format!("{end}: {}", count(*times)));
-        let statuses = history.statuses.iter().take(40).map(|(status, times)| format!("HTTP {status}: {}", count(*times)));
+        let statuses =
+            history.statuses.iter().take(40).map(|(status, times)| format!("HTTP {status}: {}", count(*times)));
         notes.push(format!("How attempts ended: {}.", ends.take(40).chain(statuses).collect::<Vec<_>>().join(" · ")));
     }
     if let Some(foreign) = &history.foreign {
         let what = if foreign.count == 1 { "line is not one" } else { "lines are not" };
         let of = if foreign.count == 1 { "of a log" } else { "lines of a log" };
-        notes.push(format!("{} {what} {of}; the first is line {} of {}.", count(foreign.count), count(foreign.line), foreign.name));
+        notes.push(format!(
+            "{} {what} {of}; the first is line {} of {}.",
+            count(foreign.count),
+            count(foreign.line),
+            foreign.name
+        ));
     }
-    notes.extend(history.cut.iter().take(10).map(|name| format!("The last line of {name} has no end, and is left out.")));
+    notes.extend(
+        history.cut.iter().take(10).map(|name| format!("The last line of {name} has no end, and is left out.")),
+    );
     if history.steps_back > 0 {
-        notes.push(format!("The clock was set back {}: times before and after that overlap.", counted(history.steps_back, "time")));
+        notes.push(format!(
+            "The clock was set back {}: times before and after that overlap.",
+            counted(history.steps_back, "time")
+        ));
     }
     notes.iter().map(|note| fill("note", &[("text", Text(note))])).collect()
 }
@@ -272,7 +291,8 @@ fn keys(history: &History, scene: &Scene<'_>, title: &str, places: &[u32]) -> St
 
 /// A key, of whose JSON the end may be missing.
 fn key_name(json: &str) -> String {
-    let is_whole = json.len() > 1 && json.ends_with('"') && serde_json::from_str::<&serde_json::value::RawValue>(json).is_ok();
+    let is_whole =
+        json.len() > 1 && json.ends_with('"') && serde_json::from_str::<&serde_json::value::RawValue>(json).is_ok();
     if is_whole { shown(json) } else { format!("{}…", json.trim_start_matches('"')) }
 }
 
@@ -300,7 +320,8 @@ fn failures(history: &History, axis: &Axis) -> String {
         let status = failure.http.map(|status| status.to_string()).unwrap_or_default();
         let when = time(failure.at, axis.offset, Shown::DayAndSecond);
         let attempts = count(failure.attempts);
-        let values = [("unit", &failure.unit), ("why", &why), ("attempts", &attempts), ("status", &status), ("when", &when)];
+        let values =
+            [("unit", &failure.unit), ("why", &why), ("attempts", &attempts), ("status", &status), ("when", &when)];
         fill("failure", &values.map(|(name, value)| (name, Text(value))))
     };
     let rows: String = history.failures.iter().map(row).collect();

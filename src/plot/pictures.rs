@@ -1,7 +1,7 @@
 //! The charts: what is drawn where.
 
 use super::axis::Axis;
-use super::chart::{Class, Frame, Mark, Room};
+use super::chart::{Class, Frame, Labels, Mark, Room};
 use super::entry::Verdict;
 use super::history::{Kept, Micros, SECOND};
 use super::spans::{DRAWN, OK_BETWEEN, Span, thinned};
@@ -45,7 +45,8 @@ impl Scene<'_> {
     /// Starts a second, stacked by verdict, with limits, learned pace and pauses.
     pub(super) fn starts(&self, size: Size) -> String {
         let width = seconds(self.axis.width);
-        let highest = self.spans.iter().map(|span| f64::from(span.starts.iter().sum::<u32>()) / width).fold(0.0, f64::max);
+        let highest =
+            self.spans.iter().map(|span| f64::from(span.starts.iter().sum::<u32>()) / width).fold(0.0, f64::max);
         // Limits and paces far above what happened would make everything else flat.
         let limits: Vec<_> = self.limits.iter().filter(|(_, rate)| *rate <= highest * 2.5).collect();
         let paces = self.spans.iter().map(|span| f64::from(span.pace)).filter(|pace| *pace <= highest * 1.5);
@@ -63,20 +64,29 @@ impl Scene<'_> {
             }
             marks.push(Mark::Close);
         }
-        let lines: Vec<_> = limits.iter().map(|(text, rate)| (format!("limit {text}"), *rate, format!("{}/s", number(*rate)))).collect();
-        self.levels(&mut marks, &frame, &lines);
+        let lines: Vec<_> = limits
+            .iter()
+            .map(|(text, rate)| (format!("limit {text}"), *rate, format!("{}/s", number(*rate))))
+            .collect();
+        levels(&mut marks, &frame, &lines);
         self.paced.iter().for_each(|run| self.pace(*run, &frame, &mut marks));
         frame.draw(&marks)
     }
 
     fn starts_title(&self, span: &Span, width: f64) -> String {
         let parts = Verdict::ALL.into_iter().zip(span.starts).filter(|(_, starts)| *starts > 0);
-        let parts: Vec<String> = parts.map(|(verdict, starts)| format!("{} {}", count(starts.into()), verdict.name())).collect();
+        let parts: Vec<String> =
+            parts.map(|(verdict, starts)| format!("{} {}", count(starts.into()), verdict.name())).collect();
         let all: u32 = span.starts.iter().sum();
         let verdicts = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
-        let pace = if span.pace > 0.0 { format!("; the server allows {}/s", number(span.pace.into())) } else { String::new() };
+        let pace =
+            if span.pace > 0.0 { format!("; the server allows {}/s", number(span.pace.into())) } else { String::new() };
         let rate = number(f64::from(all) / width);
-        format!("{}: {rate} starts a second, {}{verdicts}{pace}", self.axis.words(span.start), counted(all.into(), "start"))
+        format!(
+            "{}: {rate} starts a second, {}{verdicts}{pace}",
+            self.axis.words(span.start),
+            counted(all.into(), "start")
+        )
     }
 
     /// The learned pace of a run: a line that ends where the run does not go on.
@@ -124,7 +134,8 @@ impl Scene<'_> {
         }
         for (class, which) in [(Class::Median, 0), (Class::High, 1)] {
             for spans in self.spans.chunk_by(|one, next| self.axis.are_together(one.place, next.place)) {
-                let value = |span: &Span| Some((f64_of(span.place) + 0.5, scale.place(seconds(span.durations?[which]))));
+                let value =
+                    |span: &Span| Some((f64_of(span.place) + 0.5, scale.place(seconds(span.durations?[which]))));
                 for line in spans.split(|span| span.durations.is_none()) {
                     let points: Vec<_> = line.iter().filter_map(value).collect();
                     marks.extend((points.len() > 1).then_some(Mark::Line(class, points)));
@@ -147,7 +158,8 @@ impl Scene<'_> {
         medians.sort_unstable();
         let median = medians.get(medians.len() / 2).copied().unwrap_or_default();
         if longest > 20 * median.max(1) && longest > SECOND / 100 {
-            let least = self.attempts.iter().map(Kept::ran).filter(|ran| *ran >= SECOND / 1000).min().unwrap_or(SECOND / 1000);
+            let least =
+                self.attempts.iter().map(Kept::ran).filter(|ran| *ran >= SECOND / 1000).min().unwrap_or(SECOND / 1000);
             let (low, high) = (seconds(least).log10().floor(), seconds(longest).log10() + 0.1);
             return Scale::Logarithmic { low, high: high.max(low + 1.0) };
         }
@@ -163,20 +175,25 @@ impl Scene<'_> {
     pub(super) fn at_once(&self, size: Size) -> String {
         let highest = self.spans.iter().map(|span| span.at_once).max().unwrap_or_default();
         #[allow(clippy::cast_precision_loss, reason = "less than a picture shows")]
-        let jobs: Vec<_> = self.jobs.iter().map(|jobs| (format!("-j {jobs}"), *jobs as f64, format!("-j {jobs}"))).collect();
+        let jobs: Vec<_> =
+            self.jobs.iter().map(|jobs| (format!("-j {jobs}"), *jobs as f64, format!("-j {jobs}"))).collect();
         let shown = jobs.iter().map(|jobs| jobs.1).filter(|jobs| *jobs <= 4.0 * f64::from(highest));
         let frame = self.level_frame(size, shown.fold(f64::from(highest), f64::max));
         let mut marks = self.background(&frame);
         for span in self.spans {
             let x = f64_of(span.place);
-            marks.push(Mark::Open(format!("{}: at most {} at once", self.axis.words(span.start), counted(span.at_once.into(), "command"))));
+            marks.push(Mark::Open(format!(
+                "{}: at most {} at once",
+                self.axis.words(span.start),
+                counted(span.at_once.into(), "command")
+            )));
             marks.push(Mark::Bar(Class::Hover, (x, 0.0), (x + 1.0, frame.ends.1)));
             if span.at_once > 0 {
                 marks.push(Mark::Bar(Class::AtOnce, (x, 0.0), (x + 1.0, span.at_once.into())));
             }
             marks.push(Mark::Close);
         }
-        self.levels(&mut marks, &frame, &jobs);
+        levels(&mut marks, &frame, &jobs);
         frame.draw(&marks)
     }
 
@@ -191,7 +208,11 @@ impl Scene<'_> {
             let (x, served) = (f64_of(place), all - refused);
             let start = self.spans.iter().find(|span| span.place / wide == place).map_or(0, |span| span.start);
             let at = time(start, self.axis.offset, self.axis.shown());
-            marks.push(Mark::Open(format!("{at}: {}, {} refused", counted((*all).into(), "start"), count((*refused).into()))));
+            marks.push(Mark::Open(format!(
+                "{at}: {}, {} refused",
+                counted((*all).into(), "start"),
+                count((*refused).into())
+            )));
             for (class, from, to) in [(Class::Ok, 0, served), (Class::Later, served, *all)] {
                 if to > from {
                     marks.push(Mark::Bar(class, (x, from.into()), (x + 0.9, to.into())));
@@ -209,7 +230,7 @@ impl Scene<'_> {
         self.frame(size, labels, top)
     }
 
-    fn frame(&self, size: Size, labels: Vec<(f64, String)>, top: f64) -> Frame {
+    fn frame(&self, size: Size, labels: Labels, top: f64) -> Frame {
         let (size, room, count) = match size {
             Size::Wide => ((1600, 440), Room { left: 120, right: 120, below: 50 }, 9),
             Size::Narrow => ((760, 440), Room { left: 130, right: 110, below: 56 }, 3),
@@ -254,26 +275,30 @@ impl Scene<'_> {
             let paused: Micros = inside.map(|pause| pause.1.min(end) - pause.0.max(span.start)).sum();
             if paused > 0 {
                 let (x, share) = (f64_of(span.place), seconds(paused) / seconds(self.axis.width));
-                marks.push(Mark::Open(format!("{}: paused for {}", self.axis.words(span.start), duration(seconds(paused)))));
+                marks.push(Mark::Open(format!(
+                    "{}: paused for {}",
+                    self.axis.words(span.start),
+                    duration(seconds(paused))
+                )));
                 marks.push(Mark::Bar(Class::Pause, (x, top * (1.0 - share)), (x + 1.0, top)));
                 marks.push(Mark::Close);
             }
         }
     }
+}
 
-    /// Lines across the chart: title, height, and the text beside them.
-    fn levels(&self, marks: &mut Vec<Mark>, frame: &Frame, levels: &[(String, f64, String)]) {
-        let mut last: Option<f64> = None;
-        let mut levels: Vec<_> = levels.iter().filter(|level| level.1 <= frame.ends.1).collect();
-        levels.sort_unstable_by(|one, other| one.1.total_cmp(&other.1));
-        for (title, height, text) in levels {
-            marks.push(Mark::Open(title.clone()));
-            marks.push(Mark::Line(Class::Limit, vec![(0.0, *height), (frame.ends.0, *height)]));
-            marks.push(Mark::Close);
-            if last.is_none_or(|last| height - last > frame.ends.1 / 10.0) {
-                marks.push(Mark::Beside(*height, text.clone()));
-                last = Some(*height);
-            }
+/// Lines across the chart: title, height, and the text beside them.
+fn levels(marks: &mut Vec<Mark>, frame: &Frame, levels: &[(String, f64, String)]) {
+    let mut last: Option<f64> = None;
+    let mut levels: Vec<_> = levels.iter().filter(|level| level.1 <= frame.ends.1).collect();
+    levels.sort_unstable_by(|one, other| one.1.total_cmp(&other.1));
+    for (title, height, text) in levels {
+        marks.push(Mark::Open(title.clone()));
+        marks.push(Mark::Line(Class::Limit, vec![(0.0, *height), (frame.ends.0, *height)]));
+        marks.push(Mark::Close);
+        if last.is_none_or(|last| height - last > frame.ends.1 / 10.0) {
+            marks.push(Mark::Beside(*height, text.clone()));
+            last = Some(*height);
         }
     }
 }
@@ -300,7 +325,7 @@ impl Scale {
         }
     }
 
-    fn labels(self) -> Vec<(f64, String)> {
+    fn labels(self) -> Labels {
         match self {
             Scale::Linear(longest) => {
                 let (unit, name) = match longest {
@@ -334,7 +359,7 @@ fn power_of_ten(power: f64) -> String {
 }
 
 /// Labels at round numbers, from 0 to the first that is not below `highest`.
-fn linear(highest: f64) -> Vec<(f64, String)> {
+fn linear(highest: f64) -> Labels {
     let highest = if highest > 0.0 { highest } else { 1.0 };
     let power = 10f64.powf((highest / 5.0).log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| step * 5.0 >= highest);

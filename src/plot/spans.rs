@@ -26,7 +26,9 @@ pub(super) fn spans(axis: &Axis, attempts: &[Kept]) -> Vec<Span> {
         let inside = rest.partition_point(|kept| axis.span(kept.start) <= place);
         let (own, later) = rest.split_at(inside);
         let mut span = Span { place, start, ..Span::default() };
-        own.iter().for_each(|kept| span.starts[kept.verdict as usize] += 1);
+        for kept in own {
+            span.starts[kept.verdict as usize] += 1;
+        }
         span.pace = own.iter().rev().find(|kept| kept.pace > 0.0).map_or(0.0, |kept| kept.pace);
         durations.clear();
         durations.extend(own.iter().map(Kept::ran));

@@ -24,7 +24,9 @@ fn attempt(run: &str, seq: u64, start: f64, verdict: &str, more: &str) -> String
 
 fn page(logs: &[(&str, &[u8])]) -> String {
     let mut plot = Plot::default();
-    logs.iter().for_each(|(name, log)| plot.read(name, *log).unwrap());
+    for (name, log) in logs {
+        plot.read(name, *log).unwrap();
+    }
     plot.page(|_| 7200)
 }
 
@@ -58,14 +60,20 @@ fn a_run_has_its_command_its_limits_and_its_totals() {
     assert!(open.contains("its end is not in the log"), "{open}");
     let page = page_of(&(log + "{\"run\":{\"id\":\"a\",\"end\":1795727073.0,\"units\":7}}\n"));
     assert!(!page.contains("its end is not in the log"));
-    for text in ["7 units, 2026-11-26 22:04</h1>", "<code>throttle -r 60/s ./call</code>", "60/s,burst=5 and 1000/min,window and 2/s,per=host", "-j 32"] {
+    for text in [
+        "7 units, 2026-11-26 22:04</h1>",
+        "<code>throttle -r 60/s ./call</code>",
+        "60/s,burst=5 and 1000/min,window and 2/s,per=host",
+        "-j 32",
+    ] {
         assert!(page.contains(text), "{text}");
     }
     let tiles = ["units", "ok", "failed", "refused", "attempts", "unfinished", "elapsed", "starts, mean"];
     assert_eq!(tiles.map(|name| tile(&page, name)), ["7", "3", "1", "1", "7", "3", "20 s", "0.35/s"]);
     let charts = charts(&page);
     assert_eq!(charts.len(), 3);
-    let bars = ["ok", "again", "later", "failed", "stopped"].map(|class| marks(charts[0], &format!("<rect class=\"{class}\"")));
+    let bars = ["ok", "again", "later", "failed", "stopped"]
+        .map(|class| marks(charts[0], &format!("<rect class=\"{class}\"")));
     assert_eq!((bars, marks(charts[1], "<circle")), ([3, 1, 1, 1, 1], 7));
     assert!(charts[0].contains("22:04:14 to 22:04:15: 1 starts a second, 1 start (1 ok)"), "{}", charts[0]);
     assert!(charts[1].contains("command 4, attempt 1: refused after 250 ms"), "{}", charts[1]);
@@ -143,12 +151,22 @@ fn a_clock_that_steps_back_or_begins_in_1970_is_said_and_drawn() {
 /// Fields with any values: a line counts or does not, and nothing breaks.
 #[test]
 fn values_beyond_all_bounds_break_nothing() {
-    let values = ["0", "-1", "1e999", "1e300", "-0.0", "1e-300", "18446744073709551615", "null", "\"\"", "[]", "{}", "true"];
-    let fields = ["seq", "try", "start", "ran", "exit", "signal", "http", "pace", "until", "unit", "key", "error", "run", "verdict"];
+    let values =
+        ["0", "-1", "1e999", "1e300", "-0.0", "1e-300", "18446744073709551615", "null", "\"\"", "[]", "{}", "true"];
+    let fields = [
+        "seq", "try", "start", "ran", "exit", "signal", "http", "pace", "until", "unit", "key", "error", "run",
+        "verdict",
+    ];
     let mut log = String::new();
     for field in fields {
         for value in values {
-            let line = attempt("a", 1, START, "later", ",\"http\":429,\"key\":\"k\",\"pace\":1.0,\"until\":1795727060.0,\"signal\":null,\"error\":null");
+            let line = attempt(
+                "a",
+                1,
+                START,
+                "later",
+                ",\"http\":429,\"key\":\"k\",\"pace\":1.0,\"until\":1795727060.0,\"signal\":null,\"error\":null",
+            );
             let mut line: serde_json::Value = serde_json::from_str(&line).unwrap();
             line[field] = serde_json::from_str(value).unwrap_or(serde_json::Value::Null);
             writeln!(log, "{line}").unwrap();
@@ -166,10 +184,10 @@ fn text_of_units_keys_and_messages_is_no_markup() {
     let evil = "<script>alert(1)</script>\\u0000\\u001b[1m\\u202e'\\\"&{{title}}]]>--></svg>";
     let more = format!(",\"key\":\"{evil}\",\"error\":\"{evil}\"");
     let line = attempt("a", 1, START, "failed", &more).replace("unit-1", evil);
-    let long = attempt("a", 2, START, "failed", "").replace("unit-2", &"<b>".repeat(1 << 19));
+    let huge = attempt("a", 2, START, "failed", "").replace("unit-2", &"<b>".repeat(1 << 19));
     let base64 = attempt("a", 3, START, "failed", "").replace("\"unit\":\"unit-3\"", "\"unit_base64\":\"//4=\"");
     let run = run_line("a", START).replace("throttle -r 60/s ./call", evil).replace("60/s,burst=5", evil);
-    let log = run + &line + &long + &base64;
+    let log = run + &line + &huge + &base64;
     let page = page(&[("<script>.jsonl", log.as_bytes()), ("<i>", b"x")]);
     assert!(!page.contains("<script") && !page.contains("<b>") && !page.contains("<i>") && !page.contains('\0'));
     assert_eq!(page.matches("</svg>").count(), 3 * 2 + 1, "two of each chart, and that of the key");
@@ -199,7 +217,13 @@ fn the_ten_busiest_and_the_ten_most_refused_keys_have_rows() {
     for key in 1..=30_u32 {
         for seq in 0..key {
             let verdict = if seq < 31 - key { "later" } else { "ok" };
-            log += &attempt("a", u64::from(key * 100 + seq), START + f64::from(seq), verdict, &format!(",\"key\":\"k{key}\""));
+            log += &attempt(
+                "a",
+                u64::from(key * 100 + seq),
+                START + f64::from(seq),
+                verdict,
+                &format!(",\"key\":\"k{key}\""),
+            );
         }
     }
     let page = page_of(&log);
@@ -244,19 +268,23 @@ fn thinned_points_keep_peaks_and_refusals() {
     assert_eq!(marks(charts[1], "ok after 9.75 s</title>"), 14, "each peak");
     assert_eq!(marks(charts[1], ": refused after"), 41, "each refusal, of which there are less than one a span");
     assert!(page.contains("Of 40\u{202f}000 attempts not all have a point"), "{page}");
-    assert!(charts[0].contains("; 400 starts a second") || charts[0].contains(": 400 starts a second"), "bars count all");
+    assert!(
+        charts[0].contains("; 400 starts a second") || charts[0].contains(": 400 starts a second"),
+        "bars count all"
+    );
 }
 
 /// The worst case for its size: attempts of all verdicts in all spans, with keys and failures.
 #[test]
 fn the_page_stays_below_2_mib() {
     let mut log = run_line("a", START);
-    let long = "&".repeat(300);
+    let escaped = "&".repeat(300);
     for seq in 0..30_000_u32 {
         let verdict = ["ok", "again", "later", "failed", "stopped"][seq as usize % 5];
-        let more = format!(",\"http\":429,\"pace\":{},\"error\":\"{long}\"", 1 + seq % 7);
-        log += &attempt("a", seq.into(), START + f64::from(seq), verdict, &more).replace("unit-", &long);
-        log += &attempt("a", seq.into(), START + f64::from(seq), verdict, &format!(",\"key\":\"{}{long}\"", seq % 100));
+        let more = format!(",\"http\":429,\"pace\":{},\"error\":\"{escaped}\"", 1 + seq % 7);
+        log += &attempt("a", seq.into(), START + f64::from(seq), verdict, &more).replace("unit-", &escaped);
+        log +=
+            &attempt("a", seq.into(), START + f64::from(seq), verdict, &format!(",\"key\":\"{}{escaped}\"", seq % 100));
     }
     let page = page_of(&log);
     assert!(page.len() < 2 << 20, "{} bytes", page.len());

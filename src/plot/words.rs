@@ -10,10 +10,7 @@ pub(super) fn number(value: f64) -> String {
         _ => 2,
     };
     let text = format!("{value:.decimals$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
 /// With thin blanks between groups of three digits.
@@ -83,7 +80,8 @@ mod tests {
         let numbers = [0.0, 0.004, 0.25, 9.994, 18.94, 99.96, 1234.4, 1e9].map(number);
         assert_eq!(numbers, ["0", "0", "0.25", "9.99", "18.9", "100", "1234", "1000000000"]);
         let durations = [0.0, 0.0123, 0.9, 1.0, 12.3, 59.96, 125.0, 3600.0, 11_520.0, 200_000.0].map(duration);
-        let words = ["0 ms", "12.3 ms", "900 ms", "1 s", "12.3 s", "1 min", "2 min 5 s", "1 h", "3 h 12 min", "2 d 7 h"];
+        let words =
+            ["0 ms", "12.3 ms", "900 ms", "1 s", "12.3 s", "1 min", "2 min 5 s", "1 h", "3 h 12 min", "2 d 7 h"];
         assert_eq!(durations, words);
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567"]);
     }

@@ -376,7 +376,8 @@ mod tests {
             cost: Some(u64::MAX),
             ..ended(keyed)
         };
-        let line: Value = serde_json::from_str(&line(&other, start, Some(until + Duration::from_secs(60)), "1f")).unwrap();
+        let line: Value =
+            serde_json::from_str(&line(&other, start, Some(until + Duration::from_secs(60)), "1f")).unwrap();
         let error = "cannot be run: no \\ such";
         assert_eq!((&line["key"], &line["http"], &line["error"]), (&"k\n".into(), &429.into(), &error.into()));
         assert_eq!((&line["until"], &line["cost"], &line["exit"]), (&60.0.into(), &u64::MAX.into(), &Value::Null));

@@ -27,7 +27,11 @@ pub(super) fn run(logs: &[PathBuf]) -> Result<Exit> {
         read(log, &mut plot)?;
     }
     let names = || logs.iter().map(|log| log.display().to_string()).collect::<Vec<_>>().join(" and ");
-    ensure!(!plot.is_of_others(), "--plot: {} has no line of a log; name a file that --log wrote: --plot tries.jsonl", names());
+    ensure!(
+        !plot.is_of_others(),
+        "--plot: {} has no line of a log; name a file that --log wrote: --plot tries.jsonl",
+        names()
+    );
     let page = plot.page(utc_offset);
     print(|| io::stdout().write_all(page.as_bytes()))
 }

@@ -65,7 +65,9 @@ impl Records {
     /// # Errors
     /// It cannot be written.
     pub(super) fn begin(&self, begun: &Begun) -> io::Result<()> {
-        self.log.as_ref().map_or(Ok(()), |log| log.begin(begun).map_err(|error| cannot_write("--log", log.path(), &error)))
+        self.log
+            .as_ref()
+            .map_or(Ok(()), |log| log.begin(begun).map_err(|error| cannot_write("--log", log.path(), &error)))
     }
 
     /// Says which units are done.

@@ -82,7 +82,8 @@ impl Task {
     pub(crate) fn new(args: Args, environment: &Environment) -> Result<Self, String> {
         if !args.report.plot.is_empty() {
             let is_alone = args.limit.rate.is_empty() && args.command.is_empty();
-            let wrong = "--plot reads logs of --log, without limits and commands; write throttle --plot tries.jsonl > run.html";
+            let wrong =
+                "--plot reads logs of --log, without limits and commands; write throttle --plot tries.jsonl > run.html";
             return if is_alone { Ok(Task::Plot(args.report.plot)) } else { Err(wrong.to_owned()) };
         }
         let shared = &args.shared;

@@ -272,8 +272,12 @@ fn the_manual_names_every_field() {
 fn a_run_begins_and_ends_with_a_line_in_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let script = "case $1 in *2) exit 3;; esac; : --url=redis://me:secret@host/b";
-    let mut command = throttle(["-q", "-r", "500/s,per=f1", "-r", "200/s,burst=7", "-j", "3", "--attempts", "2", "--backoff", "1ms"]);
-    command.args(["--log=log", "sh", "-c", script, "https://host/y", "redis://:pass@host/x"]).current_dir(&folder).env("TZ", "UTC-2");
+    let mut command =
+        throttle(["-q", "-r", "500/s,per=f1", "-r", "200/s,burst=7", "-j", "3", "--attempts", "2", "--backoff", "1ms"]);
+    command
+        .args(["--log=log", "sh", "-c", script, "https://host/y", "redis://:pass@host/x"])
+        .current_dir(&folder)
+        .env("TZ", "UTC-2");
     finish(command, "a 1\na 2\nb 1\n");
     let text = fs::read_to_string(folder.path().join("log")).unwrap();
     let all: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -285,7 +289,10 @@ fn a_run_begins_and_ends_with_a_line_in_its_log() {
     let command = first["command"].as_str().unwrap();
     assert!(command.starts_with("throttle -q -r 500/s,per=f1 ") && command.contains(" --log=log "), "{command}");
     assert!(!command.contains("pass") && !command.contains("secret"), "{command}");
-    assert!(command.contains("case $1 in *2) exit 3;; esac; : …") && command.ends_with("https://host/y 'redis…'"), "{command}");
+    assert!(
+        command.contains("case $1 in *2) exit 3;; esac; : …") && command.ends_with("https://host/y 'redis…'"),
+        "{command}"
+    );
     let totals = ["units", "attempts", "ok", "failed", "stopped", "refused"].map(|field| last[field].as_u64().unwrap());
     assert_eq!(totals, [3, 4, 2, 1, 0, 0], "{text}");
     assert!(last["end"].as_f64() >= first["start"].as_f64() && last["id"] == first["id"]);

@@ -35,12 +35,24 @@ fn a_log_that_is_none_is_refused_with_its_name() {
     assert_fails(&plot(&[&path("other")]), 1, &["--plot:", "other has no line of a log", right]);
     assert_fails(&plot(&[]), 2, &["--plot takes a value; write --plot LOG"]);
     assert_fails(&plot(&["a", "-r", "5/s"]), 2, &["--plot reads logs", "write throttle --plot tries.jsonl > run.html"]);
-    assert_fails(&plot(&["a", "--", "true"]), 2, &["--plot reads logs", "write throttle --plot tries.jsonl > run.html"]);
-    assert_fails(&plot(&["a", "--bucket", "b"]), 2, &["--plot reads logs", "write throttle --plot tries.jsonl > run.html"]);
+    assert_fails(
+        &plot(&["a", "--", "true"]),
+        2,
+        &["--plot reads logs", "write throttle --plot tries.jsonl > run.html"],
+    );
+    assert_fails(
+        &plot(&["a", "--bucket", "b"]),
+        2,
+        &["--plot reads logs", "write throttle --plot tries.jsonl > run.html"],
+    );
     assert_fails(&plot(&["a", "--jobs", "2"]), 2, &["--plot cannot be used with --jobs"]);
     assert!(plot(&[&path("empty"), &path("other")]).status.code() == Some(1));
     let empty = plot(&[&path("empty")]);
-    assert!(empty.status.success() && text(&empty.stdout).contains("there is nothing to draw"), "{}", text(&empty.stderr));
+    assert!(
+        empty.status.success() && text(&empty.stdout).contains("there is nothing to draw"),
+        "{}",
+        text(&empty.stderr)
+    );
     let mut command = throttle(&["--plot", &path("empty")]);
     command.stdout(fs::File::options().append(true).open(path("empty")).unwrap());
     assert_fails(&feed(command, b""), 1, &["empty is also the output", "> run.html"]);
@@ -53,7 +65,10 @@ fn on_a_terminal_the_page_is_not_written_but_how_to() {
     let (_, status) = terminal.watch(child, |_| false);
     assert_eq!(status.code(), Some(1));
     let rows = terminal.rows().join("\n");
-    assert!(rows.contains("throttle: --plot writes a page for a browser; write throttle --plot 'my log' > run.html"), "{rows}");
+    assert!(
+        rows.contains("throttle: --plot writes a page for a browser; write throttle --plot 'my log' > run.html"),
+        "{rows}"
+    );
 }
 
 /// The log of a run is read while it is written, and afterwards.
@@ -75,7 +90,10 @@ fn the_log_of_a_real_run_becomes_its_page() {
         fs::read_to_string(folder.path().join("log")).is_ok_and(|log| log.lines().count() == 6)
     });
     let meanwhile = page();
-    assert!(meanwhile.contains("its end is not in the log") && meanwhile.contains("<dt>units</dt><dd>5</dd>"), "{meanwhile}");
+    assert!(
+        meanwhile.contains("its end is not in the log") && meanwhile.contains("<dt>units</dt><dd>5</dd>"),
+        "{meanwhile}"
+    );
     fs::write(folder.path().join("go"), "").unwrap();
     assert_eq!(running.finish().status.code(), Some(123));
     let after = page();
@@ -183,7 +201,8 @@ fn looked_at(folder: &Path, pages: &BTreeMap<&str, String>, dark: bool) -> Optio
     let (out, said) = (text(&output.stdout), text(&output.stderr));
     let console: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(console.is_empty(), "the console says {console:#?}");
-    let found = out.split_once("<pre id=\"found\">").and_then(|(_, rest)| rest.split_once("</pre>")).map(|(found, _)| found);
+    let found =
+        out.split_once("<pre id=\"found\">").and_then(|(_, rest)| rest.split_once("</pre>")).map(|(found, _)| found);
     let found = found.filter(|found| !found.is_empty()).unwrap_or_else(|| panic!("nothing was found: {said}"));
     Some(serde_json::from_str(found).unwrap())
 }
@@ -209,7 +228,10 @@ fn a_browser_shows_each_page_wide_and_narrow_light_and_dark() {
     let [plain, narrow] = [1600, 360].map(|width| at("plain", width));
     assert_eq!(plain["title"], "600 units, 2026-11-26 11:34", "9.5 hours behind UTC");
     assert_eq!(plain["tiles"]["refused"], "12");
-    assert_eq!((&plain["points"], plain["tables"].to_string()), (&600.into(), json!([["12 failed units", 12]]).to_string()));
+    assert_eq!(
+        (&plain["points"], plain["tables"].to_string()),
+        (&600.into(), json!([["12 failed units", 12]]).to_string())
+    );
     assert_eq!(plain["bars"], 60 + 3 * 12, "each second has one that was ok, and each other end its second");
     assert!(narrow["points"].as_u64().is_some_and(|points| (60..600).contains(&points)), "{narrow}");
     assert_eq!(narrow["bars"], plain["bars"]);
