@@ -82,6 +82,10 @@ pub(super) struct Frame {
     pub(super) labels: (Labels, Labels),
 }
 
+type Root<'a> = DrawingArea<Svg<'a>, plotters::coord::Shift>;
+
+type Axes<'a, 'b> = ChartContext<'a, Svg<'b>, Cartesian2d<Length, Length>>;
+
 /// What the library returns.
 type Drawn = Result<(), DrawingAreaErrorKind<Infallible>>;
 
@@ -108,24 +112,7 @@ impl Frame {
                 Length { end: self.ends.1, labels: places(&self.labels.1) },
             )?;
         if self.room.below > 0 {
-            let label = |labels: &[(f64, String)], place: f64| {
-                let known =
-                    labels.iter().find(|(known, _)| (known - place).abs() < f64::EPSILON * place.abs().max(1.0));
-                known.map(|(_, text)| text.clone()).unwrap_or_default()
-            };
-            let text = ("sans-serif", 18).with_color(Class::Label.color()).into_text_style(&root);
-            chart
-                .configure_mesh()
-                .disable_x_mesh()
-                // Twice as far below the axis, labels do not touch the lowest one beside it.
-                .set_tick_mark_size(LabelAreaPosition::Bottom, 10)
-                .max_light_lines(0)
-                .bold_line_style(Class::Grid.color())
-                .axis_style(Class::Axis.color())
-                .label_style(text)
-                .x_label_formatter(&|place| label(&self.labels.0, *place))
-                .y_label_formatter(&|place| label(&self.labels.1, *place))
-                .draw()?;
+            self.draw_axes(&mut chart, &root)?;
         }
         let area = chart.plotting_area();
         for mark in marks {
@@ -143,6 +130,26 @@ impl Frame {
             }
         }
         Ok(())
+    }
+
+    fn draw_axes<'a>(&self, chart: &mut Axes<'_, 'a>, root: &Root<'a>) -> Drawn {
+        let label = |labels: &[(f64, String)], place: f64| {
+            let known = labels.iter().find(|(known, _)| (known - place).abs() < f64::EPSILON * place.abs().max(1.0));
+            known.map(|(_, text)| text.clone()).unwrap_or_default()
+        };
+        let text = ("sans-serif", 18).with_color(Class::Label.color()).into_text_style(root);
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            // Twice as far below the axis, labels do not touch the lowest one beside it.
+            .set_tick_mark_size(LabelAreaPosition::Bottom, 10)
+            .max_light_lines(0)
+            .bold_line_style(Class::Grid.color())
+            .axis_style(Class::Axis.color())
+            .label_style(text)
+            .x_label_formatter(&|place| label(&self.labels.0, *place))
+            .y_label_formatter(&|place| label(&self.labels.1, *place))
+            .draw()
     }
 }
 

@@ -1,6 +1,6 @@
 //! `--plot LOG…`, through the real program: what it refuses, and what a browser makes of its pages.
 
-use crate::common::{Running, assert_fails, feed, text, throttle};
+use crate::common::{Running, assert_fails, feed, text, throttle, wait_until};
 use crate::support::terminal::Terminal;
 use crate::support::{find, skipped};
 use serde_json::{Value, json};
@@ -61,14 +61,11 @@ fn a_log_that_is_none_is_refused_with_its_name() {
 #[test]
 fn on_a_terminal_the_page_is_not_written_but_how_to() {
     let terminal = Terminal::new(200);
-    let child = terminal.command(env!("CARGO_BIN_EXE_throttle")).args(["--plot", "my log"]).spawn().unwrap();
-    let (_, status) = terminal.watch(child, |_| false);
-    assert_eq!(status.code(), Some(1));
-    let rows = terminal.rows().join("\n");
-    assert!(
-        rows.contains("throttle: --plot writes a page for a browser; write throttle --plot 'my log' > run.html"),
-        "{rows}"
-    );
+    let mut child = terminal.command(env!("CARGO_BIN_EXE_throttle")).args(["--plot", "my log"]).spawn().unwrap();
+    let right = "throttle: --plot writes a page for a browser; write throttle --plot 'my log' > run.html";
+    wait_until("the message", || terminal.rows().iter().any(|row| row.contains(right)));
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(terminal.rows().len(), 1);
 }
 
 /// The log of a run is read while it is written, and afterwards.
@@ -86,7 +83,7 @@ fn the_log_of_a_real_run_becomes_its_page() {
         command.current_dir(&folder);
         text(&feed(command, b"").stdout)
     };
-    crate::common::wait_until("five lines", || {
+    wait_until("five lines", || {
         fs::read_to_string(folder.path().join("log")).is_ok_and(|log| log.lines().count() == 6)
     });
     let meanwhile = page();
