@@ -271,7 +271,7 @@ fn the_manual_names_every_field() {
 #[test]
 fn a_run_begins_and_ends_with_a_line_in_its_log() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "case $1 in *2) exit 3;; esac; : --url=redis://me:secret@host/b";
+    let script = "case $2 in *2) exit 3;; esac; : --url=redis://me:secret@host/b";
     let mut command =
         throttle(["-q", "-r", "500/s,per=f1", "-r", "200/s,burst=7", "-j", "3", "--attempts", "2", "--backoff", "1ms"]);
     command
@@ -290,7 +290,7 @@ fn a_run_begins_and_ends_with_a_line_in_its_log() {
     assert!(command.starts_with("throttle -q -r 500/s,per=f1 ") && command.contains(" --log=log "), "{command}");
     assert!(!command.contains("pass") && !command.contains("secret"), "{command}");
     assert!(
-        command.contains("case $1 in *2) exit 3;; esac; : …") && command.ends_with("https://host/y 'redis…'"),
+        command.contains("case $2 in *2) exit 3;; esac; : …") && command.ends_with("https://host/y 'redis…'"),
         "{command}"
     );
     let totals = ["units", "attempts", "ok", "failed", "stopped", "refused"].map(|field| last[field].as_u64().unwrap());
