@@ -40,7 +40,8 @@ impl Plot {
     pub fn page(mut self, local: impl Fn(i64) -> i64) -> String {
         let first = self.0.runs.iter().flat_map(|run| run.spans.iter().map(|span| span.0)).min().unwrap_or_default();
         // Zones are less than a day apart.
-        let said = self.0.runs.iter().find_map(|run| run.line.utc_offset).filter(|offset| offset.abs() < 86_400);
+        let said =
+            self.0.runs.iter().find_map(|run| run.line.utc_offset).filter(|offset| (-86_400..86_400).contains(offset));
         let offset = said.unwrap_or_else(|| local(first / SECOND));
         page::page(&mut self.0, offset)
     }

@@ -55,10 +55,12 @@ impl Axis {
     /// `busy`: when something ran, in order and without overlaps.
     pub(super) fn new(busy: &[(Micros, Micros)], offset: i64) -> Self {
         let (from, to) = (busy.first().map_or(0, |first| first.0), busy.last().map_or(0, |last| last.1));
-        let mut gaps: Vec<_> = busy.windows(2).map(|pair| (pair[1].0 - pair[0].1, pair[1].0)).collect();
-        gaps.sort_unstable_by_key(|gap| std::cmp::Reverse(gap.0));
+        // The longest first.
+        let mut gaps: Vec<_> = busy.windows(2).map(|pair| (pair[0].1 - pair[1].0, pair[1].0)).collect();
+        gaps.sort_unstable();
         let (mut left, mut starts) = (to - from, vec![from]);
-        for (length, end) in gaps.into_iter().take(CUTS) {
+        for (shorter, end) in gaps.into_iter().take(CUTS) {
+            let length = -shorter;
             if length > left / 4 && length > SECOND {
                 left -= length;
                 starts.push(end);

@@ -1,6 +1,7 @@
 //! A line of a log: an attempt, or the beginning or the end of a run.
 
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use std::str::from_utf8;
 
@@ -84,12 +85,11 @@ pub(super) struct Attempt<'a> {
 }
 
 /// What the first and the last line of a run say.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default)]
 pub(super) struct RunLine {
     pub(super) id: String,
     pub(super) start: Option<f64>,
     pub(super) end: Option<f64>,
-    #[serde(default)]
     pub(super) limits: Vec<String>,
     pub(super) jobs: Option<u64>,
     pub(super) command: Option<String>,
@@ -114,14 +114,7 @@ const LONGEST: f64 = 1e9;
 pub(super) fn parse(line: &[u8]) -> Option<Entry<'_>> {
     // One look for all of a line is quicker than one for each text in it.
     let fields: Fields<'_> = serde_json::from_str(from_utf8(line).ok()?).ok()?;
-    let Some(seq) = fields.seq else {
-        let line: RunLine = serde_json::from_str(fields.run?.get()).ok()?;
-        let is_time = |time: &Option<f64>| time.is_none_or(|time| (0.0..=LATEST).contains(&time));
-        return Some(Entry::Run(line)).filter(|entry| match entry {
-            Entry::Run(line) => is_time(&line.start) && is_time(&line.end),
-            Entry::Attempt(_) => true,
-        });
-    };
+    let Some(seq) = fields.seq else { return run_line(fields.run?.get()).map(Entry::Run) };
     let units = [fields.unit, fields.unit_base64, fields.units, fields.units_base64];
     let time = |time: f64, most| (0.0..=most).contains(&time).then_some(time);
     let attempt = Attempt {
@@ -142,4 +135,21 @@ pub(super) fn parse(line: &[u8]) -> Option<Entry<'_>> {
         error: fields.error.map(RawValue::get),
     };
     Some(Entry::Attempt(attempt))
+}
+
+/// The line about a run, from its only field. `None`: it is not one.
+fn run_line(json: &str) -> Option<RunLine> {
+    let run: Value = serde_json::from_str(json).ok()?;
+    let time = |name| run[name].as_f64().filter(|time| (0.0..=LATEST).contains(time));
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    Some(RunLine {
+        id: text(&run["id"])?,
+        start: time("start"),
+        end: time("end"),
+        limits: run["limits"].as_array().into_iter().flatten().filter_map(text).collect(),
+        jobs: run["jobs"].as_u64(),
+        command: text(&run["command"]),
+        version: text(&run["version"]),
+        utc_offset: run["utc_offset"].as_i64(),
+    })
 }

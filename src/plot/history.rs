@@ -3,8 +3,7 @@
 use super::entry::{Attempt, Entry, RunLine, Verdict, parse};
 use super::keys::Keys;
 use memchr::{memchr, memchr_iter, memrchr};
-use std::collections::{BTreeMap, HashMap};
-use std::fmt::{self, Display, Formatter};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::thread;
@@ -158,19 +157,18 @@ pub(super) struct Foreign {
 pub(super) struct History {
     pub(super) attempts: Vec<Kept>,
     pub(super) runs: Vec<Run>,
-    by_id: HashMap<String, u16>,
+    /// The places of runs, by hashes of their ids.
+    by_id: HashMap<u64, u32>,
     pub(super) keys: Keys,
     pub(super) failures: Vec<Failure>,
     /// The places of failures, by their units.
-    failed: HashMap<u64, usize>,
+    failed: HashMap<u64, u32>,
     hasher: RandomState,
     pub(super) pauses: Vec<(Micros, Micros)>,
     /// How many pauses there may be before those that overlap become one.
     pauses_joined_at: usize,
-    /// How often commands ended in which way.
-    pub(super) ends: BTreeMap<End, u64>,
-    /// How often each status came.
-    pub(super) statuses: BTreeMap<u16, u64>,
+    /// How often attempts ended in which way, and with which status.
+    pub(super) ends: Ends,
     pub(super) foreign: Option<Foreign>,
     /// Inputs whose last line is not complete.
     pub(super) cut: Vec<String>,
@@ -264,10 +262,11 @@ impl History {
             return place;
         };
         let recent = self.recent.filter(|recent| self.runs[usize::from(*recent)].id == id);
-        let known = recent.or_else(|| self.by_id.get(id).copied());
+        let hash = self.hasher.hash_one(id);
+        let known = recent.or_else(|| u16::try_from(*self.by_id.get(&hash)?).ok());
         let place = known.unwrap_or_else(|| {
             let place = self.new_run(id);
-            self.by_id.insert(id.to_owned(), place);
+            self.by_id.insert(hash, place.into());
             place
         });
         self.recent = Some(place);
@@ -294,10 +293,7 @@ impl History {
         known.counts.units += u64::from(attempt.number == 1);
         known.counts.ends[attempt.verdict as usize] += 1;
         known.pace = attempt.pace.filter(|_| attempt.key.is_none());
-        *self.ends.entry(End::of(attempt)).or_default() += 1;
-        if kept.http > 0 {
-            *self.statuses.entry(kept.http).or_default() += 1;
-        }
+        self.ends.count(attempt);
         if let (Verdict::Later, None, Some(until)) = (attempt.verdict, attempt.key, attempt.until) {
             self.pause(kept.end(), micros(until));
         }
@@ -316,17 +312,18 @@ impl History {
     fn fail_or_mend(&mut self, attempt: &Attempt<'_>, kept: &Kept) {
         let place = |history: &Self| history.failed.get(&history.hasher.hash_one(attempt.unit)).copied();
         if attempt.verdict == Verdict::Ok && !self.failed.is_empty() {
-            let failure = place(self).and_then(|place| self.failures.get_mut(place));
+            let failure = place(self).and_then(|place| self.failures.get_mut(place as usize));
             failure
                 .filter(|failure| failure.run != kept.run)
                 .into_iter()
                 .for_each(|failure| failure.is_ok_later = true);
         }
         if attempt.verdict == Verdict::Failed && self.failures.len() < NAMED {
-            self.failed.insert(self.hasher.hash_one(attempt.unit), self.failures.len());
+            let place = u32::try_from(self.failures.len()).unwrap_or(u32::MAX);
+            self.failed.insert(self.hasher.hash_one(attempt.unit), place);
             self.failures.push(Failure {
                 unit: shown(attempt.unit),
-                why: attempt.error.map_or_else(|| End::of(attempt).to_string(), shown),
+                why: attempt.error.map_or_else(|| Ends::name(Ends::place(attempt)), shown),
                 attempts: attempt.number,
                 http: attempt.http,
                 at: kept.end(),
@@ -397,36 +394,56 @@ fn micros(seconds: f64) -> Micros {
     (seconds * 1e6) as Micros
 }
 
-/// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
-    /// With this code, or 256 for any that no command has.
-    Exit(u16),
-    Signal(u8),
-    TimedOut,
-    /// It could not be started, or its output was lost.
-    Other,
-}
+/// How often attempts ended in which way: places of exit codes, of signals, of other ends, and of statuses.
+#[derive(Debug)]
+pub(super) struct Ends(Vec<u64>);
 
-impl End {
-    fn of(attempt: &Attempt<'_>) -> Self {
-        match (attempt.timed_out, attempt.exit, attempt.signal) {
-            (true, ..) => End::TimedOut,
-            (_, Some(code), _) => End::Exit(u8::try_from(code).map_or(256, u16::from)),
-            (_, _, Some(signal)) => End::Signal(signal.try_into().unwrap_or(u8::MAX)),
-            _ => End::Other,
-        }
+impl Default for Ends {
+    fn default() -> Self {
+        Ends(vec![0; Self::STATUSES + 1000])
     }
 }
 
-impl Display for End {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            End::Exit(code) => write!(f, "exit {code}"),
-            End::Signal(signal) => write!(f, "signal {signal}"),
-            End::TimedOut => f.write_str("timed out"),
-            End::Other => f.write_str("did not run to its end"),
+impl Ends {
+    /// Codes that no command has are one.
+    const NO_CODE: usize = 256;
+    const SIGNALS: usize = Self::NO_CODE + 1;
+    const TIMED_OUT: usize = Self::SIGNALS + 256;
+    const OTHER: usize = Self::TIMED_OUT + 1;
+    const STATUSES: usize = Self::OTHER + 1;
+
+    fn place(attempt: &Attempt<'_>) -> usize {
+        match (attempt.timed_out, attempt.exit, attempt.signal) {
+            (true, ..) => Self::TIMED_OUT,
+            (_, Some(code), _) => u8::try_from(code).map_or(Self::NO_CODE, usize::from),
+            (_, _, Some(signal)) => Self::SIGNALS + usize::from(u8::try_from(signal).unwrap_or(u8::MAX)),
+            _ => Self::OTHER,
         }
+    }
+
+    fn count(&mut self, attempt: &Attempt<'_>) {
+        self.0[Self::place(attempt)] += 1;
+        let status = attempt
+            .http
+            .and_then(|status| u16::try_from(status).ok())
+            .map(|status| Self::STATUSES + usize::from(status));
+        status.and_then(|place| self.0.get_mut(place)).into_iter().for_each(|count| *count += 1);
+    }
+
+    fn name(place: usize) -> String {
+        match place {
+            0..=Self::NO_CODE => format!("exit {place}"),
+            Self::TIMED_OUT => "timed out".to_owned(),
+            Self::OTHER => "did not run to its end".to_owned(),
+            Self::STATUSES.. => format!("HTTP {}", place - Self::STATUSES),
+            _ => format!("signal {}", place - Self::SIGNALS),
+        }
+    }
+
+    /// Each that there was, by its name.
+    pub(super) fn all(&self) -> impl Iterator<Item = (String, u64)> {
+        let all = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
+        all.map(|(place, count)| (Self::name(place), *count))
     }
 }
 

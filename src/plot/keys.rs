@@ -66,15 +66,16 @@ impl Keys {
 
     /// The places of the `count` keys with the highest `value`, which is not 0.
     pub(super) fn top(&self, count: usize, value: impl Fn(&Key) -> u32) -> Vec<u32> {
-        let mut places: Vec<u32> = (0..).take(self.all.len()).collect();
-        places.retain(|place| value(&self.all[*place as usize]) > 0);
-        let order = |place: &u32| (std::cmp::Reverse(value(&self.all[*place as usize])), *place);
-        if places.len() > count {
-            places.select_nth_unstable_by_key(count, order);
-            places.truncate(count);
+        let mut top: Vec<(i64, i64)> = Vec::new();
+        for (place, value) in (0..).zip(self.all.iter().map(value)).filter(|(_, value)| *value > 0) {
+            top.push((-i64::from(value), place));
+            if top.len() >= 100 * count {
+                top.sort_unstable();
+                top.truncate(count);
+            }
         }
-        places.sort_unstable_by_key(order);
-        places
+        top.sort_unstable();
+        top.iter().take(count).filter_map(|(_, place)| (*place).try_into().ok()).collect()
     }
 
     /// The key at this place, and its name as JSON, which may lack its end.

@@ -2,7 +2,7 @@
 
 use super::axis::Axis;
 use super::entry::Verdict;
-use super::history::{Counts, End, History, Micros, NAMED, Run, SECOND, joined, shown};
+use super::history::{Counts, History, Micros, NAMED, Run, SECOND, joined, shown};
 use super::keys::{Key, Keys};
 use super::pictures::{Scene, Size};
 use super::spans::{DRAWN, OK_BETWEEN, spans};
@@ -19,6 +19,9 @@ const KEYS: usize = 10;
 
 /// How many learned paces are drawn.
 const PACES: usize = 6;
+
+/// How many ways to end are listed.
+const ENDS: usize = 60;
 
 /// How many values of a setting are drawn, if runs have different ones.
 const LEVELS: usize = 6;
@@ -113,12 +116,10 @@ fn notes(history: &History) -> String {
     if history.attempts.is_empty() {
         notes.push("No attempt has ended yet: there is nothing to draw.".to_owned());
     }
-    let is_plain = history.ends.keys().all(|end| *end == End::Exit(0)) && history.statuses.is_empty();
-    if !is_plain {
-        let ends = history.ends.iter().map(|(end, times)| format!("{end}: {}", count(*times)));
-        let statuses =
-            history.statuses.iter().take(40).map(|(status, times)| format!("HTTP {status}: {}", count(*times)));
-        notes.push(format!("How attempts ended: {}.", ends.take(40).chain(statuses).collect::<Vec<_>>().join(" · ")));
+    let ends: Vec<(String, u64)> = history.ends.all().take(ENDS).collect();
+    if ends.iter().any(|(name, _)| name != "exit 0") {
+        let ends: Vec<String> = ends.iter().map(|(name, times)| format!("{name}: {}", count(*times))).collect();
+        notes.push(format!("How attempts ended: {}.", ends.join(" · ")));
     }
     if let Some(foreign) = &history.foreign {
         let what = if foreign.count == 1 { "line is not one" } else { "lines are not" };
@@ -148,10 +149,7 @@ fn body(history: &History, axis: &Axis) -> String {
     let last = history.runs.iter().flat_map(|run| run.spans.iter().map(|span| span.1)).max().unwrap_or_default();
     pauses.retain(|pause| pause.0 < last);
     let (limits, jobs) = (limits(&history.runs), jobs(&history.runs));
-    let mut paced: Vec<u16> = (0..).take(history.runs.len()).collect();
-    paced.retain(|run| history.runs[usize::from(*run)].pace.is_some());
-    paced.sort_by_key(|run| std::cmp::Reverse(history.runs[usize::from(*run)].counts.attempts()));
-    paced.truncate(PACES);
+    let paced = paced(&history.runs);
     let scene = Scene {
         axis,
         spans: &spans,
@@ -171,6 +169,15 @@ fn body(history: &History, axis: &Axis) -> String {
         }
     }
     body + &failures(history, axis)
+}
+
+/// The runs whose learned pace is drawn: those with most attempts.
+fn paced(runs: &[Run]) -> Vec<u16> {
+    let attempts = |run: &Run| i64::try_from(run.counts.attempts()).unwrap_or(i64::MAX);
+    let paced = (0..).zip(runs).filter(|(_, run)| run.pace.is_some());
+    let mut paced: Vec<(i64, i64)> = paced.map(|(place, run)| (-attempts(run), place)).collect();
+    paced.sort_unstable();
+    paced.iter().take(PACES).filter_map(|(_, place)| (*place).try_into().ok()).collect()
 }
 
 fn figures(history: &History, scene: &Scene<'_>) -> String {
@@ -222,11 +229,12 @@ fn starts_about(scene: &Scene<'_>, width: &str) -> String {
 
 fn durations_about(scene: &Scene<'_>) -> String {
     let mut all: Vec<Micros> = scene.attempts.iter().map(super::history::Kept::ran).collect();
-    let mut percentile = |percent: usize| {
+    all.sort_unstable();
+    let percentile = |percent: usize| {
         let place = (all.len() * percent).div_ceil(100).saturating_sub(1);
-        duration(seconds(if all.is_empty() { 0 } else { *all.select_nth_unstable(place).1 }))
+        duration(seconds(all.get(place).copied().unwrap_or_default()))
     };
-    let [median, high, longest] = [50, 99, 100].map(&mut percentile);
+    let [median, high, longest] = [50, 99, 100].map(percentile);
     format!(" Of all: median {median}, 99th percentile {high}, longest {longest}.")
 }
 
@@ -264,11 +272,13 @@ fn limits(runs: &[Run]) -> Vec<(String, f64)> {
 }
 
 fn jobs(runs: &[Run]) -> Vec<u64> {
-    let mut jobs: Vec<u64> = runs.iter().filter_map(|run| run.line.jobs).filter(|jobs| *jobs > 0).collect();
-    jobs.sort_unstable();
-    jobs.dedup();
-    jobs.truncate(LEVELS);
-    jobs
+    let mut different: Vec<u64> = Vec::new();
+    for jobs in runs.iter().filter_map(|run| run.line.jobs).filter(|jobs| *jobs > 0) {
+        if different.len() < LEVELS && !different.contains(&jobs) {
+            different.push(jobs);
+        }
+    }
+    different
 }
 
 fn keys(history: &History, scene: &Scene<'_>, title: &str, places: &[u32]) -> String {

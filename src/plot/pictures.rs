@@ -289,16 +289,14 @@ impl Scene<'_> {
 
 /// Lines across the chart: title, height, and the text beside them.
 fn levels(marks: &mut Vec<Mark>, frame: &Frame, levels: &[(String, f64, String)]) {
-    let mut last: Option<f64> = None;
-    let mut levels: Vec<_> = levels.iter().filter(|level| level.1 <= frame.ends.1).collect();
-    levels.sort_unstable_by(|one, other| one.1.total_cmp(&other.1));
-    for (title, height, text) in levels {
+    let mut written: Vec<f64> = Vec::new();
+    for (title, height, text) in levels.iter().filter(|level| level.1 <= frame.ends.1) {
         marks.push(Mark::Open(title.clone()));
         marks.push(Mark::Line(Class::Limit, vec![(0.0, *height), (frame.ends.0, *height)]));
         marks.push(Mark::Close);
-        if last.is_none_or(|last| height - last > frame.ends.1 / 10.0) {
+        if written.iter().all(|other| (height - other).abs() > frame.ends.1 / 10.0) {
             marks.push(Mark::Beside(*height, text.clone()));
-            last = Some(*height);
+            written.push(*height);
         }
     }
 }

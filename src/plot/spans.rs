@@ -90,11 +90,11 @@ pub(super) fn thinned<'a>(axis: &Axis, attempts: &'a [Kept], most: usize, ok: us
             let shortest = (0..alike.len()).min_by_key(|place| alike[*place].ran());
             let between = if verdict == Verdict::Ok { ok } else { 1 };
             let step = alike.len().div_ceil(between.max(1)).max(1);
-            let others = (0..alike.len()).step_by(step).take(between);
-            let mut places: Vec<usize> = longest.into_iter().chain(shortest).chain(others).collect();
-            places.sort_unstable();
-            places.dedup();
-            drawn.extend(places.into_iter().map(|place| alike[place]));
+            let is_drawn = |place: &usize| {
+                let is_extreme = [longest, shortest].contains(&Some(*place));
+                is_extreme || between > 0 && place.is_multiple_of(step)
+            };
+            drawn.extend((0..alike.len()).filter(is_drawn).map(|place| alike[place]));
         }
     }
     drawn

@@ -151,8 +151,21 @@ fn a_clock_that_steps_back_or_begins_in_1970_is_said_and_drawn() {
 /// Fields with any values: a line counts or does not, and nothing breaks.
 #[test]
 fn values_beyond_all_bounds_break_nothing() {
-    let values =
-        ["0", "-1", "1e999", "1e300", "-0.0", "1e-300", "18446744073709551615", "null", "\"\"", "[]", "{}", "true"];
+    let values = [
+        "0",
+        "-1",
+        "1e999",
+        "1e300",
+        "-0.0",
+        "1e-300",
+        "18446744073709551615",
+        "-9223372036854775808",
+        "null",
+        "\"\"",
+        "[]",
+        "{}",
+        "true",
+    ];
     let fields = [
         "seq", "try", "start", "ran", "exit", "signal", "http", "pace", "until", "unit", "key", "error", "run",
         "verdict",
