@@ -161,8 +161,13 @@ impl Axis {
                     continue;
                 }
                 let today = time(at, self.offset, Shown::Day);
-                let is_new = self.pieces.len() > 1 && today != day && shown != Shown::Day;
-                labels.push((place, if is_new { today.clone() } else { time(at, self.offset, shown) }));
+                let text = if self.pieces.len() > 1 && today != day && shown != Shown::Day {
+                    // Without the year.
+                    time(at, self.offset, Shown::DayAndMinute).chars().skip(5).collect()
+                } else {
+                    time(at, self.offset, shown)
+                };
+                labels.push((place, text));
                 day = today;
             }
         }

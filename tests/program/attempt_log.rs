@@ -287,7 +287,7 @@ fn a_run_begins_and_ends_with_a_line_in_its_log() {
     assert_eq!(first["limits"], serde_json::json!(["500/s,per=f1", "200/s,burst=7"]));
     assert_eq!(first["version"], env!("CARGO_PKG_VERSION"));
     let command = first["command"].as_str().unwrap();
-    assert!(command.starts_with("throttle -q -r 500/s,per=f1 ") && command.contains(" --log=log "), "{command}");
+    assert!(command.starts_with("throttle -q -r '500/s,per=f1' ") && command.contains(" '--log=log' "), "{command}");
     assert!(!command.contains("pass") && !command.contains("secret"), "{command}");
     assert!(
         command.contains("case $2 in *2) exit 3;; esac; : …") && command.ends_with("https://host/y 'redis…'"),
