@@ -7,7 +7,7 @@ function __throttle_command
             case --
                 set -q words[2]; and string escape -- $words[2..]
                 return 0
-            case --rate --burst --bucket --key --max-wait --group --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --later-on --max-pause --stop-after --max-fail --done --log --progress
+            case --rate --burst --bucket --key --max-wait --group --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --later-on --max-pause --stop-after --max-fail --done --log --progress --plot
                 set -e words[1]
             case '-*'
                 string match -qr -- '^-[0kutqhV]*[rbdajPnIc]$' $words[1]; and set -e words[1]
@@ -77,6 +77,7 @@ always\t'Always; without a terminal a plain line every 10 s'
 never\t'Never'"
 complete -c throttle -n 'not __throttle_command' -l summary -d 'Say at the end what happened: text or json' -r -f -a "text\t''
 json\t''"
+complete -c throttle -n 'not __throttle_command' -l plot -d 'Write a page of HTML about runs, from files of --log' -r -F
 complete -c throttle -n 'not __throttle_command' -l drop -d 'Drop units that would wait, instead of passing them on late'
 complete -c throttle -n 'not __throttle_command' -l once -d 'Take one, then become COMMAND'
 complete -c throttle -n 'not __throttle_command' -l set -d 'Make the bucket, or change its limits for everyone'

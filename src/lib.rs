@@ -5,6 +5,7 @@
 
 pub mod flow;
 pub mod launch;
+pub mod plot;
 #[cfg(test)]
 #[path = "../library/tests/library/rounds.rs"]
 mod rounds;

@@ -24,6 +24,7 @@ mod names;
 mod once;
 mod outcomes;
 mod pipe;
+mod plot;
 mod progress;
 mod rates;
 mod records;
@@ -116,6 +117,7 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
         Task::Launch(launch) => launch::run(launch),
         Task::Once(once) => once::run(once, |error| buckets::explain(task, error, error)),
         Task::Bucket(bucket, verb) => buckets::run(bucket, verb),
+        Task::Plot(logs) => plot::run(logs),
     };
     // What writes to standard input may have begun late.
     match task {

@@ -37,7 +37,7 @@ pub(crate) use grouped::Grouped;
 pub(crate) use input::{InputFlags, Repeat};
 pub(crate) use launch::LaunchFlags;
 pub(crate) use limits::{Limits, Stream, interval, look, refuse_bytes};
-pub(crate) use mistakes::redacted;
+pub(crate) use mistakes::{own_command_line, redacted};
 pub(crate) use report::{ProgressWhen, ReportFlags, Summary};
 pub(crate) use values::Format;
 

@@ -5,6 +5,7 @@ use super::buckets::{self, Opened};
 use super::exit::Exit;
 use super::input::{self, Rest};
 use super::launch_run::LaunchRun;
+use super::log::Begun;
 use super::lookup::{self, Missing};
 use super::outcomes::Outcomes;
 use super::progress::Progress;
@@ -64,6 +65,9 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
     let written = launch.limits.written(&policy);
+    if let Some(records) = &records {
+        records.begin(&begun(launch, &policy))?;
+    }
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
     outcomes.retries.known = records.as_ref().map_or(0, |records| records.known_units());
     let mut report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
@@ -76,6 +80,11 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
     input::tell_of_unread(&commands.input, reporting);
     drive(launch, source, options, records, (report, outcomes), (is_announced, look))
+}
+
+/// What the log says at the beginning of the run.
+fn begun(launch: &Launch, policy: &Policy) -> Begun {
+    Begun { limits: launch.limits.list(policy), jobs: launch.flags.jobs(), command: args::own_command_line() }
 }
 
 fn options(launch: &Launch, program: Option<OsString>, policy: &Policy) -> Options {

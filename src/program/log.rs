@@ -1,7 +1,8 @@
-//! `--log FILE`: one line of JSON for each attempt that has ended.
+//! `--log FILE`: one line of JSON for each attempt that has ended, and one at the beginning and at the end of a run.
 
 use super::append::append;
 use super::failure;
+use super::time_of_day::utc_offset;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fs::File;
@@ -19,9 +20,65 @@ const BEGINNING: usize = 4096;
 /// A file of any kind that lines are appended to.
 #[derive(Debug)]
 pub(super) struct Log {
-    file: Mutex<File>,
+    file: Mutex<Writer>,
     path: PathBuf,
     is_regular: bool,
+    /// What its lines call this run.
+    run: String,
+}
+
+#[derive(Debug)]
+struct Writer {
+    file: File,
+    totals: Totals,
+    /// The first line of the run, if it was not written yet.
+    first: String,
+    /// Whether lines could not be written, which was reported.
+    is_lost: bool,
+}
+
+impl Writer {
+    fn append(&mut self, line: &str) -> io::Result<()> {
+        let lines = std::mem::take(&mut self.first) + line;
+        let written = append(&self.file, lines.as_bytes());
+        self.is_lost |= written.is_err();
+        written
+    }
+}
+
+/// What is counted for the last line of a run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    attempts: u64,
+    units: u64,
+    ok: u64,
+    refused: u64,
+    failed: u64,
+    stopped: u64,
+}
+
+impl Totals {
+    fn count(&mut self, ended: &Ended) {
+        self.attempts += 1;
+        self.units += if ended.number == 1 { ended.job.units.iter().count().max(1) as u64 } else { 0 };
+        match ended.verdict {
+            Verdict::Ok => self.ok += 1,
+            Verdict::Again(_) => {}
+            Verdict::Later(_) => self.refused += 1,
+            Verdict::Failed => self.failed += 1,
+            Verdict::Stopped => self.stopped += 1,
+        }
+    }
+}
+
+/// What the first line of a run says of it.
+#[derive(Clone, Debug)]
+pub(super) struct Begun {
+    pub(super) limits: Vec<String>,
+    /// 0: no cap.
+    pub(super) jobs: u32,
+    /// As one would type it, without passwords.
+    pub(super) command: String,
 }
 
 /// A line about an attempt that has ended. Its fields, which are `null` without a value:
@@ -45,7 +102,8 @@ pub(super) struct Log {
 /// - `cost`: what the reply says it cost.
 /// - `slot`: its slot, from 0, as in `THROTTLE_SLOT`.
 /// - `error`: why it could not be started, or its output was lost.
-fn line(ended: &Ended, start: SystemTime, until: Option<SystemTime>) -> String {
+/// - `run`: the id in the first line of the run.
+fn line(ended: &Ended, start: SystemTime, until: Option<SystemTime>, run: &str) -> String {
     let Ended { job, outcome, reply, .. } = ended;
     let (units, cut) = units(job);
     let (name, units) = written(&units);
@@ -79,6 +137,7 @@ fn line(ended: &Ended, start: SystemTime, until: Option<SystemTime>) -> String {
         ("cost", Value::from(ended.cost).to_string()),
         ("slot", ended.slot.to_string()),
         ("error", Value::from(failure::error(outcome)).to_string()),
+        ("run", Value::from(run).to_string()),
     ];
     format!("{{{}}}\n", fields.map(|(name, value)| format!("\"{name}\":{value}")).join(","))
 }
@@ -106,7 +165,28 @@ impl Log {
         if is_regular && is_torn(path) {
             append(&file, b"\n").with_context(cannot)?;
         }
-        Ok(Log { file: Mutex::new(file), path: path.to_owned(), is_regular })
+        let run = format!("{:012x}", fastrand::u64(..1 << 48));
+        let writer = Writer { file, totals: Totals::default(), first: String::new(), is_lost: false };
+        Ok(Log { file: Mutex::new(writer), path: path.to_owned(), is_regular, run })
+    }
+
+    /// Writes the first line of a run: its id, when it begins, how far local time is ahead of UTC (in seconds), and what
+    /// `begun` says. A pipe, whose reader may not read, gets it with the first attempt.
+    ///
+    /// # Errors
+    /// The line cannot be written.
+    pub(super) fn begin(&self, begun: &Begun) -> io::Result<()> {
+        let Begun { limits, jobs, command } = begun;
+        let now = SystemTime::now();
+        let offset = utc_offset(since_1970(now).as_secs().try_into().unwrap_or(i64::MAX));
+        let (id, start, version) = (&self.run, epoch(now), env!("CARGO_PKG_VERSION"));
+        let [limits, command] = [Value::from(limits.clone()), Value::from(command.as_str())];
+        let mut writer = unpoisoned(self.file.lock());
+        writer.first = format!(
+            "{{\"run\":{{\"id\":\"{id}\",\"start\":{start},\"utc_offset\":{offset},\"version\":\"{version}\",\
+             \"limits\":{limits},\"jobs\":{jobs},\"command\":{command}}}}}\n"
+        );
+        if self.is_regular { writer.append("") } else { Ok(()) }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -126,18 +206,33 @@ impl Log {
         let now = SystemTime::now();
         let start = now.checked_sub(ended.started.elapsed()).unwrap_or(now);
         let until = ended.due_in.and_then(|due| now.checked_add(due));
-        let line = line(ended, start, until);
-        let file = unpoisoned(self.file.lock());
-        append(&file, line.as_bytes())
+        let line = line(ended, start, until, &self.run);
+        let mut writer = unpoisoned(self.file.lock());
+        writer.totals.count(ended);
+        writer.append(&line)
     }
 
-    /// Syncs a regular file to the disk.
+    /// Writes the last line of the run, with what was counted, and syncs a regular file to the disk.
     ///
     /// # Errors
     /// Lines may be lost.
     pub(super) fn finish(&self) -> io::Result<()> {
-        let file = unpoisoned(self.file.lock());
-        if self.is_regular { file.sync_data() } else { Ok(()) }
+        let mut writer = unpoisoned(self.file.lock());
+        if writer.is_lost || !writer.first.is_empty() {
+            return Ok(());
+        }
+        let Totals { attempts, units, ok, refused, failed, stopped } = writer.totals;
+        let (id, end) = (&self.run, epoch(SystemTime::now()));
+        let line = format!(
+            "{{\"run\":{{\"id\":\"{id}\",\"end\":{end},\"units\":{units},\"attempts\":{attempts},\"ok\":{ok},\
+             \"failed\":{failed},\"stopped\":{stopped},\"refused\":{refused}}}}}\n"
+        );
+        match writer.append(&line) {
+            // A reader may leave once it has read of all attempts.
+            Err(error) if !self.is_regular && error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Ok(()) if self.is_regular => writer.file.sync_data(),
+            written => written,
+        }
     }
 }
 
@@ -158,7 +253,11 @@ fn seconds(time: Duration) -> String {
 }
 
 fn epoch(time: SystemTime) -> String {
-    seconds(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+    seconds(since_1970(time))
+}
+
+fn since_1970(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// What is logged of the units, and whether that is only their beginnings.
@@ -240,7 +339,7 @@ mod tests {
     }
 
     fn line_of(ended: &Ended) -> String {
-        line(ended, SystemTime::UNIX_EPOCH + Duration::from_micros(1_800_000_000_000_250), None)
+        line(ended, SystemTime::UNIX_EPOCH + Duration::from_micros(1_800_000_000_000_250), None, "1f")
     }
 
     fn parsed(job: Job) -> Value {
@@ -265,7 +364,7 @@ mod tests {
             line_of(&ended(job(&[b"a \"b\""], false))),
             "{\"seq\":7,\"unit\":\"a \\\"b\\\"\",\"cut\":false,\"key\":null,\"try\":2,\"start\":1800000000.000250,\
              \"waited\":1.500000,\"ran\":0.000000,\"exit\":null,\"signal\":9,\"timed_out\":false,\"http\":null,\
-             \"verdict\":\"again\",\"pace\":25.0,\"until\":null,\"charged\":1,\"cost\":null,\"slot\":3,\"error\":null}\n"
+             \"verdict\":\"again\",\"pace\":25.0,\"until\":null,\"charged\":1,\"cost\":null,\"slot\":3,\"error\":null,\"run\":\"1f\"}\n"
         );
         let (start, until) = (SystemTime::UNIX_EPOCH - Duration::from_secs(1), SystemTime::UNIX_EPOCH);
         let mut keyed = job(&[b"a"], false);
@@ -277,7 +376,8 @@ mod tests {
             cost: Some(u64::MAX),
             ..ended(keyed)
         };
-        let line: Value = serde_json::from_str(&line(&other, start, Some(until + Duration::from_secs(60)))).unwrap();
+        let line: Value =
+            serde_json::from_str(&line(&other, start, Some(until + Duration::from_secs(60)), "1f")).unwrap();
         let error = "cannot be run: no \\ such";
         assert_eq!((&line["key"], &line["http"], &line["error"]), (&"k\n".into(), &429.into(), &error.into()));
         assert_eq!((&line["until"], &line["cost"], &line["exit"]), (&60.0.into(), &u64::MAX.into(), &Value::Null));
@@ -336,7 +436,8 @@ mod tests {
             log.finish().unwrap();
             let text = fs::read_to_string(&path).unwrap();
             assert!(log.is_regular() && text.ends_with("}\n") || before.is_none());
-            assert_eq!(text.lines().count(), lines);
+            // And the end of the run.
+            assert_eq!(text.lines().count(), lines + 1);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::done::Done;
 use super::input::are_one_file;
-use super::log::Log;
+use super::log::{Begun, Log};
 use super::say::say;
 use super::task::Launch;
 use anyhow::{Result, ensure};
@@ -58,6 +58,16 @@ impl Records {
             summary.map_or(Ok(()), |summary| ensure_apart("--summary", summary, kept, "a file of --done or --log"))?;
         }
         Ok(Some(Records { done, log, told_of_long: AtomicBool::new(false), quiet: reporting.quiet }))
+    }
+
+    /// Begins the run in the log.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn begin(&self, begun: &Begun) -> io::Result<()> {
+        self.log
+            .as_ref()
+            .map_or(Ok(()), |log| log.begin(begun).map_err(|error| cannot_write("--log", log.path(), &error)))
     }
 
     /// Says which units are done.

@@ -8,6 +8,7 @@ pub(crate) use stream::{Commands, Launch, Pipe};
 use super::args::{Args, Bucket, Environment, Format, Grouped, Kind, Limits, SharedFlags, look, refuse_bytes};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::time::Duration;
 use throttle::flow::cost::Cost;
 use throttle::flow::{Sorting, short};
@@ -26,6 +27,8 @@ pub(crate) enum Task {
     Launch(Box<Launch>),
     Once(Once),
     Bucket(Bucket, Verb),
+    /// Write a page about these logs.
+    Plot(Vec<PathBuf>),
 }
 
 /// What is asked of a bucket by itself.
@@ -77,6 +80,12 @@ impl Task {
     /// # Errors
     /// What is wrong with them, in words that name the option and show a right spelling.
     pub(crate) fn new(args: Args, environment: &Environment) -> Result<Self, String> {
+        if !args.report.plot.is_empty() {
+            let is_alone = args.limit.rate.is_empty() && args.command.is_empty();
+            let wrong =
+                "--plot reads logs of --log, without limits and commands; write throttle --plot tries.jsonl > run.html";
+            return if is_alone { Ok(Task::Plot(args.report.plot)) } else { Err(wrong.to_owned()) };
+        }
         let shared = &args.shared;
         let key = || shared.key.clone().map(OsStringExt::into_vec);
         let bucket = |act: &str| {
@@ -127,6 +136,7 @@ impl Task {
             Task::Launch(launch) => launch.limits.bucket(),
             Task::Pipe(pipe) => pipe.limits.bucket(),
             Task::Once(Once { bucket, .. }) | Task::Bucket(bucket, _) => Some(bucket),
+            Task::Plot(_) => None,
         }
     }
 }

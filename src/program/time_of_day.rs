@@ -7,10 +7,18 @@ use tz::{DateTime, TimeZone, TimeZoneRef};
 /// `14:05`, or `2026-11-23 14:05` if that is another day than `now`: local time. If the system does not say which that is,
 /// UTC, as date(1) does.
 pub(super) fn local(time: SystemTime, now: SystemTime) -> String {
+    shown(time, now, zone().as_ref())
+}
+
+fn zone() -> TimeZone {
     let named = std::env::var("TZ").ok().filter(|name| !name.is_empty());
     let zone = named.map_or_else(TimeZone::local, |name| TimeZone::from_posix_tz(&name));
-    let zone = zone.unwrap_or_else(|_| TimeZone::utc());
-    shown(time, now, zone.as_ref())
+    zone.unwrap_or_else(|_| TimeZone::utc())
+}
+
+/// How many seconds local time is ahead of UTC at a time, in seconds since 1970.
+pub(super) fn utc_offset(seconds: i64) -> i64 {
+    zone().find_local_time_type(seconds).map_or(0, |kind| kind.ut_offset().into())
 }
 
 /// `until 14:05`: the end of a wait of so many nanoseconds.

@@ -1,5 +1,6 @@
 //! `--log FILE`, through the real program: a line of JSON for each attempt that has ended, whatever ended it.
 
+use crate::common::attempts;
 use crate::launch_output::with_room_for;
 use crate::launching::*;
 use rustix::process::Signal;
@@ -21,8 +22,7 @@ fn logged(folder: &TempDir, args: &[&str]) -> Command {
 fn lines(folder: &TempDir) -> Vec<Value> {
     let text = fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(text.is_empty() || text.ends_with('\n'), "every line has its end");
-    let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-    let mut lines: Vec<Value> = text.lines().map(parse).collect();
+    let mut lines = attempts(&text);
     lines.sort_by_key(|line| (line["seq"].as_u64(), line["try"].as_u64()));
     lines
 }
@@ -215,7 +215,8 @@ fn a_slow_reader_of_the_log_misses_nothing() {
     thread::sleep(Duration::from_millis(300));
     let reader = thread::spawn(move || {
         let (mut all, mut piece) = (Vec::new(), [0; 4096]);
-        while all.split(|byte| *byte == b'}').count() <= 100 {
+        // Four of them are of the first and the last line.
+        while all.split(|byte| *byte == b'}').count() <= 104 {
             match fifo.read(&mut piece) {
                 Ok(length) => all.extend_from_slice(&piece[..length]),
                 Err(_) => thread::sleep(Duration::from_millis(5)),
@@ -227,7 +228,7 @@ fn a_slow_reader_of_the_log_misses_nothing() {
     assert_eq!((ended.code(), &*ended.err), (Some(123), ""));
     let text = reader.join().unwrap();
     let lines = text.lines().filter(|line| !line.is_empty());
-    assert_eq!(lines.filter(|line| serde_json::from_str::<Value>(line).is_ok()).count(), 100);
+    assert_eq!(lines.filter(|line| serde_json::from_str::<Value>(line).is_ok()).count(), 102);
 }
 
 #[test]
@@ -264,4 +265,36 @@ fn the_manual_names_every_field() {
     for field in lines(&folder)[0].as_object().unwrap().keys() {
         assert!(log.contains(&format!(" {field}")), "{field} is missing in: {log}");
     }
+}
+
+/// The lines about a run, through the real program: its command, without what may be a password, and its totals.
+#[test]
+fn a_run_begins_and_ends_with_a_line_in_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "case $2 in *2) exit 3;; esac; : --url=redis://me:secret@host/b";
+    let mut command =
+        throttle(["-q", "-r", "500/s,per=f1", "-r", "200/s,burst=7", "-j", "3", "--attempts", "2", "--backoff", "1ms"]);
+    command
+        .args(["--log=log", "sh", "-c", script, "https://host/y", "redis://:pass@host/x"])
+        .current_dir(&folder)
+        .env("TZ", "UTC-2");
+    finish(command, "a 1\na 2\nb 1\n");
+    let text = fs::read_to_string(folder.path().join("log")).unwrap();
+    let all: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(all.len(), 1 + 4 + 1, "{text}");
+    let (first, last) = (&all[0]["run"], &all[5]["run"]);
+    assert_eq!((first["jobs"].as_u64(), first["utc_offset"].as_i64()), (Some(3), Some(7200)), "{text}");
+    assert_eq!(first["limits"], serde_json::json!(["500/s,per=f1", "200/s,burst=7"]));
+    assert_eq!(first["version"], env!("CARGO_PKG_VERSION"));
+    let command = first["command"].as_str().unwrap();
+    assert!(command.starts_with("throttle -q -r '500/s,per=f1' ") && command.contains(" '--log=log' "), "{command}");
+    assert!(!command.contains("pass") && !command.contains("secret"), "{command}");
+    assert!(
+        command.contains("case $2 in *2) exit 3;; esac; : …") && command.ends_with("https://host/y 'redis…'"),
+        "{command}"
+    );
+    let totals = ["units", "attempts", "ok", "failed", "stopped", "refused"].map(|field| last[field].as_u64().unwrap());
+    assert_eq!(totals, [3, 4, 2, 1, 0, 0], "{text}");
+    assert!(last["end"].as_f64() >= first["start"].as_f64() && last["id"] == first["id"]);
+    assert!(all[1..5].iter().all(|line| line["run"] == first["id"]), "{text}");
 }

@@ -68,6 +68,12 @@ pub(crate) fn passed(args: &[&str], input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
+/// The lines about attempts in a log, without those about runs.
+pub(crate) fn attempts(log: &str) -> Vec<serde_json::Value> {
+    let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    log.lines().map(parse).filter(|line: &serde_json::Value| line["run"].is_string()).collect()
+}
+
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

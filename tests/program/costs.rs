@@ -1,6 +1,6 @@
 //! `cost=`: units that take more than one, with limits of this run and with buckets.
 
-use crate::common::{Running, assert_fails, feed, text, throttle, wait_until};
+use crate::common::{Running, assert_fails, attempts, feed, text, throttle, wait_until};
 use crate::support::redis::Redis;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -110,8 +110,7 @@ fn a_unit_that_gets_no_grant_fails_without_a_start() {
     );
     out = fs::read_to_string(log).unwrap();
     let mut charged: Vec<(u64, u64)> = Vec::new();
-    for line in out.lines() {
-        let line: Value = serde_json::from_str(line).unwrap();
+    for line in attempts(&out) {
         charged.push((line["seq"].as_u64().unwrap(), line["charged"].as_u64().unwrap()));
     }
     charged.sort_unstable();
@@ -129,8 +128,7 @@ fn a_further_attempt_costs_what_its_unit_costs() {
     let script = "[ $THROTTLE_ATTEMPT = 2 ]";
     let output = with(&["-r", "100/s,burst=1,cost=f1"], &[&rest[..], &[script]].concat(), "1\n5\n9\n2\n");
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let lines: Vec<Value> =
-        fs::read_to_string(log).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = attempts(&fs::read_to_string(log).unwrap());
     assert_eq!(lines.len(), 8);
     for line in lines {
         assert_eq!(line["charged"].as_u64().unwrap().to_string(), line["unit"].as_str().unwrap(), "{line}");

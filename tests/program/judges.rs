@@ -4,7 +4,7 @@
 //! more than another. On a machine that has other things to do a request may be delayed for longer than the slack: so a try
 //! counts only if this process itself was not delayed meanwhile, and the best of some counts.
 
-use crate::common::{Running, text, throttle};
+use crate::common::{Running, attempts, text, throttle};
 use crate::support::redis::free_port;
 use crate::support::{find, found, skipped};
 use std::io::{Read, Write};
@@ -163,8 +163,7 @@ fn strict_windows_refuse_nothing_and_nearly_all_of_them_is_used() {
 fn keep_the_slack(log: &Path) -> bool {
     let lines = std::fs::read_to_string(log).unwrap();
     std::fs::remove_file(log).unwrap();
-    let start = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["start"].as_f64().unwrap();
-    let mut starts: Vec<f64> = lines.lines().map(start).collect();
+    let mut starts: Vec<f64> = attempts(&lines).iter().map(|line| line["start"].as_f64().unwrap()).collect();
     starts.sort_by(f64::total_cmp);
     assert_eq!(starts.len(), 160);
     starts.windows(41).all(|some| some[40] - some[0] > 1.049)
@@ -174,8 +173,8 @@ fn keep_the_slack(log: &Path) -> bool {
 fn spread_of_runs(log: &Path) -> f64 {
     let lines = std::fs::read_to_string(log).unwrap();
     std::fs::remove_file(log).unwrap();
-    let ran =
-        lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["ran"].as_f64().unwrap());
+    let attempts = attempts(&lines);
+    let ran = attempts.iter().map(|line| line["ran"].as_f64().unwrap());
     let (least, most) = ran.fold((f64::MAX, 0.0_f64), |(least, most), ran| (least.min(ran), most.max(ran)));
     most - least
 }

@@ -1,6 +1,6 @@
 //! Limits for each key, through the real program: pipes, commands, jobs of a key, pauses of a key, dropping, dry runs.
 
-use crate::common::{feed, passed, shell, text};
+use crate::common::{attempts, feed, passed, shell, text};
 use crate::launching::{Ended, LONG, Started, finish, numbers, run, throttle, wait_until};
 use crate::support::nginx::{Nginx, REST};
 use crate::support::{found, skipped};
@@ -252,11 +252,8 @@ fn a_pause_holds_its_key_only() {
     let ended = finish(command, "a 0\na 1\nb 0\nb 1\nb 2\n");
     assert!(begun.elapsed() >= Duration::from_secs(1));
     assert_eq!(ok(&ended), "b 0\nb 1\nb 2\na 0\na 1\n", "the unit sent back goes first");
-    let log = fs::read_to_string(&log).unwrap();
-    let keys: Vec<String> = log
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["key"].as_str().unwrap().to_owned())
-        .collect();
+    let log = attempts(&fs::read_to_string(&log).unwrap());
+    let keys: Vec<String> = log.iter().map(|line| line["key"].as_str().unwrap().to_owned()).collect();
     assert_eq!((keys.len(), keys.iter().filter(|key| *key == "a").count()), (6, 3));
 }
 

@@ -32,6 +32,7 @@ mod order_model;
 mod pages;
 mod pipe;
 mod pipe_ends;
+mod plot;
 mod pump;
 mod redis;
 mod redis_link;

@@ -327,7 +327,8 @@ fn check_log(runs: &[Run], folder: &Path, calls: &[Call]) {
     let mut begin = 0;
     for (number, run) in runs.iter().enumerate() {
         let unit = |line: &serde_json::Value| line["unit"].as_str().unwrap().parse::<u32>().unwrap();
-        let logged = counts(lines[begin..run.log].iter().map(unit));
+        let attempts = lines[begin..run.log].iter().filter(|line| line["run"].is_string());
+        let logged = counts(attempts.map(unit));
         begin = run.log;
         let called = counts(calls.iter().filter(|call| call.0 == number).map(|call| call.1));
         let missing = |(unit, count): (u32, usize)| count.saturating_sub(logged.get(&unit).copied().unwrap_or(0));

@@ -94,7 +94,13 @@ pub(crate) struct AgainFlags {
     /// cut to its beginning), key, try (from 1), start (seconds since 1970), waited and ran (seconds), exit, signal,
     /// timed_out, http (the reply's status), verdict (ok, again, later, failed, stopped), pace (units a second, if the
     /// server allows less than the rate), until (when the next attempt is due, in seconds since 1970), charged (by the limits; of several, by the first with cost=), cost (of the
-    /// reply), slot, error. Fields without a value are null.
+    /// reply), slot, error, run (the id of the run). Fields without a value are null.
+    ///
+    /// The first and the last line of a run have no seq, and run is an object there. The first line has its id, start,
+    /// utc_offset (of local time, in seconds), version, limits, jobs and command, without passwords in addresses. The last
+    /// line has its id, end, units, attempts, ok, failed, stopped and refused. In jq, select(.seq) leaves both out.
+    ///
+    /// --plot makes a page with charts from it.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = record())]
     #[arg(help = "Add a line of JSON to FILE for each attempt", long_help)]
     pub(crate) log: Option<PathBuf>,

@@ -50,14 +50,15 @@ pub(crate) struct Args {
 /// The flags that `-h` shows, on one screen: those that are used most.
 const SHORT_HELP: [&str; 9] = ["rate", "burst", "bucket", "null", "jobs", "shell", "attempts", "done", "dry_run"];
 
-/// Flags about a bucket by itself. Each excludes the others, and the flags of streams.
-const VERBS: [&str; 7] = ["once", "set", "show", "clear", "pause", "list", "remove"];
+/// Flags about a bucket by itself, or about logs. Each excludes the others, and the flags of streams.
+const VERBS: [&str; 8] = ["once", "set", "show", "clear", "pause", "list", "remove", "plot"];
 
 /// But these go together: the first two start the bucket anew, and of the verbs only --once waits for a turn.
 const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
 
 /// Other flags that exclude each other, and what to write instead, if there is a way.
-const APART: [(&str, &[&str], &str); 12] = [
+const APART: [(&str, &[&str], &str); 13] = [
+    ("bucket", &["plot"], "--plot reads logs of --log, and no bucket; write throttle --plot tries.jsonl > run.html"),
     ("drop", &["bucket", "keep_order"], ""),
     (
         "drop",

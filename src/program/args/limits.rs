@@ -226,6 +226,17 @@ impl Limits {
         }
     }
 
+    /// The limits as a list of texts: those that the user wrote, or those of `policy`, which the bucket keeps.
+    pub(crate) fn list(&self, policy: &Policy) -> Vec<String> {
+        let Some(named) = self.named() else {
+            let keys = policy.of_keys().into_iter();
+            let each = keys.flat_map(|keys| (0..keys.each.len()).map(|place| keys.describe(place)));
+            return (0..policy.len()).map(|place| policy.describe(place)).chain(each).collect();
+        };
+        let burst = named.burst.map(|burst| format!("-b {burst}"));
+        named.rules.iter().map(ToString::to_string).chain(burst).collect()
+    }
+
     /// The limits as the user wrote them, or `policy`, which the bucket keeps.
     pub(crate) fn written(&self, policy: &Policy) -> String {
         let join = |named: &Grouped| named.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");

@@ -5,9 +5,11 @@ use super::foreign_flags;
 use super::limits::before_pattern;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use throttle::launch::quoted;
 use throttle_limits::store::Address;
 
 /// One line for `error`, caused by `args`.
@@ -57,6 +59,41 @@ pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
         let end = word.char_indices().map(|(place, _)| place).take_while(|place| *place <= LONG / 2).last();
         text.replace(&*word, &format!("{}…", &word[..end.unwrap_or(0)]))
     })
+}
+
+/// The command line of this process as one would type it, without passwords and without the rest of long words.
+pub(crate) fn own_command_line() -> String {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    words.first_mut().into_iter().for_each(|program| *program = "throttle".into());
+    let words: Vec<OsString> = words.iter().map(|word| redacted_word(word).into()).collect();
+    let quoted = quoted(words.iter().map(|word| Cow::from(word.as_os_str())), false);
+    String::from_utf8_lossy(&quoted).into_owned()
+}
+
+/// A word without a password, also in a value that is attached to its option. A long word is cut.
+fn redacted_word(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let value = word.find('=').filter(|_| word.starts_with("--")).map_or(0, |place| place + 1);
+    let shown = format!("{}{}", &word[..value], redacted_value(&word[value..]));
+    match shown.char_indices().nth(LONG) {
+        Some((end, _)) => format!("{}…", &shown[..end]),
+        None => shown,
+    }
+}
+
+/// A value without a password: an address, or a script with addresses in it. An address on the web without a user is shown.
+fn redacted_value(value: &str) -> String {
+    const ENDS: [char; 5] = [' ', '\t', '\n', '"', '\''];
+    let whole = Address::redacted(value.as_ref());
+    let is_open = ["http://", "https://"].iter().any(|scheme| value.starts_with(scheme)) && !value.contains('@');
+    if whole == "…" && value.contains(ENDS) {
+        let redacted = |piece: &str| match piece.strip_suffix(ENDS) {
+            Some(part) => redacted_value(part) + &piece[part.len()..],
+            None => redacted_value(piece),
+        };
+        return value.split_inclusive(ENDS).map(redacted).collect();
+    }
+    if is_open { value.to_owned() } else { whole }
 }
 
 /// The longest end of `word` that `text` repeats. Of an end that is repeated each shorter one is, too: so a few of them are

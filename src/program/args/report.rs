@@ -50,6 +50,16 @@ pub(crate) struct ReportFlags {
     #[arg(help = "Say at the end what happened: text or json", long_help)]
     pub(crate) summary: Option<Summary>,
 
+    /// Write a page of HTML to standard output that shows the runs in files of --log; - is standard input. throttle --plot
+    /// tries.jsonl > run.html. The page needs no network and no script.
+    ///
+    /// It shows the starts a second beside the limits and what the server allowed, with pauses; how long the commands ran;
+    /// how many ran at once; the busiest and the most refused keys; and the first 200 units that failed. Point at a bar to read
+    /// its numbers. Several logs, also of several machines, are one page. A log may still be written to.
+    #[arg(long, value_name = "LOG", num_args = 1.., value_hint = clap::ValueHint::FilePath)]
+    #[arg(help = "Write a page of HTML about runs, from files of --log", long_help)]
+    pub(crate) plot: Vec<PathBuf>,
+
     /// No hints, no bar unless --progress=always asks for it, and in launch mode no messages about failed commands.
     ///
     /// Otherwise each line whose command failed, or was stopped by a signal, is reported by its number and its

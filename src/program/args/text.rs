@@ -9,13 +9,14 @@ throttle [OPTIONS] -r LIMIT < input
        throttle [OPTIONS] --bucket BUCKET --once [COMMAND]…";
 
 /// Command and meaning. `-h` shows the first four.
-pub(crate) const EXAMPLES: [(&str, &str); 6] = [
+pub(crate) const EXAMPLES: [(&str, &str); 7] = [
     ("cat urls | throttle -r 5/s curl -sSO {}", "a command for each line"),
     ("cat urls | throttle -r 5/s -b 10 > paced", "10 at once, then one every 200 ms"),
     ("throttle -r 10MiB/s < a.tar > /mnt/a.tar", "bytes"),
     ("throttle --bucket api -r 5/s --once ./call", "a rate that all scripts share"),
     ("cat log | throttle -r 100/s -r 1000/min", "both limits kept"),
     ("throttle -r 2/s --repeat 100 ./probe", "a hundred times"),
+    ("throttle --plot tries.jsonl > run.html", "a page about the runs in a --log"),
 ];
 
 /// The part of `-h` between the usage and the options.

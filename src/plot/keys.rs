@@ -1,0 +1,87 @@
+//! The keys of all attempts. A million of them take less than 60 MiB.
+
+use super::entry::{Attempt, Verdict};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+/// How many bytes of a key's JSON are kept.
+const KEPT: usize = 100;
+
+/// Keys beyond these count as one.
+const MOST: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key {
+    /// Where its name ends among the names; it begins where the one before ends.
+    end: u32,
+    pub(super) attempts: u32,
+    pub(super) refused: u32,
+    pub(super) failed: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    /// Places, by hashes.
+    places: HashMap<u64, u32>,
+    hasher: RandomState,
+    names: String,
+    all: Vec<Key>,
+}
+
+impl Keys {
+    /// The place of no key.
+    pub(super) const NONE: u32 = u32::MAX;
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Counts an attempt of the key with this JSON, and returns the key's place.
+    pub(super) fn count(&mut self, json: &str, attempt: &Attempt<'_>) -> u32 {
+        let hash = self.hasher.hash_one(json);
+        let last = u32::try_from(self.all.len()).unwrap_or(Self::NONE).saturating_sub(1);
+        let place = self.places.get(&hash).copied().unwrap_or_else(|| {
+            if self.all.len() >= MOST {
+                return last;
+            }
+            let end = (0..=KEPT.min(json.len())).rev().find(|end| json.is_char_boundary(*end)).unwrap_or_default();
+            self.names.push_str(&json[..end]);
+            let end = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+            self.all.push(Key { end, attempts: 0, refused: 0, failed: 0 });
+            let place = u32::try_from(self.all.len() - 1).unwrap_or_default();
+            self.places.insert(hash, place);
+            place
+        });
+        if let Some(key) = self.all.get_mut(place as usize) {
+            key.attempts += 1;
+            key.refused += u32::from(attempt.verdict == Verdict::Later);
+            key.failed += u32::from(attempt.verdict == Verdict::Failed);
+        }
+        place
+    }
+
+    /// The places of the `count` keys with the highest `value`, which is not 0.
+    pub(super) fn top(&self, count: usize, value: impl Fn(&Key) -> u32) -> Vec<u32> {
+        let mut top: Vec<(i64, i64)> = Vec::new();
+        for (place, value) in (0..).zip(self.all.iter().map(value)).filter(|(_, value)| *value > 0) {
+            top.push((-i64::from(value), place));
+            if top.len() >= 100 * count {
+                top.sort_unstable();
+                top.truncate(count);
+            }
+        }
+        top.sort_unstable();
+        top.iter().take(count).filter_map(|(_, place)| (*place).try_into().ok()).collect()
+    }
+
+    /// The key at this place, and its name as JSON, which may lack its end.
+    pub(super) fn get(&self, place: u32) -> Option<(&str, &Key)> {
+        let key = self.all.get(place as usize)?;
+        let start = place.checked_sub(1).map_or(0, |before| self.all[before as usize].end);
+        Some((self.names.get(start as usize..key.end as usize)?, key))
+    }
+}
