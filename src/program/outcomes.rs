@@ -1,6 +1,7 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
 mod left;
+mod ran;
 mod retries;
 
 use super::args::MaxFail;
@@ -10,6 +11,7 @@ use super::names::{End, Names, ON_TERMINAL, shown};
 use super::task::Launch;
 use super::unit_name::{blank_skipped, counted, nonzero, scaled};
 use left::Left;
+use ran::Ran;
 use retries::Retries;
 use std::collections::BTreeMap;
 use std::io::ErrorKind::{BrokenPipe, TimedOut};
@@ -68,6 +70,7 @@ pub(crate) struct Outcomes {
     /// When those that run have started, and their keys.
     running: BTreeMap<u64, (Nanos, Key)>,
     durations: Nanos,
+    ran: Ran,
     started: u64,
     ok: u64,
     failed: u64,
@@ -207,7 +210,9 @@ impl Outcomes {
         }
         self.retries.note_pace(ended.pace, &job.key);
         let started = self.running.remove(&job.seq).map_or(now, |(started, _)| started);
-        self.durations += now.saturating_sub(started);
+        let time = now.saturating_sub(started);
+        self.durations += time;
+        self.ran.note(outcome, time);
         match ended.verdict {
             Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
@@ -493,6 +498,16 @@ impl Outcomes {
     fn interrupted_line(&self, why: &str) -> String {
         let (ends, more) = (self.ends(), self.some(&["not tried again", "read and not started"]));
         format!("{why}: {ends}, {} stopped{more}", self.stopped)
+    }
+
+    /// How long commands ran, in words.
+    pub(super) fn ran_text(&self) -> Option<String> {
+        self.ran.text()
+    }
+
+    /// The same for programs.
+    pub(super) fn ran_json(&self) -> serde_json::Value {
+        self.ran.json()
     }
 
     pub(super) fn json(&self) -> serde_json::Value {

@@ -372,14 +372,16 @@ impl Report {
         let late = reading
             .lateness
             .map(|(median, p99)| format!("; late by {} (median), {} (p99)", clock::shown(median), clock::shown(p99)));
+        let ran = self.outcomes().and_then(|outcomes| outcomes.ran_text());
         format!(
-            "throttle: {}{}\n  waited {limits}, {} for input, {} for {}{}\n",
+            "throttle: {}{}\n  waited {limits}, {} for input, {} for {}{}\n{}",
             self.status_text(reading),
             self.lost_text(reading),
             clock::shown(reading.source),
             clock::shown(reading.sink),
             self.sink_name(),
             late.unwrap_or_default(),
+            ran.map_or_else(String::new, |ran| format!("  {ran}\n")),
         )
     }
 
@@ -421,6 +423,7 @@ impl Report {
             fields.remove("bytes");
             fields.remove("read_and_not_passed_on");
             fields.insert("commands".to_owned(), outcomes.json());
+            fields.insert("ran_ns".to_owned(), outcomes.ran_json());
         }
         summary
     }

@@ -2,6 +2,7 @@
 
 mod again;
 mod any_bytes;
+mod at_the_end;
 mod attempt_log;
 mod bucket_list;
 mod bucket_options;
