@@ -110,7 +110,7 @@ impl Task {
     }
 
     fn stream(args: Args, environment: &Environment) -> Result<Self, String> {
-        let limits = Limits::of_stream(&args.limit, &args.shared, &args.command, environment)?;
+        let limits = Limits::of_stream(&args.limit, &args.shared, &args.command, &args.launch, environment)?;
         if args.input.bytes {
             refuse_bytes(&args.limit)?;
         }

@@ -221,6 +221,11 @@ fn a_rate_that_is_no_text_is_refused() {
 fn options_that_contradict_each_other_are_named() {
     for (args, words) in [
         (&[][..], "--rate: how fast? write for example -r 5/s"),
+        (&["-j", "8", "true"], "--rate: how fast? for no limit but the number of jobs write -r unlimited -j 8 COMMAND"),
+        (&["-j", "8", "-c", "true"], "for no limit but the number of jobs write -r unlimited -j 8 -c SCRIPT"),
+        (&["-P", "0", "true"], "for no limit but the number of jobs write -r unlimited -j 0 COMMAND"),
+        (&["-j", "8", "true", "-r", "5/s"], "options after the command are the command's"),
+        (&["-c", "true"], "--rate: how fast? write for example -r 5/s or -r 100/min, or -r unlimited"),
         (&["-r", "5/s", "-b", "0"], "--burst: a burst of 0 would let nothing through"),
         (&["-r", "5/s", "-b", "x"], "--burst: 'x' has no number; write for example 10"),
         (&["-r", "5/s", "-b", "1.5"], "--burst: '1.5' is not a whole number; write for example 10"),

@@ -3,6 +3,7 @@
 use super::bucket::{Bucket, Environment, SharedFlags};
 use super::foreign_flags;
 use super::grouped::{Grouped, Idle, idle_in};
+use super::launch::LaunchFlags;
 use super::rule::Rule;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsString;
@@ -140,6 +141,7 @@ impl Limits {
         flags: &LimitFlags,
         shared: &SharedFlags,
         command: &[OsString],
+        launch: &LaunchFlags,
         environment: &Environment,
     ) -> Result<Self, String> {
         let is_private = shared.bucket.is_none() && !flags.rate.is_empty();
@@ -152,7 +154,7 @@ impl Limits {
             let or = if is_private { " (with -r, THROTTLE_BUCKET is not used)" } else { ", or THROTTLE_BUCKET=NAME" };
             return Err(format!("--on-store-error is about a bucket on a server; name it: --bucket NAME{or}"));
         }
-        let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command))?;
+        let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command, launch))?;
         named.jobs_without_keys().map_or(Ok(()), Err)?;
         named.leave_out_idle();
         Ok(Limits::Own(named))
@@ -283,12 +285,15 @@ pub(crate) fn refuse_bytes(flags: &LimitFlags) -> Result<(), String> {
     }
 }
 
-/// What is wrong if no limit is named. `command` is what is to be run.
-fn without_rate(command: &[OsString]) -> String {
+/// What is wrong if no limit is named. `command` and `launch` are what is to be run.
+fn without_rate(command: &[OsString], launch: &LaunchFlags) -> String {
     let is_rate = |word: &OsString| word.as_bytes().starts_with(b"-r") || word.as_bytes().starts_with(b"--rate");
+    let what = if launch.shell.is_some() { "-c SCRIPT" } else { "COMMAND" };
     let how_fast = if command.iter().any(is_rate) {
         "options after the command are the command's; put -r before it, like -r 5/s COMMAND"
-    } else if command.is_empty() {
+    } else if let Some(jobs) = launch.jobs {
+        return format!("--rate: how fast? for no limit but the number of jobs write -r unlimited -j {jobs} {what}");
+    } else if command.is_empty() && launch.shell.is_none() {
         "write for example -r 5/s, -r 100/min or -r 10MiB/s; throttle -h shows more"
     } else {
         "write for example -r 5/s or -r 100/min, or -r unlimited for no limit; throttle -h shows more"
