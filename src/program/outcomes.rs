@@ -2,6 +2,7 @@
 
 mod left;
 mod ran;
+mod reached;
 mod retries;
 
 use super::args::MaxFail;
@@ -12,6 +13,7 @@ use super::task::Launch;
 use super::unit_name::{blank_skipped, counted, nonzero, scaled};
 use left::Left;
 use ran::Ran;
+use reached::Starts;
 use retries::Retries;
 use std::collections::BTreeMap;
 use std::io::ErrorKind::{BrokenPipe, TimedOut};
@@ -71,6 +73,7 @@ pub(crate) struct Outcomes {
     running: BTreeMap<u64, (Nanos, Key)>,
     durations: Nanos,
     ran: Ran,
+    starts: Starts,
     started: u64,
     ok: u64,
     failed: u64,
@@ -180,6 +183,7 @@ impl Outcomes {
 
     pub(super) fn start(&mut self, job: &Job, attempt: u32, now: Nanos) {
         self.started += 1;
+        self.starts.note(now);
         self.retries.waiting -= u64::from(attempt > 1).min(self.retries.waiting);
         self.running.insert(job.seq, (now, job.key.clone()));
         if attempt == 1 {
@@ -337,27 +341,36 @@ impl Outcomes {
 
     /// Which `-j` the rate needs.
     fn hint_at_jobs(&self) -> Option<String> {
-        let needs = self.jobs_needed().filter(|_| self.hints_at_jobs)?;
-        Some(format!("{} jobs at once hold the work back, not the rate; {needs}", self.jobs))
+        let (pace, needs) = self.jobs_needed().filter(|_| self.hints_at_jobs)?;
+        Some(format!("{} jobs at once hold the work back, not the rate; {pace} needs about -j {needs}", self.jobs))
     }
 
-    /// `50/s needs about -j 51`, from the mean time of a command: how many jobs the limits need, or what the server allows of
+    /// `50/s` and 51, from the mean time of a command: how many jobs the limits need, or what the server allows of
     /// them, if it is more than there are. With fewer, starting the commands takes the time.
-    fn jobs_needed(&self) -> Option<String> {
+    fn jobs_needed(&self) -> Option<(String, u128)> {
         let mean = u128::from(self.durations.checked_div(self.ended())?);
         let (pace, units, period) = match (&self.retries.learned, self.pace) {
             (Some((interval, None)), _) => (self.retries.learned_text()?, 1, interval.as_nanos()),
             (_, pace) => pace.map(|pace| (pace.to_string(), pace.units().into(), pace.period().into()))?,
         };
         let jobs = (mean * units).div_ceil(period);
-        (jobs > self.jobs.into()).then(|| format!("{pace} needs about -j {}", jobs + 1))
+        (jobs > self.jobs.into()).then_some((pace, jobs + 1))
+    }
+
+    /// `23 starts a second of 100 allowed: 16 jobs were busy all the time; -j 70 would reach it`, and that number.
+    /// `waited_for_jobs`: how long starts waited for a free slot.
+    pub(super) fn not_reached(&self, waited_for_jobs: Nanos) -> Option<(String, u128)> {
+        let is_of_jobs = self.jobs > 0 && self.retries.learned.is_none() && !self.waits_for_room;
+        let text = self.starts.short_of(self.pace.filter(|_| is_of_jobs)?, waited_for_jobs, self.jobs)?;
+        let (_, needed) = self.jobs_needed()?;
+        Some((format!("{text}; -j {needed} would reach it"), needed))
     }
 
     /// `5 of 16 slots busy`, and how many the rate needs if all of them are.
     pub(super) fn slots_text(&self) -> Option<String> {
         let (running, jobs) = (self.running.len(), usize::try_from(self.jobs).unwrap_or(usize::MAX));
         let needs = if running >= jobs { self.jobs_needed() } else { None };
-        let needs = needs.map_or_else(String::new, |needs| format!(" ({needs})"));
+        let needs = needs.map_or_else(String::new, |(pace, needs)| format!(" ({pace} needs about -j {needs})"));
         (jobs > 0).then(|| format!("{running} of {} busy{needs}", counted(self.jobs.into(), "slot")))
     }
 
@@ -510,11 +523,13 @@ impl Outcomes {
         self.ran.json()
     }
 
-    pub(super) fn json(&self) -> serde_json::Value {
+    pub(super) fn json(&self, waited_for_jobs: Nanos) -> serde_json::Value {
         let more = [(self.skipped, "blank skipped"), (self.retries.paused, "paused ns")];
         let fields = self.tallies().into_iter().chain(more);
         let counts = fields.map(|(count, name)| (name.replace(' ', "_"), serde_json::Value::from(count)));
-        counts.chain([("learned".to_owned(), self.retries.learned_per_second().into())]).collect()
+        let needed = self.not_reached(waited_for_jobs).and_then(|(_, needed)| u64::try_from(needed).ok());
+        let learned = self.retries.learned_per_second().into();
+        counts.chain([("learned".to_owned(), learned), ("jobs_needed".to_owned(), needed.into())]).collect()
     }
 }
 

@@ -372,7 +372,8 @@ impl Report {
         let late = reading
             .lateness
             .map(|(median, p99)| format!("; late by {} (median), {} (p99)", clock::shown(median), clock::shown(p99)));
-        let ran = self.outcomes().and_then(|outcomes| outcomes.ran_text());
+        let lines = self.outcomes().map(|outcomes| [outcomes.not_reached(reading.sink).map(|(words, _)| words), outcomes.ran_text()]);
+        let lines = lines.into_iter().flatten().flatten().map(|line| format!("  {line}\n"));
         format!(
             "throttle: {}{}\n  waited {limits}, {} for input, {} for {}{}\n{}",
             self.status_text(reading),
@@ -381,7 +382,7 @@ impl Report {
             clock::shown(reading.sink),
             self.sink_name(),
             late.unwrap_or_default(),
-            ran.map_or_else(String::new, |ran| format!("  {ran}\n")),
+            lines.collect::<String>(),
         )
     }
 
@@ -422,7 +423,7 @@ impl Report {
         if let (Some(outcomes), Some(fields)) = (self.outcomes(), summary.as_object_mut()) {
             fields.remove("bytes");
             fields.remove("read_and_not_passed_on");
-            fields.insert("commands".to_owned(), outcomes.json());
+            fields.insert("commands".to_owned(), outcomes.json(reading.sink));
             fields.insert("ran_ns".to_owned(), outcomes.ran_json());
         }
         summary
@@ -468,7 +469,12 @@ impl Report {
     fn closing_lines(&self) -> Vec<String> {
         let reading = self.read();
         let unread = self.unread(&reading);
-        self.outcomes().map(|outcomes| outcomes.closing(reading.elapsed, reading.keys, unread)).unwrap_or_default()
+        let Some(outcomes) = self.outcomes() else { return Vec::new() };
+        let mut lines = outcomes.closing(reading.elapsed, reading.keys, unread);
+        if let Some((last, (words, _))) = lines.last_mut().zip(outcomes.not_reached(reading.sink)) {
+            last.extend(["; ", &words]);
+        }
+        lines
     }
 
     /// How many commands were not started, and how exact that is.

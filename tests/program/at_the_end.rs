@@ -30,3 +30,25 @@ fn the_summary_as_json_has_the_times_of_commands() {
     let pipe = json(&run(["-r", "1k/s", "--summary=json"], "a\n"));
     assert!(pipe.get("ran_ns").is_none(), "{pipe}");
 }
+
+#[test]
+fn a_rate_that_is_not_reached_is_told_at_the_end() {
+    let units = "0.5\n".repeat(8);
+    let ended = run(["-r", "100/s", "-j", "2", "--summary", "sleep"], &units);
+    let words = " starts a second of 100 allowed: 2 jobs were busy all the time; -j ";
+    let lines: Vec<&str> = ended.err.lines().filter(|line| line.contains(words)).collect();
+    let [closing, summary] = lines[..] else { panic!("{}", ended.err) };
+    assert!(closing.starts_with("throttle: 8 ok, 0 failed; ") && closing.ends_with(" would reach it"), "{closing}");
+    assert!(summary.starts_with("  "), "{summary}");
+    let ended = run(["-r", "100/s", "-j", "2", "--summary=json", "sleep"], &units);
+    assert!(json(&ended)["commands"]["jobs_needed"].as_u64().unwrap() > 40, "{}", ended.err);
+    assert_eq!(ended.err.lines().count(), 1, "a run that prints no last line prints none for that");
+}
+
+#[test]
+fn a_rate_that_is_reached_is_not_told_at_the_end() {
+    for options in [["-r", "unlimited", "-j", "1"], ["-r", "2/s", "-j", "4"], ["-r", "100/s", "-j", "0"]] {
+        let ended = run([&options[..], &["--summary", "sleep"]].concat(), "0.6\n0.6\n0.6\n");
+        assert!(!ended.err.contains("allowed"), "{options:?}: {}", ended.err);
+    }
+}

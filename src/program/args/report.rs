@@ -38,14 +38,15 @@ pub(crate) struct ReportFlags {
 
     /// At the end, even after an error or a signal, say how many units and bytes passed, how long it took, the mean
     /// rate, the time spent waiting for each limit, for the input and for the reader, and how late the units left that
-    /// had to wait. After commands, also how long they ran: half of them, 99 of 100, and the longest.
+    /// had to wait. After commands, also how long they ran: half of them, 99 of 100, and the longest; and the starts a second of those
+    /// allowed, if all slots were taken for most of the time, with the -j that would reach the rate.
     ///
     /// FMT is text or json; it goes to standard error, or to FILE. The fields of json: unit, units, bytes, keys, dropped
     /// (dropped_by_key), read_and_not_passed_on, elapsed_ns, mean_rate_per_s, waited_for_limits_ns, waited_for_source_ns,
     /// waited_for_sink_ns, lateness_p50_ns, lateness_p99_ns, limits (limit, waited_ns), and with commands, instead of bytes
     /// and read_and_not_passed_on: commands (started, running, ok, ok_after_retry, failed, timed_out, killed, stopped,
     /// told_to_wait, paused_ns, to_be_tried_again, not_tried_again, read_and_not_started, blank_skipped, done_before,
-    /// learned), and ran_ns (p50, p90, p99, max).
+    /// learned, jobs_needed (-j for a rate that was not reached)), and ran_ns (p50, p90, p99, max).
     #[arg(long, value_name = "FMT[:FILE]", num_args = 0..=1, require_equals = true, default_missing_value = "text", value_parser = summary())]
     #[arg(help = "Say at the end what happened: text or json", long_help)]
     pub(crate) summary: Option<Summary>,
