@@ -105,7 +105,7 @@ _throttle() {
         before=${before#*=}
         _throttle_value "$1" "$word"
     else
-        _throttle_words '--rate --burst --drop --bucket --once --key --max-wait --set --group --show --clear --pause --list --remove --on-store-error --null --delimiter --bytes --arg-file --repeat --ahead --jobs --max-args --replace --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --attempts --backoff --retry-on --later-on --max-pause --no-learn --stop-after --max-fail --done --log --trace --dry-run --progress --summary --quiet --help --version'
+        _throttle_words '--rate --burst --drop --bucket --once --key --max-wait --set --group --show --clear --pause --list --remove --on-store-error --null --delimiter --bytes --arg-file --repeat --ahead --jobs --max-args --replace --columns --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --attempts --backoff --retry-on --later-on --max-pause --no-learn --stop-after --max-fail --done --log --trace --dry-run --progress --summary --quiet --help --version'
     fi
 }
 

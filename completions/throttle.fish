@@ -60,6 +60,7 @@ complete -c throttle -n 'not __throttle_command' -l ahead -d 'Most units read wh
 complete -c throttle -n 'not __throttle_command' -s j -l jobs -d 'Commands at once; 0: no cap [default: 16] (also -P)' -r -f
 complete -c throttle -n 'not __throttle_command' -s n -l max-args -d 'Units for each command, if they fit [default: 1]' -r -f
 complete -c throttle -n 'not __throttle_command' -s I -l replace -d 'The placeholder of the unit in COMMAND [default: {}]' -r -f
+complete -c throttle -n 'not __throttle_command' -l columns -d 'Columns of the unit are {1}, {2}, … in COMMAND' -r -f
 complete -c throttle -n 'not __throttle_command' -s c -l shell -d 'Run a shell script for each unit, which is "$1" there' -r -f
 complete -c throttle -n 'not __throttle_command' -l timeout -d 'End a command that takes longer' -r -f
 complete -c throttle -n 'not __throttle_command' -l attempts -d 'Run a unit up to N times if it fails' -r -f

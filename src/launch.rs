@@ -5,6 +5,7 @@
 
 mod attempt;
 mod child;
+mod columns;
 mod commands;
 mod event;
 mod identity;
@@ -30,6 +31,7 @@ mod units;
 mod wakes;
 
 pub use attempt::{Ended, Ledger, Paused};
+pub use columns::Separator;
 pub use commands::{Launcher, Waiting, command};
 pub use event::{Event, Events, Sent, Success, Told};
 pub use identity::Identity;

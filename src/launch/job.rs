@@ -1,5 +1,6 @@
 //! Input cut into jobs: one command's worth of units each.
 
+use super::columns::Columns;
 use super::identity::Identity;
 use super::names::Names;
 use super::spool::Spool;
@@ -200,6 +201,8 @@ pub struct Batches<R> {
     source: R,
     buffer: Buffer,
     shape: Shape,
+    /// The columns that commands have.
+    columns: Option<Columns>,
     look: Look,
     /// The costs of one unit.
     costs: Vec<u64>,
@@ -234,6 +237,7 @@ impl<R: Source> Batches<R> {
             source,
             buffer,
             shape,
+            columns: template.columns().cloned(),
             look,
             costs: Vec::new(),
             room: template.room_for_units(),
@@ -392,6 +396,9 @@ impl<R: Source> Batches<R> {
             match self.look.costs(text, &mut self.costs) {
                 Ok(()) => job.add_costs(&self.look, &self.costs),
                 Err(why) => drop(job.unreadable.get_or_insert(why)),
+            }
+            if let Some(why) = self.columns.as_ref().and_then(|columns| columns.lacking(text)) {
+                job.unreadable.get_or_insert(why);
             }
             self.count(&key, length, true);
         }

@@ -372,7 +372,9 @@ impl Report {
         let late = reading
             .lateness
             .map(|(median, p99)| format!("; late by {} (median), {} (p99)", clock::shown(median), clock::shown(p99)));
-        let lines = self.outcomes().map(|outcomes| [outcomes.not_reached(reading.sink).map(|(words, _)| words), outcomes.ran_text()]);
+        let lines = self
+            .outcomes()
+            .map(|outcomes| [outcomes.not_reached(reading.sink).map(|(words, _)| words), outcomes.ran_text()]);
         let lines = lines.into_iter().flatten().flatten().map(|line| format!("  {line}\n"));
         format!(
             "throttle: {}{}\n  waited {limits}, {} for input, {} for {}{}\n{}",

@@ -8,6 +8,7 @@ mod bucket_list;
 mod bucket_options;
 mod bucket_waits;
 mod cli;
+mod columns;
 mod common;
 mod completion;
 mod costs;

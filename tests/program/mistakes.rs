@@ -329,7 +329,7 @@ fn what_gnu_parallel_calls_otherwise_is_answered_with_our_spelling() {
         (&["--halt", "now,fail=10%"], "write --max-fail 10%"),
         (&["--resume"], "--done FILE"),
         (&["--results", "out"], "$THROTTLE_SEQ"),
-        (&["--colsep", ","], "-c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
+        (&["--colsep", ","], "throttle -r 5/s --columns=, COMMAND {1} {2}"),
         (&["--pipe", "wc"], "--stdin"),
         (&["-r", "5/s", "echo", "::::", "x"], "throttle -r 5/s COMMAND < FILE"),
     ] {
@@ -537,8 +537,8 @@ fn a_script_that_would_not_get_its_unit_is_refused_and_one_that_does_not_use_it_
         ("bash -c 'echo {}'", "write -c 'echo \"$1\"'"),
         ("bash -c 'echo $1' {}", "the unit would be $0 of the script, not $1"),
         ("bash -c 'echo $1'", "write bash -c 'echo $1' bash {}"),
-        ("cp {1} x", "a script can split it at blanks: -c 'set -- $1; COMMAND \"$1\" \"$2\"'"),
-        ("echo {12}", "{12} is GNU parallel's, and a unit has no columns here"),
+        ("cp {1} x", "write --columns to split units at blanks, or --columns=, at commas, like --columns COMMAND {1}"),
+        ("echo {12}", "{12} is a column of the unit; write --columns"),
     ] {
         let (code, out, said) = launched(folder.path(), &format!("exec \"$0\" -r 1k/s {words}"));
         assert_eq!((code, out.as_str()), (Some(2), ""), "{words}: {said}");
@@ -637,7 +637,7 @@ fn hints_name_what_was_meant() {
         (&["-t", "4", "echo"], "-t is --trace and takes no number"),
         (&["--max-rate", "3"], "--max-rate is not an option here: write -r 3"),
         (&["--release"], "--release is not an option here: leave it out"),
-        (&["-j", "4", "true"], "or -r unlimited for no limit"),
+        (&["-j", "4", "true"], "write -r unlimited -j 4 COMMAND"),
         (&["list"], "'list' is an option here; write --list"),
         (&["show", "gh"], "'show' is an option here; write --bucket gh --show"),
         (&["set", "gh"], "write --bucket gh --set -r 5/s"),
@@ -681,7 +681,8 @@ fn what_the_hints_show_can_be_written() {
         "-r 1k/s --attempts 5 --backoff 2s --dry-run echo",
         "-r 1k/s --attempts 2 --retry-on 255 --dry-run echo",
         "-r 1k/s --attempts 2 --later-on http:500 --dry-run echo",
-        "-r 1k/s --dry-run -c 'set -- $1; echo \"$1\" \"$2\"'",
+        "-r 1k/s --dry-run --columns echo {1} {2}",
+        "-r 1k/s --dry-run --columns=, echo {1}",
         "--bucket ./b -r unlimited,jobs=2 --once echo",
         "--bucket ./c --set -r 5/s",
         "--bucket ./c --repeat 1 --attempts 3 echo < /dev/null",

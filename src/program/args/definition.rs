@@ -57,7 +57,7 @@ const VERBS: [&str; 7] = ["once", "set", "show", "clear", "pause", "list", "remo
 const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
 
 /// Other flags that exclude each other, and what to write instead, if there is a way.
-const APART: [(&str, &[&str], &str); 12] = [
+const APART: [(&str, &[&str], &str); 13] = [
     ("drop", &["bucket", "keep_order"], ""),
     (
         "drop",
@@ -78,6 +78,7 @@ const APART: [(&str, &[&str], &str); 12] = [
          throttle --bucket NAME --repeat 1 --attempts 3 COMMAND",
     ),
     ("replace", &["shell"], ""),
+    ("columns", &["max_args", "stdin"], ""),
     ("null", &["delimiter", "bytes"], ""),
     ("delimiter", &["bytes"], ""),
     ("repeat", &["arg_file", "null", "delimiter"], ""),

@@ -40,9 +40,7 @@ impl Starts {
         let how_long = if waited_for_jobs / 9 >= time / 10 { "all the" } else { "most of the" };
         let [is_shown, allowed_shown] = [is, allowed].map(|rate| shown(rate * seconds));
         (is < 0.9 * allowed).then(|| {
-            format!(
-                "{is_shown} starts a {unit} of {allowed_shown} allowed: {jobs} job{s} {are} busy {how_long} time"
-            )
+            format!("{is_shown} starts a {unit} of {allowed_shown} allowed: {jobs} job{s} {are} busy {how_long} time")
         })
     }
 }
@@ -77,7 +75,9 @@ mod tests {
     #[test]
     fn a_rate_that_is_reached_or_held_back_by_the_input_is_not_told() {
         let rate: Rate = "10/s".parse().unwrap();
-        for (count, each, busy) in [(100, SECOND / 10, 9 * SECOND), (100, SECOND, 10 * SECOND), (1, 0, SECOND), (5, SECOND / 8, SECOND / 2)] {
+        for (count, each, busy) in
+            [(100, SECOND / 10, 9 * SECOND), (100, SECOND, 10 * SECOND), (1, 0, SECOND), (5, SECOND / 8, SECOND / 2)]
+        {
             assert_eq!(starts(count, each).short_of(rate, busy, 16), None, "{count} {each}");
         }
     }

@@ -134,7 +134,7 @@ impl Commands {
         };
         let max_args = launch.max_args.unwrap_or(1);
         let keep = launch.again.attempts.is_some() || launch.again.done.is_some() || launch.again.log.is_some();
-        let reading = Reading { replace: launch.replace, max_args, place };
+        let reading = Reading { replace: launch.replace, max_args, place, columns: launch.columns };
         let template = match &launch.shell {
             Some(script) => Template::shell(script, &reading)?,
             None => Template::new(&words, &reading)?,
