@@ -7,7 +7,7 @@ function __throttle_command
             case --
                 set -q words[2]; and string escape -- $words[2..]
                 return 0
-            case --rate --burst --bucket --key --max-wait --group --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --later-on --max-pause --stop-after --max-fail --done --log --progress
+            case --rate --burst --bucket --key --max-wait --group --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --later-on --max-pause --stop-after --max-fail --done --log --progress --size
                 set -e words[1]
             case '-*'
                 string match -qr -- '^-[0kutqhV]*[rbdajPnIc]$' $words[1]; and set -e words[1]
@@ -76,6 +76,7 @@ complete -c throttle -n 'not __throttle_command' -l log -d 'Add a line of JSON t
 complete -c throttle -n 'not __throttle_command' -l progress -d 'Show progress: auto, always, never' -r -f -a "auto\t'On a terminal, if it disturbs nothing, once the work has lasted a second'
 always\t'Always; without a terminal a plain line every 10 s'
 never\t'Never'"
+complete -c throttle -n 'not __throttle_command' -l size -d 'How much a pipe will bring: 10GiB, or units' -r -f
 complete -c throttle -n 'not __throttle_command' -l summary -d 'Say at the end what happened: text or json' -r -f -a "text\t''
 json\t''"
 complete -c throttle -n 'not __throttle_command' -l drop -d 'Drop units that would wait, instead of passing them on late'

@@ -168,7 +168,7 @@ pub(super) fn source(commands: &Commands, reporting: &ReportFlags) -> Result<Ope
     }
     let input = input::open(commands.input.file())?;
     input.remark("units", reporting).into_iter().for_each(say);
-    let total = input.size.map(Total::Bytes);
+    let total = Total::new(reporting, input.size, commands.shape.max_args);
     let rest = input.rest();
     Ok(OpenedSource { source: Box::new(Descriptor(input.fd)), name: input.name, total, rest })
 }

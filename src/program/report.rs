@@ -33,6 +33,17 @@ pub(crate) enum Total {
     Units(u64),
 }
 
+impl Total {
+    /// The total of an input that is `found` to have so many bytes. Each command is for `per` units at most.
+    pub(super) fn new(reporting: &ReportFlags, found: Option<u64>, per: u64) -> Option<Self> {
+        match reporting.size {
+            Some(size) if size.is_bytes() => Some(Total::Bytes(size.value())),
+            Some(size) => Some(Total::Units(size.value().div_ceil(per.max(1)))),
+            None => found.map(Total::Bytes),
+        }
+    }
+}
+
 /// The meter, the limits, and where reports are written.
 #[derive(Debug)]
 pub(crate) struct Report {

@@ -57,7 +57,7 @@ const VERBS: [&str; 7] = ["once", "set", "show", "clear", "pause", "list", "remo
 const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
 
 /// Other flags that exclude each other, and what to write instead, if there is a way.
-const APART: [(&str, &[&str], &str); 13] = [
+const APART: [(&str, &[&str], &str); 14] = [
     ("drop", &["bucket", "keep_order"], ""),
     (
         "drop",
@@ -82,6 +82,7 @@ const APART: [(&str, &[&str], &str); 13] = [
     ("null", &["delimiter", "bytes"], ""),
     ("delimiter", &["bytes"], ""),
     ("repeat", &["arg_file", "null", "delimiter"], ""),
+    ("size", &["repeat"], ""),
     ("keep_order", &["line_buffer", "ungroup"], ""),
     ("line_buffer", &["ungroup"], ""),
     ("ungroup", &["tag"], ""),
@@ -104,7 +105,7 @@ pub(crate) fn command() -> Command {
     let command = Args::command().max_term_width(100);
     let is_excluded = |arg: &&Arg| {
         let is_of_streams = matches!(arg.get_help_heading(), Some("Input" | "Launch"));
-        is_of_streams || VERBS.iter().chain(&["summary", "max_wait"]).any(|id| arg.get_id() == id)
+        is_of_streams || VERBS.iter().chain(&["summary", "size", "max_wait"]).any(|id| arg.get_id() == id)
     };
     let excluded: Vec<Id> = command.get_arguments().filter(is_excluded).map(|arg| arg.get_id().clone()).collect();
     command.mut_args(|arg| {
