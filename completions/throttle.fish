@@ -80,7 +80,7 @@ complete -c throttle -n 'not __throttle_command' -l size -d 'How much a pipe wil
 complete -c throttle -n 'not __throttle_command' -l summary -d 'Say at the end what happened: text or json' -r -f -a "text\t''
 json\t''"
 complete -c throttle -n 'not __throttle_command' -l drop -d 'Drop units that would wait, instead of passing them on late'
-complete -c throttle -n 'not __throttle_command' -l once -d 'Take one, then become COMMAND'
+complete -c throttle -n 'not __throttle_command' -l once -d 'Take one, then become COMMAND; with --attempts: run it'
 complete -c throttle -n 'not __throttle_command' -l set -d 'Make the bucket, or change its limits for everyone'
 complete -c throttle -n 'not __throttle_command' -l clear -d 'Empty the bucket\'s queue, and lift a pause'
 complete -c throttle -n 'not __throttle_command' -l remove -d 'Remove the bucket'

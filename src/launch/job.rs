@@ -510,5 +510,23 @@ impl Source for Numbers {
     }
 }
 
+/// One unit that is like no other in any run: a random line.
+#[derive(Debug, Default)]
+pub struct One {
+    has_ended: bool,
+}
+
+impl Source for One {
+    fn read(&mut self, space: &mut [u8], _: bool) -> io::Result<Option<usize>> {
+        let line = format!("{:032x}\n", fastrand::u128(..));
+        match space.get_mut(..line.len()).filter(|_| !self.has_ended) {
+            Some(room) => room.copy_from_slice(line.as_bytes()),
+            None => return Ok(Some(0)),
+        }
+        self.has_ended = true;
+        Ok(Some(line.len()))
+    }
+}
+
 #[cfg(test)]
 mod tests;

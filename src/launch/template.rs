@@ -140,6 +140,12 @@ impl Template {
         }
     }
 
+    /// These words, whatever is in them; no unit goes into them.
+    pub fn plain(words: Vec<OsString>) -> Self {
+        let words = words.into_iter().map(|word| Word::Pieces(vec![word])).collect();
+        Template { words, append: false, unused: Unused::None, columns: None }
+    }
+
     /// `sh -c SCRIPT 'throttle -c' UNIT…`: the unit is `"$1"`, and the shell's own messages begin as ours do.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
 mod left;
+mod once;
 mod ran;
 mod reached;
 mod retries;
@@ -12,6 +13,7 @@ use super::names::{End, Names, ON_TERMINAL, shown};
 use super::task::Launch;
 use super::unit_name::{blank_skipped, counted, nonzero, scaled};
 use left::Left;
+use once::OnceEnd;
 use ran::Ran;
 use reached::Starts;
 use retries::Retries;
@@ -95,6 +97,10 @@ pub(crate) struct Outcomes {
     /// No more commands are started.
     pub(super) starts_no_more: bool,
     pub(super) exit: Exit,
+    /// There is one command, whose end is ours.
+    pub(super) is_once: bool,
+    /// How that ended, unless it is tried again.
+    once: Option<OnceEnd>,
 }
 
 impl Outcomes {
@@ -103,11 +109,16 @@ impl Outcomes {
         let Launch { commands, reporting, .. } = launch;
         let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
         let again = launch.flags.again.policy(0, Duration::ZERO);
+        let is_once = launch.call.is_some();
         Outcomes {
             quiet: reporting.quiet,
             trace: launch.flags.trace,
-            sums_up: reporting.sums_up(on_terminal),
-            hints_at_cr: reporting.sums_up(on_terminal) && !commands.shape.to_stdin && commands.shape.skip_blank,
+            is_once,
+            sums_up: !is_once && reporting.sums_up(on_terminal),
+            hints_at_cr: !is_once
+                && reporting.sums_up(on_terminal)
+                && !commands.shape.to_stdin
+                && commands.shape.skip_blank,
             names: Names::new(commands, if reporting.quiet { 0 } else { most }),
             command: commands.name(),
             template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
@@ -128,7 +139,7 @@ impl Outcomes {
             hints_at_jobs: launch.flags.jobs.is_none(),
             retries: Retries {
                 max_fail: launch.flags.again.max_fail,
-                goes_on_after_255: again.is_some_and(|again| again.goes_on_after_255()),
+                goes_on_after_255: is_once || again.is_some_and(|again| again.goes_on_after_255()),
                 ..Retries::default()
             },
             ..Outcomes::default()
@@ -217,6 +228,7 @@ impl Outcomes {
         let time = now.saturating_sub(started);
         self.durations += time;
         self.ran.note(outcome, time);
+        self.once = OnceEnd::new(ended).filter(|_| self.is_once);
         match ended.verdict {
             Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
@@ -244,6 +256,9 @@ impl Outcomes {
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
         self.left.sent_away += u64::from(matches!(outcome, Outcome::SentAway));
         self.exit = self.exit.max(exit);
+        if self.is_once && ended.number == 1 && matches!(outcome, Outcome::Exited(_)) {
+            return Vec::new(); // Its exit code says it.
+        }
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
         self.names.name(End::Failed, job, &words)
     }
@@ -258,6 +273,20 @@ impl Outcomes {
     pub(super) fn unprinted(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
         self.stopped += jobs.len() as u64;
         jobs.iter().flat_map(|job| self.names.name(End::Stopped, job, "its output was not printed")).collect()
+    }
+
+    /// How the program ends: as the command of --once did, if there is one and it has ended. Dies of a signal that it died of.
+    pub(super) fn exit(&self) -> Exit {
+        match self.once {
+            Some(end) => end.exit(),
+            None if self.is_once && self.exit == Exit::Error => Exit::OnceError,
+            None => self.exit,
+        }
+    }
+
+    /// Whether the command of --once has ended, and is not tried again.
+    pub(super) fn has_ended_once(&self) -> bool {
+        self.once.is_some()
     }
 
     /// Whether so many units have failed that nothing more should be launched.
@@ -453,7 +482,7 @@ impl Outcomes {
     /// `unread`: how many commands were not started, and how exact that is.
     pub(super) fn closing(&self, elapsed: Nanos, keys: u64, (about, unread): (&str, u64)) -> Vec<String> {
         let is_success = self.exit == Exit::Success && self.interrupted.is_none();
-        if self.quiet || (is_success && !self.sums_up) {
+        if self.quiet || self.is_once || (is_success && !self.sums_up) {
             return Vec::new();
         }
         let mut lines: Vec<String> = self.names.more().into_iter().collect();

@@ -29,6 +29,7 @@ mod layers;
 mod mistakes;
 mod nginx;
 mod night;
+mod once;
 mod order;
 mod order_model;
 mod pages;

@@ -302,16 +302,6 @@ fn a_long_option_with_one_dash_is_answered_with_two() {
 }
 
 #[test]
-fn a_script_with_once_is_answered_with_the_shell_that_runs_it() {
-    let output = feed(throttle(&["--bucket", "./b", "--once", "-c", "echo hi"]), b"");
-    let said = text(&output.stderr);
-    assert_eq!(
-        (output.status.code(), said.as_str()),
-        (Some(125), "throttle: --once cannot be used with --shell; write --once sh -c SCRIPT\n")
-    );
-}
-
-#[test]
 fn a_keyword_of_the_shell_in_the_place_of_the_command_is_called_one() {
     for word in ["while", "for", "if", "[["] {
         let (code, _, said) = launched(folder_with(&[]).path(), &format!("exec \"$0\" -r 1k/s '{word}' x"));
@@ -696,14 +686,6 @@ fn what_the_hints_show_can_be_written() {
         let (code, _, said) = launched(folder.path(), &script);
         assert_eq!((code, &*said), (Some(0), ""), "{words}");
     }
-}
-
-#[test]
-fn once_with_attempts_is_told_what_to_write() {
-    let output = feed(throttle(&["--bucket", "b", "--once", "--attempts", "2", "true"]), b"");
-    let told = "throttle: --once cannot be used with --attempts; for one command with attempts write \
-                throttle --bucket NAME --repeat 1 --attempts 3 COMMAND\n";
-    assert_eq!((text(&output.stderr).as_str(), output.status.code()), (told, Some(125)));
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn launching(units: u64, by_key: Option<Sorting>) -> Launching<Numbers> {
         timeout: None,
         in_our_group: false,
         again: None,
+        passed_input: None,
         settling: Settling::default(),
         by_key,
         ignore_sigpipe: false,

@@ -127,6 +127,7 @@ impl AgainFlags {
             ahead,
             interval,
             learns: !self.no_learn,
+            is_once: false,
         })
     }
 

@@ -56,8 +56,12 @@ const VERBS: [&str; 7] = ["once", "set", "show", "clear", "pause", "list", "remo
 /// But these go together: the first two start the bucket anew, and of the verbs only --once waits for a turn.
 const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
 
+/// Flags of commands that the one command of --once may have.
+const WITH_ONCE: [&str; 8] =
+    ["attempts", "backoff", "retry_on", "later_on", "max_pause", "no_learn", "timeout", "shell"];
+
 /// Other flags that exclude each other, and what to write instead, if there is a way.
-const APART: [(&str, &[&str], &str); 14] = [
+const APART: [(&str, &[&str], &str); 12] = [
     ("drop", &["bucket", "keep_order"], ""),
     (
         "drop",
@@ -66,16 +70,9 @@ const APART: [(&str, &[&str], &str); 14] = [
          throttle -r 5/s --drop | throttle -r unlimited COMMAND",
     ),
     (
-        "shell",
-        &["command"],
-        "--shell cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'",
-    ),
-    ("once", &["shell"], "--once cannot be used with --shell; write --once sh -c SCRIPT"),
-    (
-        "once",
-        &["attempts"],
-        "--once cannot be used with --attempts; for one command with attempts write \
-         throttle --bucket NAME --repeat 1 --attempts 3 COMMAND",
+        "max_wait",
+        &["attempts", "timeout"],
+        "--max-wait is for a call that is not tried again; leave it out, or --attempts and --timeout",
     ),
     ("replace", &["shell"], ""),
     ("columns", &["max_args", "stdin"], ""),
@@ -87,6 +84,10 @@ const APART: [(&str, &[&str], &str); 14] = [
     ("line_buffer", &["ungroup"], ""),
     ("ungroup", &["tag"], ""),
 ];
+
+/// A script is the command; only with --once it has arguments.
+const TWO_COMMANDS: &str =
+    "--shell cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'";
 
 /// Flags that mean nothing without one of others, and a right spelling.
 const NEEDS: [(&str, &[&str], &str); 8] = [
@@ -111,8 +112,10 @@ pub(crate) fn command() -> Command {
     command.mut_args(|arg| {
         let own = arg.get_id().clone();
         let own = own.as_str();
-        let go_together =
-            |other: &Id| TOGETHER.iter().any(|pair| pair.contains(&other.as_str()) && pair.contains(&own));
+        let go_together = |other: &Id| {
+            TOGETHER.iter().any(|pair| pair.contains(&other.as_str()) && pair.contains(&own))
+                || own == "once" && WITH_ONCE.contains(&other.as_str())
+        };
         let of_verb = excluded.iter().filter(|other| VERBS.contains(&own) && *other != own && !go_together(other));
         let apart = APART
             .iter()
@@ -145,6 +148,9 @@ pub(super) fn missing(command: &Command, matches: &ArgMatches) -> Option<String>
     if let Some((flag, others, example)) = NEEDS.iter().find(is_alone) {
         let others: Vec<String> = others.iter().map(|id| format!("to {}", shown(id))).collect();
         return Some(format!("{} belongs {}; write for example {example}", shown(flag), others.join(" and ")));
+    }
+    if is_given("shell") && is_given("command") && !is_given("once") {
+        return Some(TWO_COMMANDS.to_owned());
     }
     if is_given("command") || is_given("shell") {
         return None;

@@ -160,6 +160,24 @@ impl Limits {
         Ok(Limits::Own(named))
     }
 
+    /// No limits, for one call that needs none.
+    ///
+    /// # Errors
+    /// Flags are about limits or a bucket.
+    pub(crate) fn none(flags: &LimitFlags, shared: &SharedFlags) -> Result<Self, String> {
+        let is_given = [
+            (!flags.rate.is_empty(), "--rate"),
+            (flags.burst.is_some(), "--burst"),
+            (shared.key.is_some(), "--key"),
+            (shared.on_store_error.is_some(), "--on-store-error"),
+        ];
+        if let Some((_, flag)) = is_given.into_iter().find(|(is_given, _)| *is_given) {
+            return Err(format!("{flag}: one call by itself has no limits; name a bucket, like --bucket NAME --once"));
+        }
+        let unlimited = "unlimited".parse::<Rule>()?;
+        Grouped::new(&[unlimited], None)?.map(Limits::Own).ok_or_else(String::new)
+    }
+
     /// The same, to add what a file says.
     pub(crate) fn named_mut(&mut self) -> Option<&mut Grouped> {
         match self {
