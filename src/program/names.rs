@@ -67,9 +67,10 @@ impl Names {
 
     /// The same for a command that ended like this. Beyond the most that are named, units are only counted.
     pub(super) fn name(&mut self, end: End, job: &Job, what: &str) -> Vec<String> {
-        if self.once.is_some() {
+        if let Some(name) = &self.once {
             let is_said = matches!(end, End::Failed) && self.most > 0;
-            return is_said.then(|| what.to_owned()).into_iter().collect();
+            let line = || if what.starts_with(&**name) { what.to_owned() } else { format!("{name}: {what}") };
+            return is_said.then(line).into_iter().collect();
         }
         let (named, more) = &mut self.counts[end as usize];
         let mut lines = Vec::new();

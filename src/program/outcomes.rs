@@ -259,6 +259,8 @@ impl Outcomes {
         if self.is_once && ended.number == 1 && matches!(outcome, Outcome::Exited(_)) {
             return Vec::new(); // Its exit code says it.
         }
+        let is_too_long = self.is_once && matches!(outcome, Outcome::TooLong);
+        let words = if is_too_long { "its words are too long for the system".to_owned() } else { words };
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
         self.names.name(End::Failed, job, &words)
     }

@@ -2,7 +2,7 @@
 
 use crate::program::exit::Exit;
 use crate::program::signals;
-use throttle::launch::{Ended, Outcome};
+use throttle::launch::{Ended, Outcome, Verdict};
 
 /// The last end of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,12 @@ impl OnceEnd {
         }
         Some(OnceEnd::With(match &ended.outcome {
             Outcome::Killed(signal) => return Some(OnceEnd::Killed(*signal)),
-            Outcome::Ok => Exit::Success,
+            Outcome::Ok if matches!(ended.verdict, Verdict::Ok) => Exit::Success,
+            Outcome::Ok | Outcome::SentAway | Outcome::KeyFailed(_) => Exit::SentAway,
             Outcome::Exited(code) => u8::try_from(*code).map_or(Exit::OnceError, Exit::OnceExited),
             Outcome::TimedOut => Exit::OnceTimedOut,
             Outcome::NotFound(_) => Exit::NotFound,
             Outcome::CannotRun(_) | Outcome::TooLong | Outcome::HasNul | Outcome::WantedTerminal => Exit::CannotRun,
-            Outcome::SentAway | Outcome::KeyFailed(_) => Exit::SentAway,
             Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::InputLost(_) | Outcome::OutputLost(_) => {
                 Exit::OnceError
             }
