@@ -5,6 +5,7 @@
 
 mod attempt;
 mod child;
+mod columns;
 mod commands;
 mod event;
 mod identity;
@@ -13,6 +14,7 @@ mod launching;
 mod names;
 mod options;
 mod output;
+mod passed_input;
 mod preview;
 mod printer;
 mod queue;
@@ -30,13 +32,15 @@ mod units;
 mod wakes;
 
 pub use attempt::{Ended, Ledger, Paused};
+pub use columns::Separator;
 pub use commands::{Launcher, Waiting, command};
 pub use event::{Event, Events, Sent, Success, Told};
 pub use identity::Identity;
-pub use job::{Batches, Before, Job, Key, Known, Numbers, Outcome, Shape};
+pub use job::{Batches, Before, Job, Key, Known, Numbers, One, Outcome, Shape};
 pub use launching::Launching;
 pub use names::Names;
 pub use options::{Options, Output};
+pub use passed_input::PassedInput;
 pub use preview::Preview;
 pub use reply::Reply;
 pub use retries::{Backoff, Failure, Later, RetryPolicy, Verdict};

@@ -70,6 +70,7 @@ pub(crate) fn main() -> Exit {
         let is_away = error.downcast_ref().is_some_and(StoreError::may_pass);
         match task {
             Task::Once(_) => Exit::OnceError,
+            Task::Launch(launch) if launch.call.is_some() => Exit::OnceError,
             Task::Bucket(_, Verb::Show(_) | Verb::List(_)) if is_away => Exit::Away,
             _ => Exit::Error,
         }
@@ -122,7 +123,9 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
     // What writes to standard input may have begun late.
     match task {
         Task::Pipe(pipe) if exit.is_ok() => input::tell_of_unread(&pipe.input, &pipe.reporting),
-        Task::Launch(launch) if exit.is_ok() => input::tell_of_unread(&launch.commands.input, &launch.reporting),
+        Task::Launch(launch) if exit.is_ok() && launch.call.is_none() => {
+            input::tell_of_unread(&launch.commands.input, &launch.reporting)
+        }
         _ => {}
     }
     exit

@@ -38,6 +38,8 @@ enum Kind {
     Part(Part),
     /// The text is the one that was written.
     Match(Regex),
+    /// The same key for every unit.
+    Always(Box<[u8]>),
 }
 
 impl Selector {
@@ -54,12 +56,19 @@ impl Selector {
         match &self.0 {
             Kind::Host => host::of(unit),
             Kind::Part(part) => part.of(unit),
+            Kind::Always(key) => Some(key.to_vec().into()),
             Kind::Match(regex) if regex.captures_len() == 1 => regex.find(unit).map(|found| found.as_bytes().into()),
             Kind::Match(regex) => {
                 let groups = regex.captures(unit)?;
                 groups.get(1).or_else(|| groups.get(0)).map(|found| found.as_bytes().into())
             }
         }
+    }
+
+    /// Finds this key in every unit.
+    #[must_use]
+    pub fn always(key: &[u8]) -> Self {
+        Selector(Kind::Always(key.into()))
     }
 
     /// Reads the selector at the beginning of `text`, and returns the rest: it begins with a comma, or is empty.
@@ -146,6 +155,7 @@ impl fmt::Display for Selector {
         match &self.0 {
             Kind::Host => f.write_str("host"),
             Kind::Part(part) => part.fmt(f),
+            Kind::Always(key) => f.write_str(&String::from_utf8_lossy(key)),
             Kind::Match(regex) => write!(f, "re:{regex}"),
         }
     }

@@ -1,6 +1,7 @@
 //! One attempt at a job, and what is told of it once it has ended.
 
 use super::job::{Job, Outcome};
+use super::passed_input::Feed;
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
 use super::retries::{History, Verdict};
@@ -77,6 +78,8 @@ pub(super) struct Running {
     pub(super) granted: Option<Granted>,
     /// What its real cost settles.
     pub(super) charge: Option<Charge>,
+    /// What feeds our standard input to it.
+    pub(super) feed: Option<Feed>,
 }
 
 /// What an attempt was charged, where limits count a cost of their own, or others share those of its key.

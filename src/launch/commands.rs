@@ -196,7 +196,7 @@ impl Launcher {
         }
         let (job, started) = (Arc::clone(&attempt.job), Instant::now());
         events.send(Event::Started { job: Arc::clone(&job), attempt: attempt.number, at: started });
-        self.run(Running { attempt, slot, started, reply: None, granted, charge }, command, input);
+        self.run(Running { attempt, slot, started, reply: None, granted, charge, feed: None }, command, input);
         is_new.then_some(job)
     }
 
@@ -257,6 +257,11 @@ impl Launcher {
         };
         if let Some(input) = slots.once_there_is_room(units, wait).await.map_err(Outcome::InputLost)? {
             command.stdin(input);
+        }
+        if let Some(passed) = &options.passed_input {
+            let (input, feed) = passed.attach().map_err(Outcome::InputLost)?;
+            command.stdin(input);
+            running.feed = feed;
         }
         // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {

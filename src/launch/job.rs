@@ -1,5 +1,6 @@
 //! Input cut into jobs: one command's worth of units each.
 
+use super::columns::Columns;
 use super::identity::Identity;
 use super::names::Names;
 use super::spool::Spool;
@@ -200,6 +201,8 @@ pub struct Batches<R> {
     source: R,
     buffer: Buffer,
     shape: Shape,
+    /// The columns that commands have.
+    columns: Option<Columns>,
     look: Look,
     /// The costs of one unit.
     costs: Vec<u64>,
@@ -234,6 +237,7 @@ impl<R: Source> Batches<R> {
             source,
             buffer,
             shape,
+            columns: template.columns().cloned(),
             look,
             costs: Vec::new(),
             room: template.room_for_units(),
@@ -388,6 +392,9 @@ impl<R: Source> Batches<R> {
                 Ok(()) => job.add_costs(&self.look, &self.costs),
                 Err(why) => drop(job.unreadable.get_or_insert(why)),
             }
+            if let Some(why) = self.columns.as_ref().and_then(|columns| columns.lacking(text)) {
+                job.unreadable.get_or_insert(why);
+            }
             self.count(&key, length, true);
         }
         self.buffer.release_run(1, length);
@@ -495,6 +502,24 @@ impl Source for Numbers {
             self.0.next();
         }
         Ok(Some(length))
+    }
+}
+
+/// One unit that is like no other in any run: a random line.
+#[derive(Debug, Default)]
+pub struct One {
+    has_ended: bool,
+}
+
+impl Source for One {
+    fn read(&mut self, space: &mut [u8], _: bool) -> io::Result<Option<usize>> {
+        let line = format!("{:032x}\n", fastrand::u128(..));
+        match space.get_mut(..line.len()).filter(|_| !self.has_ended) {
+            Some(room) => room.copy_from_slice(line.as_bytes()),
+            None => return Ok(Some(0)),
+        }
+        self.has_ended = true;
+        Ok(Some(line.len()))
     }
 }
 

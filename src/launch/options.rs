@@ -1,5 +1,6 @@
 //! How commands are run.
 
+use super::passed_input::PassedInput;
 use super::retries::RetryPolicy;
 use super::settling::Settling;
 use super::template::Template;
@@ -34,6 +35,8 @@ pub struct Options {
     pub in_our_group: bool,
     /// Which attempts are made again; `None`: none.
     pub again: Option<RetryPolicy>,
+    /// The standard input of the one command; `None`: commands get /dev/null, or their units.
+    pub passed_input: Option<PassedInput>,
     /// What replies tell about costs.
     pub settling: Settling,
     /// How units are sorted, if limits are kept for each key.

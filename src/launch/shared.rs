@@ -4,6 +4,7 @@ use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Paused, Running};
 use super::event::{Event, Events, Success};
 use super::job::Outcome;
 use super::options::{Options, Output};
+use super::passed_input::PassedInput;
 use super::printer::{Collected, Printer};
 use super::queue::Queue;
 use super::reply::{self, Reply};
@@ -59,6 +60,7 @@ impl Shared {
     /// a command's task does.
     pub(super) async fn finish(self: &Arc<Self>, mut running: Running, outcome: Outcome, collected: Collected) {
         let (seq, at) = (running.seq(), StdInstant::now());
+        drop(running.feed.take());
         let wanted_terminal = unpoisoned(self.wanted_terminal.lock()).remove(&seq);
         let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
         let reply = self.reply(&running);
@@ -70,6 +72,11 @@ impl Shared {
         let is_stopped = self.slots.is_ending() && !matches!(outcome, Outcome::Ok);
         let mut judge = || self.queue.judge(&mut running, at, &outcome, &reply);
         let mut verdict = if is_stopped { Verdict::Stopped } else { judge() };
+        if verdict.is_repeated() && self.options.passed_input.as_ref().is_some_and(PassedInput::is_cut) {
+            verdict = Verdict::Failed;
+            let why = "not tried again: its standard input is longer than 64 MiB; give it a file, like < FILE";
+            self.events.send_once(Event::BadReply(why.to_owned()));
+        }
         let success = matches!(verdict, Verdict::Ok)
             .then(|| Success { job: Arc::clone(&running.attempt.job), attempt: running.attempt.number });
         let printed = if verdict.is_repeated() {

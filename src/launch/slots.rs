@@ -225,6 +225,11 @@ impl Slots {
         }
     }
 
+    /// Sends a signal to every command that runs. It does not end them.
+    pub fn pass_on(&self, signal: Signal) {
+        self.lock().running.values().flatten().for_each(|target| target.signal(signal));
+    }
+
     /// Another process has sent every command a signal. Processes that commands have started are waited for if they survive.
     pub fn others_end_them(&self) {
         let _ = self.lock().remember_members();

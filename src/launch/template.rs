@@ -1,9 +1,10 @@
 //! The command template: parsed once, then filled with units, which are bytes and stay as they are.
 
+use super::columns::{Columns, Separator, placeholders};
 use super::units::{LONGEST_UNIT, Units, room_for_units, size_of_word};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
-use std::num::NonZeroU32;
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 mod shells;
@@ -17,6 +18,8 @@ pub struct Template {
     /// Whether the units follow the words.
     append: bool,
     unused: Unused,
+    /// How a unit is split into columns, if it is.
+    columns: Option<Columns>,
 }
 
 /// Which of the units a shell's script gets as arguments and does not use.
@@ -36,7 +39,23 @@ enum Word {
     Units,
     /// Pieces of text with the one unit between each two; a single piece is as it was written.
     Pieces(Vec<OsString>),
+    /// The columns of the one unit, a word each.
+    Columns,
+    /// A word with columns in it.
+    Parts(Vec<Part>),
 }
+
+/// A part of a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    /// Pieces of text with the unit between each two.
+    Pieces(Vec<OsString>),
+    /// The column with this number, from 1.
+    Column(usize),
+}
+
+/// The last column that a command can have in the middle of its words.
+const LAST_COLUMN: usize = 99;
 
 /// Where a command gets its units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +77,8 @@ pub struct Reading {
     pub max_args: u64,
     /// Where a command gets its units.
     pub place: Place,
+    /// What separates the columns of a unit, if a command gets them.
+    pub columns: Option<Separator>,
 }
 
 /// GNU parallel's forms, and how a shell says the same of `"$1"`.
@@ -83,18 +104,21 @@ impl Template {
             return Err("-I: the placeholder is empty; write -I {}".to_owned());
         }
         if reading.replace.is_none() {
-            refuse_parallel_forms(words)?;
-            refuse_unit_as_code(words, reading.max_args)?;
+            refuse_parallel_forms(words, reading)?;
+            refuse_unit_as_code(words, reading)?;
         }
-        let unused = unused_units(words, replace, reading)?;
-        let words: Vec<Word> = words.iter().map(|word| Word::new(word, replace)).collect();
+        let columns = columns(words, reading)?;
+        let unused = unused_units(&with_units(words, replace, reading), replace, reading)?;
+        let has_columns = columns.is_some();
+        let words: Vec<Word> = words.iter().map(|word| Word::new(word, replace, has_columns)).collect();
         let around = words.iter().find_map(|word| match word {
             Word::Pieces(pieces) if pieces.len() > 1 => {
                 Some(pieces.join(OsStr::new("{}")).to_string_lossy().into_owned())
             }
             _ => None,
         });
-        let replaces = around.is_some() || words.contains(&Word::Units);
+        let has_parts = words.iter().any(|word| matches!(word, Word::Parts(_)));
+        let replaces = around.is_some() || has_parts || words.contains(&Word::Units);
         let append = !replaces && reading.place == Place::Arguments && reading.max_args > 0;
         let nothing_to_replace =
             |flag| Err(format!("{{}} beside {flag}: no unit goes into the arguments; leave one of them out"));
@@ -112,8 +136,14 @@ impl Template {
                      {marker} where the unit goes, or -n 0 for no unit, or leave -I out to append the unit"
                 ))
             }
-            _ => Ok(Template { words, append, unused }),
+            _ => Ok(Template { words, append, unused, columns }),
         }
+    }
+
+    /// These words, whatever is in them; no unit goes into them.
+    pub fn plain(words: Vec<OsString>) -> Self {
+        let words = words.into_iter().map(|word| Word::Pieces(vec![word])).collect();
+        Template { words, append: false, unused: Unused::None, columns: None }
     }
 
     /// `sh -c SCRIPT 'throttle -c' UNIT…`: the unit is `"$1"`, and the shell's own messages begin as ours do.
@@ -123,8 +153,8 @@ impl Template {
     pub fn shell(script: &OsStr, reading: &Reading) -> Result<Self, String> {
         let text = script.to_string_lossy();
         let has_unit = reading.place != Place::StandardInput && reading.max_args > 0;
-        if has_unit && text.contains("{}") && !uses_arguments(&text) {
-            let spelling = quoted_text(&with_argument(&text, reading.max_args));
+        if has_unit && has_unit_in(&text, reading) && !uses_arguments(&text) {
+            let spelling = quoted_text(&with_argument(&text, reading));
             return Err(format!(
                 "{{}} stays as it is in a script, where the unit is \"$1\"; write -c {spelling} (a script that uses \"$1\" \
                  may have a {{}} of its own)"
@@ -134,7 +164,8 @@ impl Template {
         let words = words.map(|word| Word::Pieces(vec![word.to_owned()])).to_vec();
         let is_given = reading.place == Place::Arguments && reading.max_args > 0;
         let unused = if is_given { unused_in(&text, reading.max_args) } else { Unused::None };
-        Ok(Template { words, append: has_unit, unused })
+        let columns = reading.columns.clone().map(|separator| Columns { separator, most: 0 });
+        Ok(Template { words, append: has_unit, unused, columns })
     }
 
     /// Which units the command's script does not use.
@@ -162,8 +193,13 @@ impl Template {
 
     /// The words of the command for `units`, each made when it is asked for: together they may be large.
     pub fn fill<'a>(&'a self, units: &'a Units) -> impl Iterator<Item = Cow<'a, OsStr>> {
-        let appended = self.append.then_some(&Word::Units);
-        self.words.iter().chain(appended).flat_map(|word| word.fill(units))
+        let appended = self.append.then_some(if self.columns.is_some() { &Word::Columns } else { &Word::Units });
+        self.words.iter().chain(appended).flat_map(|word| word.fill(units, self.columns.as_ref()))
+    }
+
+    /// How a unit is split into columns, if it is.
+    pub(super) fn columns(&self) -> Option<&Columns> {
+        self.columns.as_ref()
     }
 
     /// Whether the system takes these words as arguments, for which it has `room` in all.
@@ -190,22 +226,60 @@ impl Template {
 }
 
 impl Word {
-    fn fill<'a>(&'a self, units: &'a Units) -> impl Iterator<Item = Cow<'a, OsStr>> {
-        let one = match self {
-            Word::Pieces(pieces) => Some(pieces.join(OsStr::from_bytes(units.first().unwrap_or_default())).into()),
-            Word::Units => None,
+    fn fill<'a>(
+        &'a self,
+        units: &'a Units,
+        columns: Option<&Columns>,
+    ) -> impl Iterator<Item = Cow<'a, OsStr>> + use<'a> {
+        let unit = units.first().unwrap_or_default();
+        let split = || columns.map_or_else(Vec::new, |columns| columns.split(unit));
+        let (one, columns) = match self {
+            Word::Pieces(pieces) => (Some(pieces.join(OsStr::from_bytes(unit)).into()), Vec::new()),
+            Word::Parts(parts) => (Some(joined(parts, unit, &split()).into()), Vec::new()),
+            Word::Columns => (None, split()),
+            Word::Units => (None, Vec::new()),
         };
-        let all = one.is_none().then(|| units.iter().map(|unit| Cow::Borrowed(OsStr::from_bytes(unit))));
-        one.into_iter().chain(all.into_iter().flatten())
+        let columns = columns.into_iter().map(|column| match column {
+            Cow::Borrowed(column) => Cow::Borrowed(OsStr::from_bytes(column)),
+            Cow::Owned(column) => Cow::Owned(OsString::from_vec(column)),
+        });
+        let all = (*self == Word::Units).then(|| units.iter().map(|unit| Cow::Borrowed(OsStr::from_bytes(unit))));
+        one.into_iter().chain(columns).chain(all.into_iter().flatten())
     }
 
-    fn new(word: &OsStr, replace: &OsStr) -> Self {
+    fn new(word: &OsStr, replace: &OsStr, has_columns: bool) -> Self {
+        let text = word.as_bytes();
+        let places = if has_columns { placeholders(text) } else { Vec::new() };
+        if !places.is_empty() {
+            return Word::parts(text, replace, places);
+        }
         let pieces = split(word.as_bytes(), replace.as_bytes());
         match &pieces[..] {
             [before, after] if before.is_empty() && after.is_empty() => Word::Units,
             _ => Word::Pieces(pieces),
         }
     }
+
+    /// A word with columns at these places, and perhaps units between them.
+    fn parts(text: &[u8], replace: &OsStr, places: Vec<(Range<usize>, usize)>) -> Self {
+        let (mut parts, mut start) = (Vec::new(), 0);
+        for (place, number) in places {
+            parts.push(Part::Pieces(split(&text[start..place.start], replace.as_bytes())));
+            parts.push(Part::Column(number));
+            start = place.end;
+        }
+        parts.push(Part::Pieces(split(&text[start..], replace.as_bytes())));
+        Word::Parts(parts)
+    }
+}
+
+/// A word made of `parts`, of which a unit with too few columns has empty ones.
+fn joined(parts: &[Part], unit: &[u8], columns: &[Cow<'_, [u8]>]) -> OsString {
+    let texts = parts.iter().map(|part| match part {
+        Part::Pieces(pieces) => Cow::Owned(pieces.join(OsStr::from_bytes(unit)).into_vec()),
+        Part::Column(number) => columns.get(number - 1).map_or(Cow::Borrowed(&[][..]), |column| Cow::Borrowed(column)),
+    });
+    OsString::from_vec(texts.collect::<Vec<_>>().concat())
 }
 
 /// The pieces of `text` between the occurrences of `marker`.
@@ -221,12 +295,17 @@ fn split(text: &[u8], marker: &[u8]) -> Vec<OsString> {
     pieces.collect()
 }
 
-fn refuse_parallel_forms(words: &[OsString]) -> Result<(), String> {
+fn refuse_parallel_forms(words: &[OsString], reading: &Reading) -> Result<(), String> {
     // In a longer word {1} may be part of a regular expression.
-    if let Some(column) = words.iter().filter_map(|word| word.to_str()).find(|word| is_column(word)) {
+    let is_column = |word: &&OsString| {
+        let text = word.as_bytes();
+        matches!(&placeholders(text)[..], [(place, 1..)] if place.len() == text.len())
+    };
+    if let Some(column) = words.iter().find(is_column).filter(|_| reading.columns.is_none()) {
+        let column = column.display();
         return Err(format!(
-            "{column} is GNU parallel's, and a unit has no columns here; a script can split it at blanks: \
-             -c 'set -- $1; COMMAND \"$1\" \"$2\"'"
+            "{column} is a column of the unit; write --columns to split units at blanks, or --columns=, at commas, \
+             like --columns COMMAND {column}"
         ));
     }
     let is_in_a_word =
@@ -237,15 +316,56 @@ fn refuse_parallel_forms(words: &[OsString]) -> Result<(), String> {
     }
 }
 
-/// `{1}`
-fn is_column(word: &str) -> bool {
-    let number = word.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-    number.is_some_and(|number| number.parse::<NonZeroU32>().is_ok())
+/// How the unit is split into the columns that `words` name, if it is.
+///
+/// # Errors
+/// A number that no column has.
+fn columns(words: &[OsString], reading: &Reading) -> Result<Option<Columns>, String> {
+    let Some(separator) = reading.columns.clone() else { return Ok(None) };
+    let mut columns = Columns { separator, most: 0 };
+    for word in words {
+        for (place, number) in placeholders(word.as_bytes()) {
+            if !(1..=LAST_COLUMN).contains(&number) {
+                let column = String::from_utf8_lossy(&word.as_bytes()[place]);
+                return Err(format!("{column}: columns are {{1}} to {{{LAST_COLUMN}}}; {{}} is the whole unit"));
+            }
+            columns.most = columns.most.max(number);
+        }
+    }
+    Ok(Some(columns))
+}
+
+/// `words` with `marker` in the place of each column.
+fn with_units<'a>(words: &'a [OsString], marker: &OsStr, reading: &Reading) -> Cow<'a, [OsString]> {
+    if reading.columns.is_none() {
+        return words.into();
+    }
+    words
+        .iter()
+        .map(|word| OsString::from_vec(without_columns(word.as_bytes(), |_| marker.as_bytes().to_vec())))
+        .collect()
+}
+
+/// `text` with what `instead` returns for the number of each column in its place.
+fn without_columns(text: &[u8], instead: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
+    let (mut replaced, mut start) = (Vec::new(), 0);
+    for (place, number) in placeholders(text) {
+        replaced.extend_from_slice(&text[start..place.start]);
+        replaced.extend(instead(number));
+        start = place.end;
+    }
+    [&replaced, &text[start..]].concat()
+}
+
+/// Whether a script has the unit or a column in it.
+fn has_unit_in(script: &str, reading: &Reading) -> bool {
+    script.contains("{}") || reading.columns.is_some() && !placeholders(script.as_bytes()).is_empty()
 }
 
 /// `sh -c 'rm {}'` with a unit of `; rm -r /` is the classic accident.
-fn refuse_unit_as_code(words: &[OsString], max_args: u64) -> Result<(), String> {
-    if let Some((option, Language { instead: [spelling, argument], .. })) = shells::code_with_unit(words) {
+fn refuse_unit_as_code(words: &[OsString], reading: &Reading) -> Result<(), String> {
+    let replaced = with_units(words, OsStr::new("{}"), reading);
+    if let Some((option, Language { instead: [spelling, argument], .. })) = shells::code_with_unit(&replaced) {
         return Err(format!(
             "{{}} in the code of '{option}' would run the unit as code; write {spelling} {{}}, where the unit is {argument} \
              (or -I {{}} if it is meant)"
@@ -253,21 +373,29 @@ fn refuse_unit_as_code(words: &[OsString], max_args: u64) -> Result<(), String> 
     }
     let Some(Script { text, shell, is_wrapped, .. }) = Script::in_words(words) else { return Ok(()) };
     let text = text.to_string_lossy();
-    if !text.contains("{}") {
+    if !has_unit_in(&text, reading) {
         return Ok(());
     }
-    let fixed = quoted_text(&with_argument(&text, max_args));
+    let fixed = quoted_text(&with_argument(&text, reading));
     // Our own -c would leave out the command that starts the shell.
-    let spelling = if is_wrapped { format!("… {shell} -c {fixed} {shell} {{}}") } else { format!("-c {fixed}") };
+    let arguments = if reading.columns.is_some() { "{1} {2}" } else { "{}" };
+    let spelling =
+        if is_wrapped { format!("… {shell} -c {fixed} {shell} {arguments}") } else { format!("-c {fixed}") };
     Err(format!(
         "{{}} in the script of '{shell} -c' would run the unit as code; write {spelling}, where the unit is \"$1\" \
          (or -I {{}} if it is meant)"
     ))
 }
 
-/// A script with `"$1"` in place of `{}`, or with `"$@"` if there are several units.
-fn with_argument(script: &str, max_args: u64) -> String {
-    let argument = if max_args > 1 { "\"$@\"" } else { "\"$1\"" };
+/// A script with `"$1"` in place of `{}`, or with `"$@"` if there are several units or columns, and `"$2"` in place of `{2}`.
+fn with_argument(script: &str, reading: &Reading) -> String {
+    let has_several = reading.max_args > 1 || reading.columns.is_some();
+    let argument = if has_several { "\"$@\"" } else { "\"$1\"" };
+    let column = |number: usize| format!("\"${{{number}}}\"").into_bytes();
+    let script = match &reading.columns {
+        Some(_) => String::from_utf8_lossy(&without_columns(script.as_bytes(), column)).into_owned(),
+        None => script.to_owned(),
+    };
     script.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", argument)
 }
 

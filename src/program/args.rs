@@ -36,7 +36,7 @@ pub(crate) use definition::{Args, short_help};
 pub(crate) use grouped::Grouped;
 pub(crate) use input::{InputFlags, Repeat};
 pub(crate) use launch::LaunchFlags;
-pub(crate) use limits::{Limits, Stream, interval, look, refuse_bytes};
+pub(crate) use limits::{LimitFlags, Limits, Stream, interval, look, refuse_bytes};
 pub(crate) use mistakes::{own_command_line, redacted};
 pub(crate) use report::{ProgressWhen, ReportFlags, Summary};
 pub(crate) use values::Format;
@@ -82,7 +82,8 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
 /// What is wrong if the first word of the command was meant as something else. After `--` any word is a command.
 fn refuse_as_command(args: &Args, words: &[OsString]) -> Option<String> {
     let first = args.command.first()?;
-    if words.iter().any(|word| word == "--") {
+    // With --once the words behind a script are its arguments.
+    if words.iter().any(|word| word == "--") || args.shared.once && args.launch.shell.is_some() {
         return None;
     }
     match &args.report.summary {

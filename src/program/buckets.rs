@@ -75,8 +75,8 @@ pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Take);
 /// Takes one from the bucket. A server is asked once, unless the bucket keeps other limits than those that were named, or the
 /// wait is limited: its time is known from its first answer.
 pub(super) fn take_one(once: &Once) -> Result<Taken> {
-    let Once { bucket, named, max_wait, .. } = once;
-    let (named, max_wait) = (named.as_ref(), *max_wait);
+    let Once { bucket, call, max_wait, .. } = once;
+    let (named, max_wait) = (call.named.as_ref(), *max_wait);
     let opened: Arc<AnyBucket> = match &bucket.kind {
         Kind::File(_) => Arc::from(open(bucket, named, max_wait)?),
         Kind::Server(address) => {
@@ -86,7 +86,7 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
     };
     let due = || {
         agree(named, &*opened)?;
-        check_kept(Some(bucket), &*opened, |policy| once.take(policy))
+        check_kept(Some(bucket), &*opened, |policy| call.take(policy))
     };
     if max_wait.is_some_and(|wait| !wait.is_zero()) && opened.is_remote() {
         opened.sync()?;

@@ -29,7 +29,7 @@ use throttle_limits::store::{Memory, Store, StoreError, Supply, View};
 /// # Errors
 /// throttle itself failed.
 pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
-    let Launch { limits, commands, flags, reporting } = launch;
+    let Launch { limits, commands, flags, reporting, call: _ } = launch;
     if !reporting.quiet {
         launch::hint_at_words(commands, flags);
     }

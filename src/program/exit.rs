@@ -29,10 +29,14 @@ pub(crate) enum Exit {
     OnceError,
     /// A question about a bucket that cannot be reached.
     Away,
+    /// The command of `--once` took too long.
+    OnceTimedOut,
+    /// The command of `--once` exited with this code.
+    OnceExited(u8),
 }
 
 /// Code and meaning.
-pub(crate) const TABLE: [(Exit, u8, &str); 12] = [
+pub(crate) const TABLE: [(Exit, u8, &str); 13] = [
     (Exit::Success, 0, "everything was read and passed on, and every command exited 0"),
     (Exit::Error, 1, "reading, writing or something else failed; standard error says what"),
     (Exit::Usage, 2, "the command line is wrong; nothing was read"),
@@ -45,6 +49,7 @@ pub(crate) const TABLE: [(Exit, u8, &str); 12] = [
     ),
     (Exit::Failed, 123, "a command failed or took longer than --timeout"),
     (Exit::Stopped, 124, "a command exited 255, which means stop, as in xargs"),
+    (Exit::OnceTimedOut, 124, "with --once, the command took longer than --timeout, as timeout(1) reports it"),
     (Exit::Killed, 125, "a command was killed by a signal"),
     (Exit::OnceError, 125, "with --once, instead of 1 or 2; other codes are the command's"),
     (Exit::Away, 125, "--show or --list: the bucket or its server cannot be reached within 5 s"),
@@ -60,6 +65,9 @@ pub(crate) fn codes() -> impl Iterator<Item = (u8, String)> {
 
 impl Exit {
     pub(crate) fn code(self) -> u8 {
+        if let Exit::OnceExited(code) = self {
+            return code;
+        }
         TABLE.iter().find(|row| row.0 == self).map_or(1, |row| row.1)
     }
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use throttle::flow::framing::{Buffer, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Look, Source, start_thread};
-use throttle::launch::{Batches, Known, Launching, Numbers, Options, Settling, Unused};
+use throttle::launch::{Batches, Known, Launching, Numbers, One, Options, PassedInput, RetryPolicy, Settling, Unused};
 use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
 
@@ -41,13 +41,13 @@ pub(super) const BUFFER: usize = 192 * 1024;
 /// throttle itself failed.
 pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let Launch { commands, reporting, flags, .. } = launch;
-    let hints = reporting.sums_up(io::stderr().is_terminal());
+    let hints = launch.call.is_none() && reporting.sums_up(io::stderr().is_terminal());
     if hints {
         hint_at_words(commands, flags);
     }
     let program = match find(commands) {
         Ok(path) => path,
-        Err(missing) => return Ok(advice::refuse(&missing, "-c")),
+        Err(missing) => return Ok(advice::refuse(&missing, if commands.is_once { "sh -c" } else { "-c" })),
     };
     let mut source = source(commands, reporting)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
@@ -58,6 +58,10 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         pipe::hint_at_idle_limits(&launch.limits, &policy);
     }
     let settling = settling(launch, &look, &policy);
+    let look = match &launch.call {
+        Some(call) => call.look(&policy, look).map_err(|error| anyhow!(error))?,
+        None => look,
+    };
     supply.settles(settling.is_any());
     let sorts = sorting.is_some();
     let has_keys = sorting.as_ref().is_some_and(|sorting| sorting.look.per.is_some() || sorting.shared.is_some());
@@ -78,7 +82,9 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();
     report.names_keys_after = keys_end_it.then(|| in_nanos(second() * WORTH_KEYS));
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
-    input::tell_of_unread(&commands.input, reporting);
+    if launch.call.is_none() {
+        input::tell_of_unread(&commands.input, reporting);
+    }
     drive(launch, source, options, records, (report, outcomes), (is_announced, look))
 }
 
@@ -88,7 +94,10 @@ fn begun(launch: &Launch, policy: &Policy) -> Begun {
 }
 
 fn options(launch: &Launch, program: Option<OsString>, policy: &Policy) -> Options {
-    let Launch { commands, flags, .. } = launch;
+    let Launch { commands, flags, call, .. } = launch;
+    let is_once = call.is_some();
+    let again = flags.again.policy(commands.input.ahead(), args::interval(policy));
+    let again = again.map(|again| RetryPolicy { is_once, ..again });
     Options {
         template: commands.template.clone(),
         program,
@@ -97,7 +106,8 @@ fn options(launch: &Launch, program: Option<OsString>, policy: &Policy) -> Optio
         output: flags.output(),
         tag: flags.tag,
         timeout: flags.timeout,
-        again: flags.again.policy(commands.input.ahead(), args::interval(policy)),
+        passed_input: is_once.then(|| PassedInput::new(again.is_some())),
+        again,
         // In our group a command may use the terminal. Without a terminal, a group of its own can be ended as a whole.
         in_our_group: flags.jobs == Some(1) && flags.timeout.is_none() && signals::has_terminal(),
         settling: Settling::default(),
@@ -172,6 +182,14 @@ pub(super) struct OpenedSource {
 /// # Errors
 /// What cannot be opened or read, and why.
 pub(super) fn source(commands: &Commands, reporting: &ReportFlags) -> Result<OpenedSource> {
+    if commands.is_once {
+        return Ok(OpenedSource {
+            source: Box::new(One::default()),
+            name: "--once".to_owned(),
+            total: None,
+            rest: None,
+        });
+    }
     if let Some(Repeat(last)) = commands.input.repeat {
         let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
         let source = Box::new(Numbers::to(last));
@@ -179,7 +197,7 @@ pub(super) fn source(commands: &Commands, reporting: &ReportFlags) -> Result<Ope
     }
     let input = input::open(commands.input.file())?;
     input.remark("units", reporting).into_iter().for_each(say);
-    let total = input.size.map(Total::Bytes);
+    let total = Total::new(reporting, input.size, commands.shape.max_args);
     let rest = input.rest();
     Ok(OpenedSource { source: Box::new(Descriptor(input.fd)), name: input.name, total, rest })
 }
@@ -234,7 +252,7 @@ fn drive(
         return Err(failed(error, &opened.name));
     }
     run.report.close()?;
-    let exit = run.outcomes().exit;
+    let exit = run.outcomes().exit();
     Ok(exit)
 }
 

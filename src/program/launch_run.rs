@@ -195,13 +195,22 @@ impl LaunchRun {
             self.outcomes().leave_rest(why);
         }
         self.report.close_or_say();
+        if !is_without_reader && self.outcomes().has_ended_once() {
+            // Whatever came to end us: the command has answered it.
+            std::process::exit(self.outcomes().exit().code().into());
+        }
         match (self.signal.load(Ordering::SeqCst), is_without_reader) {
             (0, true) => std::process::exit(signals::die_of_broken_pipe().code().into()),
             (0, _) => {}
             // A signal comes before any other reason to end.
             (signal, _) => signals::die_of(signal),
         }
-        std::process::exit(self.outcomes().exit.code().into())
+        std::process::exit(self.outcomes().exit().code().into())
+    }
+
+    /// Whether there is one command, for which no unit is read.
+    pub(super) fn is_once(&self) -> bool {
+        self.outcomes().is_once
     }
 }
 

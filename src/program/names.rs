@@ -21,6 +21,8 @@ pub(super) struct Names {
     most: u64,
     /// Units are not named or counted any more.
     is_stopped: bool,
+    /// The one command, for which no unit is read.
+    once: Option<String>,
     /// How many units of each [`End`] were named, and how many were only counted.
     counts: [(u64, u64); 3],
 }
@@ -38,7 +40,7 @@ impl Names {
     pub(super) fn new(commands: &Commands, most: u64) -> Self {
         let is_made = commands.input.repeat.is_some();
         let unit = if is_made { "unit" } else { UnitName::of(commands.framing).singular() };
-        Names { unit, most, ..Names::default() }
+        Names { unit, most, once: commands.is_once.then(|| commands.name()), ..Names::default() }
     }
 
     /// Names no more units.
@@ -48,7 +50,8 @@ impl Names {
 
     /// `line 3 'https://…'`: the first unit of a command.
     pub(super) fn first(&self, job: &Job) -> String {
-        job.names.iter().next().map_or_else(String::new, |(number, name)| one(self.unit, number, name))
+        let name = || job.names.iter().next().map_or_else(String::new, |(number, name)| one(self.unit, number, name));
+        self.once.clone().unwrap_or_else(name)
     }
 
     /// `next line not started: 3 'https://…'`
@@ -64,6 +67,11 @@ impl Names {
 
     /// The same for a command that ended like this. Beyond the most that are named, units are only counted.
     pub(super) fn name(&mut self, end: End, job: &Job, what: &str) -> Vec<String> {
+        if let Some(name) = &self.once {
+            let is_said = matches!(end, End::Failed) && self.most > 0;
+            let line = || if what.starts_with(&**name) { what.to_owned() } else { format!("{name}: {what}") };
+            return is_said.then(line).into_iter().collect();
+        }
         let (named, more) = &mut self.counts[end as usize];
         let mut lines = Vec::new();
         for (count, name) in called(self.unit, job).filter(|_| !self.is_stopped) {

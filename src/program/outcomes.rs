@@ -1,6 +1,9 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
 mod left;
+mod once;
+mod ran;
+mod reached;
 mod retries;
 
 use super::args::MaxFail;
@@ -10,6 +13,9 @@ use super::names::{End, Names, ON_TERMINAL, shown};
 use super::task::Launch;
 use super::unit_name::{blank_skipped, counted, nonzero, scaled};
 use left::Left;
+use once::OnceEnd;
+use ran::Ran;
+use reached::Starts;
 use retries::Retries;
 use std::collections::BTreeMap;
 use std::io::ErrorKind::{BrokenPipe, TimedOut};
@@ -68,6 +74,8 @@ pub(crate) struct Outcomes {
     /// When those that run have started, and their keys.
     running: BTreeMap<u64, (Nanos, Key)>,
     durations: Nanos,
+    ran: Ran,
+    starts: Starts,
     started: u64,
     ok: u64,
     failed: u64,
@@ -89,6 +97,10 @@ pub(crate) struct Outcomes {
     /// No more commands are started.
     pub(super) starts_no_more: bool,
     pub(super) exit: Exit,
+    /// There is one command, whose end is ours.
+    pub(super) is_once: bool,
+    /// How that ended, unless it is tried again.
+    once: Option<OnceEnd>,
 }
 
 impl Outcomes {
@@ -97,11 +109,16 @@ impl Outcomes {
         let Launch { commands, reporting, .. } = launch;
         let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
         let again = launch.flags.again.policy(0, Duration::ZERO);
+        let is_once = launch.call.is_some();
         Outcomes {
             quiet: reporting.quiet,
             trace: launch.flags.trace,
-            sums_up: reporting.sums_up(on_terminal),
-            hints_at_cr: reporting.sums_up(on_terminal) && !commands.shape.to_stdin && commands.shape.skip_blank,
+            is_once,
+            sums_up: !is_once && reporting.sums_up(on_terminal),
+            hints_at_cr: !is_once
+                && reporting.sums_up(on_terminal)
+                && !commands.shape.to_stdin
+                && commands.shape.skip_blank,
             names: Names::new(commands, if reporting.quiet { 0 } else { most }),
             command: commands.name(),
             template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
@@ -122,7 +139,7 @@ impl Outcomes {
             hints_at_jobs: launch.flags.jobs.is_none(),
             retries: Retries {
                 max_fail: launch.flags.again.max_fail,
-                goes_on_after_255: again.is_some_and(|again| again.goes_on_after_255()),
+                goes_on_after_255: is_once || again.is_some_and(|again| again.goes_on_after_255()),
                 ..Retries::default()
             },
             ..Outcomes::default()
@@ -177,6 +194,7 @@ impl Outcomes {
 
     pub(super) fn start(&mut self, job: &Job, attempt: u32, now: Nanos) {
         self.started += 1;
+        self.starts.note(now);
         self.retries.waiting -= u64::from(attempt > 1).min(self.retries.waiting);
         self.running.insert(job.seq, (now, job.key.clone()));
         if attempt == 1 {
@@ -207,7 +225,10 @@ impl Outcomes {
         }
         self.retries.note_pace(ended.pace, &job.key);
         let started = self.running.remove(&job.seq).map_or(now, |(started, _)| started);
-        self.durations += now.saturating_sub(started);
+        let time = now.saturating_sub(started);
+        self.durations += time;
+        self.ran.note(outcome, time);
+        self.once = OnceEnd::new(ended).filter(|_| self.is_once);
         match ended.verdict {
             Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
@@ -235,6 +256,11 @@ impl Outcomes {
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
         self.left.sent_away += u64::from(matches!(outcome, Outcome::SentAway));
         self.exit = self.exit.max(exit);
+        if self.is_once && ended.number == 1 && matches!(outcome, Outcome::Exited(_)) {
+            return Vec::new(); // Its exit code says it.
+        }
+        let is_too_long = self.is_once && matches!(outcome, Outcome::TooLong);
+        let words = if is_too_long { "its words are too long for the system".to_owned() } else { words };
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
         self.names.name(End::Failed, job, &words)
     }
@@ -249,6 +275,20 @@ impl Outcomes {
     pub(super) fn unprinted(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
         self.stopped += jobs.len() as u64;
         jobs.iter().flat_map(|job| self.names.name(End::Stopped, job, "its output was not printed")).collect()
+    }
+
+    /// How the program ends: as the command of --once did, if there is one and it has ended. Dies of a signal that it died of.
+    pub(super) fn exit(&self) -> Exit {
+        match self.once {
+            Some(end) => end.exit(),
+            None if self.is_once && self.exit == Exit::Error => Exit::OnceError,
+            None => self.exit,
+        }
+    }
+
+    /// Whether the command of --once has ended, and is not tried again.
+    pub(super) fn has_ended_once(&self) -> bool {
+        self.once.is_some()
     }
 
     /// Whether so many units have failed that nothing more should be launched.
@@ -332,27 +372,36 @@ impl Outcomes {
 
     /// Which `-j` the rate needs.
     fn hint_at_jobs(&self) -> Option<String> {
-        let needs = self.jobs_needed().filter(|_| self.hints_at_jobs)?;
-        Some(format!("{} jobs at once hold the work back, not the rate; {needs}", self.jobs))
+        let (pace, needs) = self.jobs_needed().filter(|_| self.hints_at_jobs)?;
+        Some(format!("{} jobs at once hold the work back, not the rate; {pace} needs about -j {needs}", self.jobs))
     }
 
-    /// `50/s needs about -j 51`, from the mean time of a command: how many jobs the limits need, or what the server allows of
+    /// `50/s` and 51, from the mean time of a command: how many jobs the limits need, or what the server allows of
     /// them, if it is more than there are. With fewer, starting the commands takes the time.
-    fn jobs_needed(&self) -> Option<String> {
+    fn jobs_needed(&self) -> Option<(String, u128)> {
         let mean = u128::from(self.durations.checked_div(self.ended())?);
         let (pace, units, period) = match (&self.retries.learned, self.pace) {
             (Some((interval, None)), _) => (self.retries.learned_text()?, 1, interval.as_nanos()),
             (_, pace) => pace.map(|pace| (pace.to_string(), pace.units().into(), pace.period().into()))?,
         };
         let jobs = (mean * units).div_ceil(period);
-        (jobs > self.jobs.into()).then(|| format!("{pace} needs about -j {}", jobs + 1))
+        (jobs > self.jobs.into()).then_some((pace, jobs + 1))
+    }
+
+    /// `23 starts a second of 100 allowed: 16 jobs were busy all the time; -j 70 would reach it`, and that number.
+    /// `waited_for_jobs`: how long starts waited for a free slot.
+    pub(super) fn not_reached(&self, waited_for_jobs: Nanos) -> Option<(String, u128)> {
+        let is_of_jobs = self.jobs > 0 && self.retries.learned.is_none() && !self.waits_for_room;
+        let text = self.starts.short_of(self.pace.filter(|_| is_of_jobs)?, waited_for_jobs, self.jobs)?;
+        let (_, needed) = self.jobs_needed()?;
+        Some((format!("{text}; -j {needed} would reach it"), needed))
     }
 
     /// `5 of 16 slots busy`, and how many the rate needs if all of them are.
     pub(super) fn slots_text(&self) -> Option<String> {
         let (running, jobs) = (self.running.len(), usize::try_from(self.jobs).unwrap_or(usize::MAX));
         let needs = if running >= jobs { self.jobs_needed() } else { None };
-        let needs = needs.map_or_else(String::new, |needs| format!(" ({needs})"));
+        let needs = needs.map_or_else(String::new, |(pace, needs)| format!(" ({pace} needs about -j {needs})"));
         (jobs > 0).then(|| format!("{running} of {} busy{needs}", counted(self.jobs.into(), "slot")))
     }
 
@@ -435,7 +484,7 @@ impl Outcomes {
     /// `unread`: how many commands were not started, and how exact that is.
     pub(super) fn closing(&self, elapsed: Nanos, keys: u64, (about, unread): (&str, u64)) -> Vec<String> {
         let is_success = self.exit == Exit::Success && self.interrupted.is_none();
-        if self.quiet || (is_success && !self.sums_up) {
+        if self.quiet || self.is_once || (is_success && !self.sums_up) {
             return Vec::new();
         }
         let mut lines: Vec<String> = self.names.more().into_iter().collect();
@@ -495,11 +544,23 @@ impl Outcomes {
         format!("{why}: {ends}, {} stopped{more}", self.stopped)
     }
 
-    pub(super) fn json(&self) -> serde_json::Value {
+    /// How long commands ran, in words.
+    pub(super) fn ran_text(&self) -> Option<String> {
+        self.ran.text()
+    }
+
+    /// The same for programs.
+    pub(super) fn ran_json(&self) -> serde_json::Value {
+        self.ran.json()
+    }
+
+    pub(super) fn json(&self, waited_for_jobs: Nanos) -> serde_json::Value {
         let more = [(self.skipped, "blank skipped"), (self.retries.paused, "paused ns")];
         let fields = self.tallies().into_iter().chain(more);
         let counts = fields.map(|(count, name)| (name.replace(' ', "_"), serde_json::Value::from(count)));
-        counts.chain([("learned".to_owned(), self.retries.learned_per_second().into())]).collect()
+        let needed = self.not_reached(waited_for_jobs).and_then(|(_, needed)| u64::try_from(needed).ok());
+        let learned = self.retries.learned_per_second().into();
+        counts.chain([("learned".to_owned(), learned), ("jobs_needed".to_owned(), needed.into())]).collect()
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     input::tell_of_unread(&pipe.input, reporting);
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, pipe.input.is_stdin(), None);
-    let total = input.size.map(Total::Bytes);
+    let total = Total::new(reporting, input.size, 1);
     let written = limits.written(&policy);
     let report = Arc::new(Report::new(unit, total, supply, written, sorts, summary, progress));
     signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;

@@ -177,7 +177,7 @@ impl Progress {
     pub(super) fn new(reporting: &ReportFlags, reads_stdin: bool, commands: Option<Output>) -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let terminal = std::io::stderr().is_terminal() && !is_dumb;
-        let spoils = || reporting.quiet || spoils_something(reads_stdin, commands);
+        let spoils = || reporting.quiet || spoils_something(reads_stdin, commands, reporting.size.is_some());
         let kind = match (reporting.progress, terminal) {
             (ProgressWhen::Always, true) => Kind::Bar,
             (ProgressWhen::Always, false) => Kind::Lines,
@@ -303,13 +303,14 @@ fn columns() -> usize {
 
 /// Whether something else may use the terminal: the reader of our output, a user who types our input, a command, or the rest of a
 /// script that we run beside.
-fn spoils_something(reads_stdin: bool, commands: Option<Output>) -> bool {
+fn spoils_something(reads_stdin: bool, commands: Option<Output>, has_size: bool) -> bool {
     let is_typed = reads_stdin && std::io::stdin().is_terminal();
     let output_spoils = match (commands.is_some(), std::io::stdout().is_terminal()) {
         // Output to the terminal is written beside the bar.
         (true, true) => false,
         (false, true) => true,
-        (_, false) => !has_no_reader_here(std::io::stdout()),
+        // With --size the user knows what reads the output.
+        (_, false) => !has_size && !has_no_reader_here(std::io::stdout()),
     };
     is_typed || output_spoils || commands == Some(Output::Direct) || signals::are_those_of_a_background_job()
 }

@@ -33,6 +33,17 @@ pub(crate) enum Total {
     Units(u64),
 }
 
+impl Total {
+    /// The total of an input that is `found` to have so many bytes. Each command is for `per` units at most.
+    pub(super) fn new(reporting: &ReportFlags, found: Option<u64>, per: u64) -> Option<Self> {
+        match reporting.size {
+            Some(size) if size.is_bytes() => Some(Total::Bytes(size.value())),
+            Some(size) => Some(Total::Units(size.value().div_ceil(per.max(1)))),
+            None => found.map(Total::Bytes),
+        }
+    }
+}
+
 /// The meter, the limits, and where reports are written.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -375,14 +386,19 @@ impl Report {
         let late = reading
             .lateness
             .map(|(median, p99)| format!("; late by {} (median), {} (p99)", clock::shown(median), clock::shown(p99)));
+        let lines = self
+            .outcomes()
+            .map(|outcomes| [outcomes.not_reached(reading.sink).map(|(words, _)| words), outcomes.ran_text()]);
+        let lines = lines.into_iter().flatten().flatten().map(|line| format!("  {line}\n"));
         format!(
-            "throttle: {}{}\n  waited {limits}, {} for input, {} for {}{}\n",
+            "throttle: {}{}\n  waited {limits}, {} for input, {} for {}{}\n{}",
             self.status_text(reading),
             self.lost_text(reading),
             clock::shown(reading.source),
             clock::shown(reading.sink),
             self.sink_name(),
             late.unwrap_or_default(),
+            lines.collect::<String>(),
         )
     }
 
@@ -423,7 +439,8 @@ impl Report {
         if let (Some(outcomes), Some(fields)) = (self.outcomes(), summary.as_object_mut()) {
             fields.remove("bytes");
             fields.remove("read_and_not_passed_on");
-            fields.insert("commands".to_owned(), outcomes.json());
+            fields.insert("commands".to_owned(), outcomes.json(reading.sink));
+            fields.insert("ran_ns".to_owned(), outcomes.ran_json());
         }
         summary
     }
@@ -468,7 +485,12 @@ impl Report {
     fn closing_lines(&self) -> Vec<String> {
         let reading = self.read();
         let unread = self.unread(&reading);
-        self.outcomes().map(|outcomes| outcomes.closing(reading.elapsed, reading.keys, unread)).unwrap_or_default()
+        let Some(outcomes) = self.outcomes() else { return Vec::new() };
+        let mut lines = outcomes.closing(reading.elapsed, reading.keys, unread);
+        if let Some((last, (words, _))) = lines.last_mut().zip(outcomes.not_reached(reading.sink)) {
+            last.extend(["; ", &words]);
+        }
+        lines
     }
 
     /// How many commands were not started, and how exact that is.

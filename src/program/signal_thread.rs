@@ -73,6 +73,9 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
         }
         for signal in delivery.pending() {
             match (signal, commands) {
+                (SIGUSR1 | SIGUSR2, Some(commands)) if commands.is_once() => {
+                    commands.launcher.slots().pass_on(named(signal));
+                }
                 (SIGUSR1, _) => paint(Picture::Status),
                 (SIGTSTP, _) => suspend(commands, paint),
                 (_, None) => {
@@ -142,12 +145,16 @@ fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
     match signal {
         SIGCONT => slots.release_stopped_starts(),
         SIGCHLD => commands.launcher.end_commands_that_want_the_terminal(),
-        SIGQUIT => commands.start_nothing_more("QUIT (Ctrl-\\)"),
+        SIGQUIT if !commands.is_once() => commands.start_nothing_more("QUIT (Ctrl-\\)"),
         _ if !commands.is_first_signal(signal) => commands.kill(),
         // A command in our own group got it from the terminal already.
-        SIGINT if commands.in_our_group && signals::is_in_foreground() => slots.others_end_them(),
-        _ => slots.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
+        SIGINT | SIGQUIT if commands.in_our_group && signals::is_in_foreground() => slots.others_end_them(),
+        _ => slots.end_with(named(signal)),
     }
+}
+
+fn named(signal: i32) -> Signal {
+    Signal::from_named_raw(signal).unwrap_or(Signal::TERM)
 }
 
 /// Stops this process and all commands, with no bar on the terminal, until it is continued.

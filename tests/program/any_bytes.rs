@@ -64,7 +64,7 @@ proptest! {
     fn any_command_is_filled_with_the_unit_as_it_is_or_refused(
         words in vec(word(), 0..6), unit in bytes(), max_args in 0_u64..3,
     ) {
-        let reading = Reading { replace: None, max_args, place: Place::Arguments };
+        let reading = Reading { replace: None, max_args, place: Place::Arguments, columns: None };
         let Ok(template) = Template::new(&words, &reading) else { return Ok(()) };
         let units: Units = [&unit].into_iter().collect();
         let filled: Vec<u8> = template.fill(&units).flat_map(|word| word.as_bytes().to_vec()).collect();

@@ -2,11 +2,13 @@
 
 mod again;
 mod any_bytes;
+mod at_the_end;
 mod attempt_log;
 mod bucket_list;
 mod bucket_options;
 mod bucket_waits;
 mod cli;
+mod columns;
 mod common;
 mod completion;
 mod costs;
@@ -27,6 +29,7 @@ mod layers;
 mod mistakes;
 mod nginx;
 mod night;
+mod once;
 mod order;
 mod order_model;
 mod pages;

@@ -221,6 +221,11 @@ fn a_rate_that_is_no_text_is_refused() {
 fn options_that_contradict_each_other_are_named() {
     for (args, words) in [
         (&[][..], "--rate: how fast? write for example -r 5/s"),
+        (&["-j", "8", "true"], "--rate: how fast? for no limit but the number of jobs write -r unlimited -j 8 COMMAND"),
+        (&["-j", "8", "-c", "true"], "for no limit but the number of jobs write -r unlimited -j 8 -c SCRIPT"),
+        (&["-P", "0", "true"], "for no limit but the number of jobs write -r unlimited -j 0 COMMAND"),
+        (&["-j", "8", "true", "-r", "5/s"], "options after the command are the command's"),
+        (&["-c", "true"], "--rate: how fast? write for example -r 5/s or -r 100/min, or -r unlimited"),
         (&["-r", "5/s", "-b", "0"], "--burst: a burst of 0 would let nothing through"),
         (&["-r", "5/s", "-b", "x"], "--burst: 'x' has no number; write for example 10"),
         (&["-r", "5/s", "-b", "1.5"], "--burst: '1.5' is not a whole number; write for example 10"),
@@ -297,16 +302,6 @@ fn a_long_option_with_one_dash_is_answered_with_two() {
 }
 
 #[test]
-fn a_script_with_once_is_answered_with_the_shell_that_runs_it() {
-    let output = feed(throttle(&["--bucket", "./b", "--once", "-c", "echo hi"]), b"");
-    let said = text(&output.stderr);
-    assert_eq!(
-        (output.status.code(), said.as_str()),
-        (Some(125), "throttle: --once cannot be used with --shell; write --once sh -c SCRIPT\n")
-    );
-}
-
-#[test]
 fn a_keyword_of_the_shell_in_the_place_of_the_command_is_called_one() {
     for word in ["while", "for", "if", "[["] {
         let (code, _, said) = launched(folder_with(&[]).path(), &format!("exec \"$0\" -r 1k/s '{word}' x"));
@@ -324,7 +319,7 @@ fn what_gnu_parallel_calls_otherwise_is_answered_with_our_spelling() {
         (&["--halt", "now,fail=10%"], "write --max-fail 10%"),
         (&["--resume"], "--done FILE"),
         (&["--results", "out"], "$THROTTLE_SEQ"),
-        (&["--colsep", ","], "-c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
+        (&["--colsep", ","], "throttle -r 5/s --columns=, COMMAND {1} {2}"),
         (&["--pipe", "wc"], "--stdin"),
         (&["-r", "5/s", "echo", "::::", "x"], "throttle -r 5/s COMMAND < FILE"),
     ] {
@@ -532,8 +527,8 @@ fn a_script_that_would_not_get_its_unit_is_refused_and_one_that_does_not_use_it_
         ("bash -c 'echo {}'", "write -c 'echo \"$1\"'"),
         ("bash -c 'echo $1' {}", "the unit would be $0 of the script, not $1"),
         ("bash -c 'echo $1'", "write bash -c 'echo $1' bash {}"),
-        ("cp {1} x", "a script can split it at blanks: -c 'set -- $1; COMMAND \"$1\" \"$2\"'"),
-        ("echo {12}", "{12} is GNU parallel's, and a unit has no columns here"),
+        ("cp {1} x", "write --columns to split units at blanks, or --columns=, at commas, like --columns COMMAND {1}"),
+        ("echo {12}", "{12} is a column of the unit; write --columns"),
     ] {
         let (code, out, said) = launched(folder.path(), &format!("exec \"$0\" -r 1k/s {words}"));
         assert_eq!((code, out.as_str()), (Some(2), ""), "{words}: {said}");
@@ -625,14 +620,14 @@ fn hints_name_what_was_meant() {
         ),
         (&["-r", "5/s", "http://u:p@h/"], "to fetch it write curl -sS"),
         (&["--pipe", "wc", "-l"], "--pipe is not an option here"),
-        (&["-r", "1MB/s", "-s", "3M"], "-s is not an option here: pv's size is not needed for a file"),
-        (&["-s", "3000000", "-r", "1MB/s"], "-s is not an option here: pv's size"),
+        (&["-r", "1MB/s", "-s", "3M"], "-s is not an option here: the size of a pipe is --size"),
+        (&["-s", "3000000", "-r", "1MB/s"], "-s is not an option here: the size of a pipe is --size"),
         (&["-r", "5/s", "-s", "4096", "echo"], "-s is not an option here: a size is not needed"),
         (&["-r", "5/s", "-t", "4", "echo"], "-t is --trace and takes no number; for 4 commands at once write -j 4"),
         (&["-t", "4", "echo"], "-t is --trace and takes no number"),
         (&["--max-rate", "3"], "--max-rate is not an option here: write -r 3"),
         (&["--release"], "--release is not an option here: leave it out"),
-        (&["-j", "4", "true"], "or -r unlimited for no limit"),
+        (&["-j", "4", "true"], "write -r unlimited -j 4 COMMAND"),
         (&["list"], "'list' is an option here; write --list"),
         (&["show", "gh"], "'show' is an option here; write --bucket gh --show"),
         (&["set", "gh"], "write --bucket gh --set -r 5/s"),
@@ -649,7 +644,10 @@ fn hints_name_what_was_meant() {
         (&["--vus", "4"], "write -j 4"),
         (&["--retry-delay", "2s"], "write --attempts 5 --backoff 2s"),
         (&["--per-host", "2"], "-r 5/s,per=host"),
-        (&["--size", "3M"], "the size of a file is known"),
+        (&["--size", "0"], "--size '0': write bytes, like --size 10GiB, or a number of units, like --size 5000"),
+        (&["--size", "x"], "--size 'x': write bytes, like --size 10GiB"),
+        (&["--size", "5", "--repeat", "5", "true"], "--size cannot be used with --repeat"),
+        (&["--bucket", "b", "--show", "--size", "5"], "cannot be used with"),
         (&["--fg"], "--bucket NAME -r unlimited,jobs=N --once COMMAND"),
         (&["--semaphore"], "--bucket NAME -r unlimited,jobs=N --once COMMAND"),
         (&["-r", "5/s", "--output", "x"], "the shell writes output to a file: > FILE"),
@@ -676,7 +674,8 @@ fn what_the_hints_show_can_be_written() {
         "-r 1k/s --attempts 5 --backoff 2s --dry-run echo",
         "-r 1k/s --attempts 2 --retry-on 255 --dry-run echo",
         "-r 1k/s --attempts 2 --later-on http:500 --dry-run echo",
-        "-r 1k/s --dry-run -c 'set -- $1; echo \"$1\" \"$2\"'",
+        "-r 1k/s --dry-run --columns echo {1} {2}",
+        "-r 1k/s --dry-run --columns=, echo {1}",
         "--bucket ./b -r unlimited,jobs=2 --once echo",
         "--bucket ./c --set -r 5/s",
         "--bucket ./c --repeat 1 --attempts 3 echo < /dev/null",
@@ -687,14 +686,6 @@ fn what_the_hints_show_can_be_written() {
         let (code, _, said) = launched(folder.path(), &script);
         assert_eq!((code, &*said), (Some(0), ""), "{words}");
     }
-}
-
-#[test]
-fn once_with_attempts_is_told_what_to_write() {
-    let output = feed(throttle(&["--bucket", "b", "--once", "--attempts", "2", "true"]), b"");
-    let told = "throttle: --once cannot be used with --attempts; for one command with attempts write \
-                throttle --bucket NAME --repeat 1 --attempts 3 COMMAND\n";
-    assert_eq!((text(&output.stderr).as_str(), output.status.code()), (told, Some(125)));
 }
 
 #[test]

@@ -55,14 +55,46 @@ fn the_automatic_bar_is_shown_only_if_standard_output_is_a_file_or_a_device_but_
         let shown = [
             scope.spawn(|| shows_bar(&[], |_| tempfile::tempfile().unwrap().into())),
             scope.spawn(|| shows_bar(&[], |_| Stdio::null())),
+            scope.spawn(|| shows_bar(&["--size", "28"], |_| pipe())),
+            scope.spawn(|| shows_bar(&["--progress=always"], |_| pipe())),
         ];
         let hidden = [
             scope.spawn(|| shows_bar(&[], |_| pipe())),
             scope.spawn(|| shows_bar(&[], |_| socket())),
+            scope.spawn(|| shows_bar(&["--size", "28"], |terminal| terminal.end().into())),
+            scope.spawn(|| shows_bar(&["-q", "--size", "28"], |_| pipe())),
             scope.spawn(|| shows_bar(&[], |terminal| terminal.end().into())),
         ];
-        assert_eq!(shown.map(|run| run.join().unwrap()), [true; 2]);
-        assert_eq!(hidden.map(|run| run.join().unwrap()), [false; 3]);
+        assert_eq!(shown.map(|run| run.join().unwrap()), [true; 4]);
+        assert_eq!(hidden.map(|run| run.join().unwrap()), [false; 5]);
+    });
+}
+
+/// A pipe from which the numbers come at once, and which stays open until the writer is dropped.
+fn numbers(last: u32) -> (Stdio, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let lines: String = (1..=last).map(|number| format!("{number}\n")).collect();
+    std::io::Write::write_all(&mut writer, lines.as_bytes()).unwrap();
+    (reader.into(), writer)
+}
+
+#[test]
+fn with_a_size_the_bar_of_a_pipe_says_how_much_is_left() {
+    thread::scope(|scope| {
+        for args in
+            [&["--size", "40"][..], &["--size", "111B"], &["--size", "40", "true"], &["-n2", "--size", "80", "true"]]
+        {
+            scope.spawn(move || {
+                let (terminal, (input, writer)) = (Terminal::new(160), numbers(80));
+                let mut command = Command::new(THROTTLE);
+                command.args(["-r", "20/s", "-b", "1"]).args(args).stdin(input).stdout(pipe());
+                let mut child = command.stderr(terminal.end()).spawn().unwrap();
+                drop(command);
+                terminal.wait_for("the share", |row| row.contains("% ") && row.contains(" left"));
+                drop(writer);
+                assert!(child.wait().unwrap().success(), "{args:?}");
+            });
+        }
     });
 }
 

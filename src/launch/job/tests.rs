@@ -14,7 +14,7 @@ impl Source for Bytes {
 }
 
 fn template() -> Template {
-    let reading = Reading { replace: None, max_args: 1, place: Place::Arguments };
+    let reading = Reading { replace: None, max_args: 1, place: Place::Arguments, columns: None };
     Template::new(&["echo".into()], &reading).unwrap()
 }
 

@@ -25,7 +25,7 @@ fn with_keys(units: u64) -> Launching<Numbers> {
 }
 
 fn launching(units: u64, by_key: Option<Sorting>) -> Launching<Numbers> {
-    let reading = Reading { replace: None, max_args: 1, place: Place::Arguments };
+    let reading = Reading { replace: None, max_args: 1, place: Place::Arguments, columns: None };
     let template = Template::new(&["true".into()], &reading).unwrap();
     let look = by_key.as_ref().map(|sorting| sorting.look.clone()).unwrap_or_default();
     let options = Options {
@@ -38,6 +38,7 @@ fn launching(units: u64, by_key: Option<Sorting>) -> Launching<Numbers> {
         timeout: None,
         in_our_group: false,
         again: None,
+        passed_input: None,
         settling: Settling::default(),
         by_key,
         ignore_sigpipe: false,

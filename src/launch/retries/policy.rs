@@ -31,6 +31,8 @@ pub struct RetryPolicy {
     pub interval: Duration,
     /// Whether commands start more slowly if the server allows less.
     pub learns: bool,
+    /// There is one command: an exit of 255 has no other meaning than to end a run.
+    pub is_once: bool,
 }
 
 /// Waits that double: before attempt k + 1, between half and all of min(longest, first · 2^(k − 1)).
@@ -133,7 +135,8 @@ impl RetryPolicy {
     /// Whether an exit of 255 means no more than others: if not, it ends the run, as in xargs.
     #[must_use]
     pub fn goes_on_after_255(&self) -> bool {
-        self.retry_on.iter().flatten().any(|failure| *failure == Failure::Exit(255))
+        self.is_once
+            || self.retry_on.iter().flatten().any(|failure| *failure == Failure::Exit(255))
             || self.later_on.contains(&Later::Exit(255))
     }
 

@@ -188,6 +188,7 @@ fn policy(attempts: u32) -> RetryPolicy {
         ahead: 10_000,
         interval: Duration::ZERO,
         learns: false,
+        is_once: false,
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 
 fn reading(max_args: u64, place: Place) -> Reading {
-    Reading { replace: None, max_args, place }
+    Reading { replace: None, max_args, place, columns: None }
 }
 
 fn words(text: &str) -> Vec<OsString> {
@@ -163,7 +163,7 @@ fn what_would_surprise_is_refused_with_the_right_spelling() {
     assert!(refused.contains("-c 'rm_\"$1\"'"), "{refused}");
     assert!(error("ffmpeg -i {} {.}.mp3", &one).contains("${1%.*}"));
     assert!(error("echo {#}", &one).contains("$THROTTLE_SEQ"));
-    assert!(error("cp {1} x", &one).contains("\"$1\""));
+    assert!(error("cp {1} x", &one).contains("--columns COMMAND {1}"));
     assert!(Template::new(&words("grep -E x{1}"), &one).is_ok(), "a regular expression");
     assert!(error("echo x{}", &reading(2, Place::Arguments)).contains("-n 1"));
     assert!(error("echo {}", &reading(1, Place::StandardInput)).contains("--stdin"));
@@ -179,4 +179,46 @@ fn what_would_surprise_is_refused_with_the_right_spelling() {
     for (max_args, place) in [(0, Place::Arguments), (1, Place::Nowhere), (1, Place::StandardInput)] {
         assert!(Template::new(&words("echo"), &marker(max_args, place)).is_ok(), "{place:?}: nothing is appended");
     }
+}
+
+fn with_columns(separator: Separator) -> Reading {
+    Reading { columns: Some(separator), ..reading(1, Place::Arguments) }
+}
+
+#[test]
+fn columns_replace_numbers_in_braces_or_follow_the_words() {
+    let filled = |template: &str, separator, unit: &str| -> Vec<String> {
+        let template = Template::new(&words(template), &with_columns(separator)).unwrap();
+        words_of(&template, &[unit]).into_iter().map(|word| word.into_string().unwrap()).collect()
+    };
+    assert_eq!(filled("mv {2} {1}", Separator::Blanks, "a  b c"), ["mv", "b", "a"]);
+    assert_eq!(filled("echo <{}> {1}{}-{2}.x", Separator::Blanks, "a b"), ["echo", "<a b>", "aa b-b.x"]);
+    assert_eq!(filled("echo", Separator::Blanks, "a b"), ["echo", "a", "b"]);
+    assert_eq!(filled("echo {}", Separator::Blanks, "a b"), ["echo", "a b"]);
+    assert_eq!(filled("echo {1}", Separator::Csv, "\"a,\"\"b\",c"), ["echo", "a,\"b"]);
+    assert_eq!(filled("{1} x", Separator::Text(vec![b',']), "a b,c"), ["a b", "x"]);
+    let shell = Template::shell("echo $2".as_ref(), &with_columns(Separator::Blanks)).unwrap();
+    assert_eq!(words_of(&shell, &["a b"]), ["sh", "-c", "echo $2", "throttle -c", "a", "b"].map(OsString::from));
+    let marker = Reading { replace: Some("@".into()), ..with_columns(Separator::Blanks) };
+    let template = Template::new(&words("cp @ {2} {}"), &marker).unwrap();
+    assert_eq!(words_of(&template, &["a b"]), ["cp", "a b", "b", "{}"].map(OsString::from));
+}
+
+#[test]
+fn columns_that_no_unit_has_or_that_would_run_as_code_are_refused() {
+    for (text, said) in [
+        ("echo {0}", "{0}: columns are {1} to {99}; {} is the whole unit"),
+        ("echo a{100}", "{100}: columns are {1} to {99}"),
+        ("echo {18446744073709551617}", "columns are {1} to {99}"),
+        ("sh -c {2}", "write -c '\"${2}\"'"),
+        ("sudo sh -c rm{}", "write … sh -c 'rm\"$@\"' sh {1} {2}"),
+        ("python3 -c {1}", "write python3 -c CODE {}"),
+    ] {
+        let error = Template::new(&words(text), &with_columns(Separator::Blanks)).unwrap_err();
+        assert!(error.contains(said), "{text}: {error}");
+    }
+    let error = Template::shell("echo {2}".as_ref(), &with_columns(Separator::Blanks)).unwrap_err();
+    assert!(error.contains("write -c 'echo \"${2}\"'"), "{error}");
+    let error = Template::new(&words("echo {2}"), &reading(1, Place::Arguments)).unwrap_err();
+    assert!(error.contains("{2} is a column of the unit; write --columns"), "{error}");
 }

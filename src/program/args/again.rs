@@ -133,6 +133,7 @@ impl AgainFlags {
             ahead,
             interval,
             learns: !self.no_learn,
+            is_once: false,
         })
     }
 

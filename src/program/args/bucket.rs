@@ -44,7 +44,15 @@ pub(crate) struct SharedFlags {
     ///
     /// No unit is read. If the bucket keeps costs, name its limits and write what the call costs as a number: --once -r
     /// 60/min -r 200k/min,cost=800 COMMAND. Without that it costs what else=N says, and is an error if nothing does.
-    #[arg(long, help = "Take one, then become COMMAND", long_help)]
+    ///
+    /// With --attempts or --timeout COMMAND runs below throttle, and --bucket may be left out. Its standard input is
+    /// ours: for another attempt a file is read again, and of a pipe up to 64 MiB are kept. What an attempt writes to
+    /// standard output is dropped if another follows. Signals are passed on. The exit code is that of the last attempt,
+    /// or 124 if it took longer than --timeout, or 75 if a server asked to wait for longer than --max-pause. With -c
+    /// SCRIPT the words behind it are "$1", "$2" and so on:
+    ///
+    /// throttle --bucket llm --once --attempts 5 -c 'curl -fsS -D "$THROTTLE_REPLY" "$1"' URL
+    #[arg(long, help = "Take one, then become COMMAND; with --attempts: run it", long_help)]
     pub(crate) once: bool,
 
     /// With --once: take one of the key KEY, if the bucket keeps limits for each key, like --set -r 1/s,per=host:

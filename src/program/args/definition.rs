@@ -56,6 +56,10 @@ const VERBS: [&str; 8] = ["once", "set", "show", "clear", "pause", "list", "remo
 /// But these go together: the first two start the bucket anew, and of the verbs only --once waits for a turn.
 const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
 
+/// Flags of commands that the one command of --once may have.
+const WITH_ONCE: [&str; 8] =
+    ["attempts", "backoff", "retry_on", "later_on", "max_pause", "no_learn", "timeout", "shell"];
+
 /// Other flags that exclude each other, and what to write instead, if there is a way.
 const APART: [(&str, &[&str], &str); 13] = [
     ("bucket", &["plot"], "--plot reads logs of --log, and no bucket; write throttle --plot tries.jsonl > run.html"),
@@ -67,25 +71,24 @@ const APART: [(&str, &[&str], &str); 13] = [
          throttle -r 5/s --drop | throttle -r unlimited COMMAND",
     ),
     (
-        "shell",
-        &["command"],
-        "--shell cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'",
-    ),
-    ("once", &["shell"], "--once cannot be used with --shell; write --once sh -c SCRIPT"),
-    (
-        "once",
-        &["attempts"],
-        "--once cannot be used with --attempts; for one command with attempts write \
-         throttle --bucket NAME --repeat 1 --attempts 3 COMMAND",
+        "max_wait",
+        &["attempts", "timeout"],
+        "--max-wait is for a call that is not tried again; leave it out, or --attempts and --timeout",
     ),
     ("replace", &["shell"], ""),
+    ("columns", &["max_args", "stdin"], ""),
     ("null", &["delimiter", "bytes"], ""),
     ("delimiter", &["bytes"], ""),
     ("repeat", &["arg_file", "null", "delimiter"], ""),
+    ("size", &["repeat"], ""),
     ("keep_order", &["line_buffer", "ungroup"], ""),
     ("line_buffer", &["ungroup"], ""),
     ("ungroup", &["tag"], ""),
 ];
+
+/// A script is the command; only with --once it has arguments.
+const TWO_COMMANDS: &str =
+    "--shell cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'";
 
 /// Flags that mean nothing without one of others, and a right spelling.
 const NEEDS: [(&str, &[&str], &str); 8] = [
@@ -104,14 +107,16 @@ pub(crate) fn command() -> Command {
     let command = Args::command().max_term_width(100);
     let is_excluded = |arg: &&Arg| {
         let is_of_streams = matches!(arg.get_help_heading(), Some("Input" | "Launch"));
-        is_of_streams || VERBS.iter().chain(&["summary", "max_wait"]).any(|id| arg.get_id() == id)
+        is_of_streams || VERBS.iter().chain(&["summary", "size", "max_wait"]).any(|id| arg.get_id() == id)
     };
     let excluded: Vec<Id> = command.get_arguments().filter(is_excluded).map(|arg| arg.get_id().clone()).collect();
     command.mut_args(|arg| {
         let own = arg.get_id().clone();
         let own = own.as_str();
-        let go_together =
-            |other: &Id| TOGETHER.iter().any(|pair| pair.contains(&other.as_str()) && pair.contains(&own));
+        let go_together = |other: &Id| {
+            TOGETHER.iter().any(|pair| pair.contains(&other.as_str()) && pair.contains(&own))
+                || own == "once" && WITH_ONCE.contains(&other.as_str())
+        };
         let of_verb = excluded.iter().filter(|other| VERBS.contains(&own) && *other != own && !go_together(other));
         let apart = APART
             .iter()
@@ -144,6 +149,9 @@ pub(super) fn missing(command: &Command, matches: &ArgMatches) -> Option<String>
     if let Some((flag, others, example)) = NEEDS.iter().find(is_alone) {
         let others: Vec<String> = others.iter().map(|id| format!("to {}", shown(id))).collect();
         return Some(format!("{} belongs {}; write for example {example}", shown(flag), others.join(" and ")));
+    }
+    if is_given("shell") && is_given("command") && !is_given("once") {
+        return Some(TWO_COMMANDS.to_owned());
     }
     if is_given("command") || is_given("shell") {
         return None;

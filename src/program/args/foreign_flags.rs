@@ -17,7 +17,7 @@ pub(super) const RATE_TAKES_A_LIMIT: &str = "-r takes a limit, like -r 5/s \
     (xargs' -r, --no-run-if-empty, is not needed: empty input does nothing)";
 
 const SIZE: &str = "-s is not an option here: \
-    pv's size is not needed for a file, whose size is known: throttle -r 10MB/s < FILE; else leave it out";
+    the size of a pipe is --size, like --size 10GiB; that of a file is known: throttle -r 10MB/s < FILE";
 
 /// Each flag of another tool, and what to write here. Flags that mean the same share a line.
 fn all() -> impl Iterator<Item = (&'static str, &'static str)> {

@@ -111,7 +111,7 @@ fn delimiter() -> impl TypedValueParser<Value = u8> {
 }
 
 /// One byte, or an escape as in xargs.
-fn parse_delimiter(text: &OsStr) -> Result<u8, String> {
+pub(super) fn parse_delimiter(text: &OsStr) -> Result<u8, String> {
     let bytes = text.as_bytes();
     match bytes {
         [byte] => Ok(*byte),

@@ -1,10 +1,11 @@
 //! Commands: how many run at once, what they get, and what becomes of their output.
 
 use super::again::AgainFlags;
+use super::input::parse_delimiter;
 use super::values::{duration, parsed};
 use std::ffi::OsString;
 use std::time::Duration;
-use throttle::launch::Output;
+use throttle::launch::{Output, Separator};
 
 /// Commands at once by default.
 pub(crate) const JOBS: u32 = 16;
@@ -41,6 +42,16 @@ pub(crate) struct LaunchFlags {
     #[arg(short = 'I', long, value_name = "R", allow_hyphen_values = true)]
     #[arg(help = "The placeholder of the unit in COMMAND [default: {}]", long_help)]
     pub(crate) replace: Option<OsString>,
+
+    /// Split each unit into columns: at blanks and tabs as awk does, or at SEP, which is a character, \t, or csv for
+    /// commas and quotes as in RFC 4180. In COMMAND {1} to {99} are the columns and {} is the unit; without any of them
+    /// COMMAND gets the columns as its last words. In a script they are "$1", "$2" and so on. A unit with too few
+    /// columns for a {N} fails, and nothing is started for it. A line break ends a unit, even between quotes.
+    ///
+    /// throttle -r 5/s --columns=csv mv -n {2} {1} < renamed.csv
+    #[arg(long, value_name = "SEP", num_args = 0..=1, require_equals = true, default_missing_value = "blanks")]
+    #[arg(value_parser = separator, help = "Columns of the unit are {1}, {2}, … in COMMAND", long_help)]
+    pub(crate) columns: Option<Separator>,
 
     /// Run sh -c SCRIPT 'throttle -c' UNIT for each unit. In SCRIPT the unit is "$1", and nothing is replaced: put
     /// SCRIPT in single quotes, or your own shell replaces the $1. A {} in a script that does not use its unit is an
@@ -100,6 +111,21 @@ pub(crate) struct LaunchFlags {
     pub(crate) dry_run: bool,
 }
 
+/// What separates columns.
+fn separator(text: &str) -> Result<Separator, String> {
+    let mut chars = text.chars();
+    match (text, chars.next(), chars.next()) {
+        ("blanks", ..) => Ok(Separator::Blanks),
+        ("csv", ..) => Ok(Separator::Csv),
+        (_, Some(_), None) => Ok(Separator::Text(text.into())),
+        (_, Some('\\'), Some(_)) => parse_delimiter(text.as_ref()).map(|byte| Separator::Text(vec![byte])),
+        _ => {
+            Err("write one character, \\t or csv, like --columns=, or --columns=csv; --columns alone splits at blanks"
+                .to_owned())
+        }
+    }
+}
+
 impl LaunchFlags {
     /// How many commands run at once; 0: no cap.
     pub(crate) fn jobs(&self) -> u32 {
@@ -127,5 +153,22 @@ impl LaunchFlags {
                 "{flag}: the output of an attempt that is repeated must not be printed; with --attempts leave {flag} out"
             ))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_separated_by_a_character_blanks_or_csv() {
+        assert_eq!(separator("blanks"), Ok(Separator::Blanks));
+        assert_eq!(separator("csv"), Ok(Separator::Csv));
+        for (text, byte) in [(",", ","), ("\\t", "\t"), ("é", "é"), ("\\", "\\"), (" ", " ")] {
+            assert_eq!(separator(text), Ok(Separator::Text(byte.into())), "{text}");
+        }
+        for wrong in ["", ",,", "tab", "CSV", "\\q"] {
+            assert!(separator(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::bucket::{Bucket, Environment, SharedFlags};
 use super::foreign_flags;
 use super::grouped::{Grouped, Idle, idle_in};
+use super::launch::LaunchFlags;
 use super::rule::Rule;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsString;
@@ -140,6 +141,7 @@ impl Limits {
         flags: &LimitFlags,
         shared: &SharedFlags,
         command: &[OsString],
+        launch: &LaunchFlags,
         environment: &Environment,
     ) -> Result<Self, String> {
         let is_private = shared.bucket.is_none() && !flags.rate.is_empty();
@@ -152,10 +154,28 @@ impl Limits {
             let or = if is_private { " (with -r, THROTTLE_BUCKET is not used)" } else { ", or THROTTLE_BUCKET=NAME" };
             return Err(format!("--on-store-error is about a bucket on a server; name it: --bucket NAME{or}"));
         }
-        let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command))?;
+        let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command, launch))?;
         named.jobs_without_keys().map_or(Ok(()), Err)?;
         named.leave_out_idle();
         Ok(Limits::Own(named))
+    }
+
+    /// No limits, for one call that needs none.
+    ///
+    /// # Errors
+    /// Flags are about limits or a bucket.
+    pub(crate) fn none(flags: &LimitFlags, shared: &SharedFlags) -> Result<Self, String> {
+        let is_given = [
+            (!flags.rate.is_empty(), "--rate"),
+            (flags.burst.is_some(), "--burst"),
+            (shared.key.is_some(), "--key"),
+            (shared.on_store_error.is_some(), "--on-store-error"),
+        ];
+        if let Some((_, flag)) = is_given.into_iter().find(|(is_given, _)| *is_given) {
+            return Err(format!("{flag}: one call by itself has no limits; name a bucket, like --bucket NAME --once"));
+        }
+        let unlimited = "unlimited".parse::<Rule>()?;
+        Grouped::new(&[unlimited], None)?.map(Limits::Own).ok_or_else(String::new)
     }
 
     /// The same, to add what a file says.
@@ -297,12 +317,15 @@ pub(crate) fn refuse_bytes(flags: &LimitFlags) -> Result<(), String> {
     }
 }
 
-/// What is wrong if no limit is named. `command` is what is to be run.
-fn without_rate(command: &[OsString]) -> String {
+/// What is wrong if no limit is named. `command` and `launch` are what is to be run.
+fn without_rate(command: &[OsString], launch: &LaunchFlags) -> String {
     let is_rate = |word: &OsString| word.as_bytes().starts_with(b"-r") || word.as_bytes().starts_with(b"--rate");
+    let what = if launch.shell.is_some() { "-c SCRIPT" } else { "COMMAND" };
     let how_fast = if command.iter().any(is_rate) {
         "options after the command are the command's; put -r before it, like -r 5/s COMMAND"
-    } else if command.is_empty() {
+    } else if let Some(jobs) = launch.jobs {
+        return format!("--rate: how fast? for no limit but the number of jobs write -r unlimited -j {jobs} {what}");
+    } else if command.is_empty() && launch.shell.is_none() {
         "write for example -r 5/s, -r 100/min or -r 10MiB/s; throttle -h shows more"
     } else {
         "write for example -r 5/s or -r 100/min, or -r unlimited for no limit; throttle -h shows more"

@@ -6,6 +6,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use throttle_limits::rate::Amount;
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Report")]
@@ -15,7 +16,7 @@ pub(crate) struct ReportFlags {
     ///
     /// auto shows a bar once the work has lasted a second, if standard error is a terminal that nothing else uses. So
     /// standard output must be a file or a device: the reader of a pipe may write to the terminal or ask for a password
-    /// there. In a pipe, standard output must not be the terminal. Commands must not write to the terminal themselves
+    /// there, unless --size is given. In a pipe, standard output must not be the terminal. Commands must not write to the terminal themselves
     /// (-u, -j 1 without --tag), and units must not be typed in.
     ///
     /// In the background of a script no bar is shown: the script may ask the user something.
@@ -27,7 +28,7 @@ pub(crate) struct ReportFlags {
     /// what runs finish, Ctrl-C ends what runs.
     ///
     /// A narrow terminal shows less: first without the keys, then without the limit, then without the rate; the time left
-    /// stays as long as it fits. It is known for a file and for --repeat, and is estimated from whatever holds the work
+    /// stays as long as it fits. It is known for a file, for --repeat and with --size, and is estimated from whatever holds the work
     /// back: the limits, the reader, or the commands.
     ///
     /// always without a terminal writes a plain line every 10 s. SIGUSR1 writes the same line at any time, and adds how
@@ -36,16 +37,26 @@ pub(crate) struct ReportFlags {
     #[arg(help = "Show progress: auto, always, never", long_help)]
     pub(crate) progress: ProgressWhen,
 
+    /// How much a pipe will bring, for the bar and the time left: bytes, like 10GiB, or units, like 5000. The size of a
+    /// file is known without it. The bar is then shown in the middle of a pipeline, too: no reader of the output should
+    /// ask for a password on the terminal. If more comes, it is passed on as well.
+    ///
+    /// tar -c photos | throttle -r 10MiB/s --size 2GiB | ssh nas 'cat > photos.tar'
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = size_of_input)]
+    #[arg(help = "How much a pipe will bring: 10GiB, or units", long_help)]
+    pub(crate) size: Option<Amount>,
+
     /// At the end, even after an error or a signal, say how many units and bytes passed, how long it took, the mean
     /// rate, the time spent waiting for each limit, for the input and for the reader, and how late the units left that
-    /// had to wait.
+    /// had to wait. After commands, also how long they ran: half of them, 99 of 100, and the longest; and the starts a second of those
+    /// allowed, if all slots were taken for most of the time, with the -j that would reach the rate.
     ///
     /// FMT is text or json; it goes to standard error, or to FILE. The fields of json: unit, units, bytes, keys, dropped
     /// (dropped_by_key), read_and_not_passed_on, elapsed_ns, mean_rate_per_s, waited_for_limits_ns, waited_for_source_ns,
     /// waited_for_sink_ns, lateness_p50_ns, lateness_p99_ns, limits (limit, waited_ns), and with commands, instead of bytes
     /// and read_and_not_passed_on: commands (started, running, ok, ok_after_retry, failed, timed_out, killed, stopped,
     /// told_to_wait, paused_ns, to_be_tried_again, not_tried_again, read_and_not_started, blank_skipped, done_before,
-    /// learned).
+    /// learned, jobs_needed (-j for a rate that was not reached)), and ran_ns (p50, p90, p99, max).
     #[arg(long, value_name = "FMT[:FILE]", num_args = 0..=1, require_equals = true, default_missing_value = "text", value_parser = summary())]
     #[arg(help = "Say at the end what happened: text or json", long_help)]
     pub(crate) summary: Option<Summary>,
@@ -97,6 +108,12 @@ impl ReportFlags {
     }
 }
 
+/// How much a pipe will bring.
+fn size_of_input(text: &str) -> Result<Amount, String> {
+    let size = text.parse::<Amount>().ok().filter(|size| size.value() > 0);
+    size.ok_or_else(|| "write bytes, like --size 10GiB, or a number of units, like --size 5000".to_owned())
+}
+
 fn summary() -> impl TypedValueParser<Value = Summary> {
     OsStringValueParser::new().try_map(|text| parse_summary(text.as_bytes()))
 }
@@ -121,6 +138,17 @@ fn parse_summary(text: &[u8]) -> Result<Summary, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_is_in_bytes_or_units() {
+        let size = |text| size_of_input(text).map(|size| (size.value(), size.is_bytes()));
+        assert_eq!(size("10GiB"), Ok((10 << 30, true)));
+        assert_eq!(size("5000"), Ok((5000, false)));
+        assert_eq!(size("1.5M"), Ok((1_500_000, false)));
+        for wrong in ["", "0", "0B", "-1", "x", "10G/s", "1.5"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn summaries_go_to_standard_error_or_the_file_named() {

@@ -6,7 +6,7 @@ pub(super) const USAGE: &str = "\
 throttle [OPTIONS] -r LIMIT < input
        throttle [OPTIONS] -r LIMIT [--] COMMAND [ARG]… < input
        throttle [OPTIONS] -r LIMIT -c SCRIPT < input
-       throttle [OPTIONS] --bucket BUCKET --once [COMMAND]…";
+       throttle [OPTIONS] [--bucket BUCKET] --once [COMMAND]…";
 
 /// Command and meaning. `-h` shows the first four.
 pub(crate) const EXAMPLES: [(&str, &str); 7] = [

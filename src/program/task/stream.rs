@@ -1,5 +1,6 @@
 //! Streams: units that are passed on, or for which commands run.
 
+use super::call::Call;
 use crate::program::args::{Args, Grouped, InputFlags, LaunchFlags, Limits, ReportFlags, Stream};
 use std::ffi::OsString;
 use std::path::Path;
@@ -28,6 +29,8 @@ pub(crate) struct Launch {
     pub(crate) commands: Commands,
     pub(crate) flags: LaunchFlags,
     pub(crate) reporting: ReportFlags,
+    /// With --once: the call that the one unit stands for.
+    pub(crate) call: Option<Call>,
 }
 
 /// Commands, and the units that they are for.
@@ -39,6 +42,8 @@ pub(crate) struct Commands {
     pub(crate) shape: Shape,
     pub(crate) input: InputFlags,
     pub(crate) framing: Framing,
+    /// Whether there is one command, for a unit that is not read.
+    pub(crate) is_once: bool,
 }
 
 impl Pipe {
@@ -93,7 +98,7 @@ impl Launch {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
         let (flags, reporting) = (args.launch.clone(), args.report.clone());
         flags.refuse_unrepeatable_output()?;
-        let launch = Launch { commands: Commands::new(args, &limits)?, limits, flags, reporting };
+        let launch = Launch { commands: Commands::new(args, &limits)?, limits, flags, reporting, call: None };
         // What a bucket keeps is known when it is opened.
         if let Some(named) = launch.limits.named() {
             launch.check(&named.kept())?;
@@ -110,7 +115,8 @@ impl Launch {
         if self.commands.input.ahead.is_some() && !has_order {
             return Err("--ahead belongs to --attempts and to limits for each key; write for example --attempts 5 --ahead 10000".to_owned());
         }
-        Commands::check(policy)
+        Commands::check(policy)?;
+        self.call.as_ref().map_or(Ok(()), |call| call.take(policy).map(drop))
     }
 
     pub(crate) fn stream(&self) -> Stream {
@@ -134,13 +140,13 @@ impl Commands {
         };
         let max_args = launch.max_args.unwrap_or(1);
         let keep = launch.again.attempts.is_some() || launch.again.done.is_some() || launch.again.log.is_some();
-        let reading = Reading { replace: launch.replace, max_args, place };
+        let reading = Reading { replace: launch.replace, max_args, place, columns: launch.columns };
         let template = match &launch.shell {
             Some(script) => Template::shell(script, &reading)?,
             None => Template::new(&words, &reading)?,
         };
         let shape = Shape { max_args, to_stdin: launch.stdin, skip_blank: input.is_default(), keep };
-        Ok(Commands { template, words, shape, input, framing })
+        Ok(Commands { template, words, shape, input, framing, is_once: false })
     }
 
     /// Whether they can run under these limits.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::program::args::{Group, Refused, Rule, parse, redacted};
+use std::ffi::OsString;
 use throttle::flow::framing::Framing;
 
 impl Task {
@@ -203,7 +204,7 @@ fn mistakes_about_buckets_show_a_right_spelling() {
         (&["--bucket", "./b", "-r", "unlimited"], "'unlimited' is no limit that a bucket could keep"),
         (&["--bucket", "./b", "-b", "5"], "--burst belongs to a rate"),
         (&["--bucket", "./b", "--once", "-r", "5/s", "-j", "5"], "cannot be used with"),
-        (&["--bucket", "./b", "--once", "-r", "5/s", "-c", "true"], "cannot be used with"),
+        (&["--bucket", "./b", "--once", "-r", "5/s", "-n", "2", "true"], "cannot be used with"),
         (&["--bucket", "./b", "--max-wait", "5s", "-r", "5/s"], "--once"),
         (&["--bucket", "./b", "--once", "-r", "5MB/s"], "counts bytes"),
         (
@@ -273,11 +274,11 @@ fn a_bucket_keeps_the_costs_of_its_limits_but_not_the_number_of_one_call() {
     else {
         panic!("no --once")
     };
-    let kept = once.named.as_ref().unwrap().policy();
+    let kept = once.call.named.as_ref().unwrap().policy();
     assert_eq!(kept.to_string(), "5/s,burst=1 and 9/s,burst=1,cost=f2,else=3 and 7/s,burst=1");
-    assert_eq!(once.costs(&kept), Ok([1, 3, 4].into()));
+    assert_eq!(once.call.costs(&kept), Ok([1, 3, 4].into()));
     // The bucket's own, in another order.
-    assert_eq!(once.costs(&set.policy.without(&[0])).map_err(drop), Ok([3, 4].into()));
+    assert_eq!(once.call.costs(&set.policy.without(&[0])).map_err(drop), Ok([3, 4].into()));
 }
 
 /// A wrong name in the environment is a mistake only if the bucket is needed.

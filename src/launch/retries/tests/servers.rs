@@ -283,6 +283,7 @@ impl Run {
             ahead: usize::MAX,
             interval: Duration::from_nanos(asked),
             learns: row.learns,
+            is_once: false,
         };
         let mut chance = fastrand::Rng::with_seed(seed);
         let bad = row.bad(&mut chance);

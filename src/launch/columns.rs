@@ -1,0 +1,145 @@
+//! The columns of a unit: how it is split, and where a command has them.
+
+use csv_core::{ReadFieldResult, Reader};
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// What separates the columns of a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Separator {
+    /// Blanks and tabs, as many as there are; those around the unit are no part of it.
+    Blanks,
+    /// This text.
+    Text(Vec<u8>),
+    /// Commas, with quotes as RFC 4180 has them.
+    Csv,
+}
+
+/// How a command has the columns of its unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Columns {
+    pub(super) separator: Separator,
+    /// The last column that a `{N}` names; 0: there is none.
+    pub(super) most: usize,
+}
+
+impl Columns {
+    /// What is wrong with a unit that has too few of them.
+    pub(super) fn lacking(&self, unit: &[u8]) -> Option<String> {
+        let (count, most) = (self.split(unit).len(), self.most);
+        let s = if count == 1 { "" } else { "s" };
+        (count < most).then(|| format!("it has {count} column{s}, and the command has {{{most}}}"))
+    }
+
+    pub(super) fn split<'a>(&self, unit: &'a [u8]) -> Vec<Cow<'a, [u8]>> {
+        match &self.separator {
+            Separator::Blanks => {
+                let columns = unit.split(|byte| b" \t\n".contains(byte)).filter(|column| !column.is_empty());
+                columns.map(Cow::Borrowed).collect()
+            }
+            Separator::Text(_) if unit.is_empty() => Vec::new(),
+            Separator::Text(text) => {
+                let ends: Vec<usize> = memchr::memmem::find_iter(unit, text).chain([unit.len()]).collect();
+                let starts = std::iter::once(0).chain(ends.iter().map(|end| end + text.len()));
+                starts.zip(&ends).map(|(start, end)| Cow::Borrowed(&unit[start..*end])).collect()
+            }
+            Separator::Csv => csv(unit),
+        }
+    }
+}
+
+/// The fields of the first record.
+fn csv(unit: &[u8]) -> Vec<Cow<'static, [u8]>> {
+    let (mut reader, mut rest, mut columns) = (Reader::new(), unit, Vec::new());
+    let (mut field, mut length) = (vec![0; unit.len() + 1], 0);
+    loop {
+        let (result, read, written) = reader.read_field(rest, &mut field[length..]);
+        (rest, length) = (&rest[read..], length + written);
+        match result {
+            // The next call, with nothing, ends the last field.
+            ReadFieldResult::InputEmpty => {}
+            ReadFieldResult::Field { record_end } => {
+                columns.push(Cow::Owned(field[..length].to_vec()));
+                length = 0;
+                if record_end {
+                    return columns;
+                }
+            }
+            // No field is longer than the unit.
+            ReadFieldResult::OutputFull | ReadFieldResult::End => return columns,
+        }
+    }
+}
+
+/// The places of `{1}`, `{2}` and so on in `word`, with their numbers. A number that is too large for any column is 0.
+pub(super) fn placeholders(word: &[u8]) -> Vec<(Range<usize>, usize)> {
+    let starts = memchr::memchr_iter(b'{', word);
+    let place = |start: usize| {
+        let digits = word[start + 1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let end = start + 1 + digits;
+        let number = std::str::from_utf8(&word[start + 1..end]).ok()?;
+        (digits > 0 && word.get(end) == Some(&b'}')).then(|| (start..end + 1, number.parse().unwrap_or(0)))
+    };
+    starts.filter_map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(separator: Separator, unit: &str) -> Vec<String> {
+        let columns = Columns { separator, most: 0 };
+        let split = columns.split(unit.as_bytes()).into_iter();
+        split.map(|column| String::from_utf8(column.into_owned()).unwrap()).collect()
+    }
+
+    #[test]
+    fn blanks_separate_columns_as_in_awk() {
+        for (unit, expected) in [
+            ("a b", &["a", "b"][..]),
+            ("  a \t  b  ", &["a", "b"]),
+            ("a", &["a"]),
+            ("", &[]),
+            (" \t", &[]),
+            ("a\rb c", &["a\rb", "c"]),
+        ] {
+            assert_eq!(split(Separator::Blanks, unit), expected, "{unit:?}");
+        }
+    }
+
+    #[test]
+    fn a_character_separates_columns_that_may_be_empty() {
+        let by = |text: &str, unit| split(Separator::Text(text.into()), unit);
+        assert_eq!(by(",", "a,,b c,"), ["a", "", "b c", ""]);
+        assert_eq!(by("\t", "a\tb"), ["a", "b"]);
+        assert_eq!(by("é", "1é2"), ["1", "2"]);
+        assert_eq!(by(",", "a"), ["a"]);
+        assert_eq!(by(",", "").len(), 0);
+    }
+
+    #[test]
+    fn csv_has_quotes_as_rfc_4180_says() {
+        let by = |unit| split(Separator::Csv, unit);
+        assert_eq!(by("a,\"b,c\",\"d \"\"e\"\"\",,f"), ["a", "b,c", "d \"e\"", "", "f"]);
+        assert_eq!(by("a,b\r"), ["a", "b"]);
+        assert_eq!(by("a,\"b\nc\""), ["a", "b\nc"]);
+        assert_eq!(by("a,"), ["a", ""]);
+        assert_eq!(by("\"open, a"), ["open, a"]);
+        assert_eq!(by("").len(), 0);
+    }
+
+    #[test]
+    fn a_unit_with_too_few_columns_is_told() {
+        let columns = Columns { separator: Separator::Blanks, most: 2 };
+        assert_eq!(columns.lacking(b"a b"), None);
+        assert_eq!(columns.lacking(b"a").as_deref(), Some("it has 1 column, and the command has {2}"));
+    }
+
+    #[test]
+    fn the_numbers_in_braces_are_found_in_a_word() {
+        let numbers = |word: &str| placeholders(word.as_bytes()).into_iter().map(|(_, n)| n).collect::<Vec<_>>();
+        assert_eq!(numbers("{1}-{22}{3}"), [1, 22, 3]);
+        assert_eq!(numbers("{0} {99999999999999999999999}"), [0, 0]);
+        assert_eq!(numbers("{} {a} {1 {-1} 1} {{2}"), [2]);
+    }
+}
