@@ -74,7 +74,7 @@ _throttle() {
         word=${words[i]}
         case $word in
             --) command=yes ;;
-            --rate | --burst | --bucket | --key | --max-wait | --group | --show | --pause | --list | --on-store-error | --delimiter | --arg-file | --repeat | --ahead | --jobs | --max-procs | --max-args | --replace | --shell | --timeout | --attempts | --backoff | --retry-on | --later-on | --max-pause | --stop-after | --max-fail | --done | --log | --progress | --plot) ((i++)) ;;
+            --rate | --burst | --bucket | --key | --max-wait | --group | --show | --pause | --list | --on-store-error | --delimiter | --arg-file | --repeat | --ahead | --jobs | --max-procs | --max-args | --replace | --shell | --timeout | --attempts | --backoff | --retry-on | --later-on | --max-pause | --stop-after | --max-fail | --done | --log | --progress | --size | --plot) ((i++)) ;;
             --*) ;;
             -*) [[ $word =~ ^-[0kutqhV]*[rbdajPnIc]$ ]] && ((i++)) ;;
             *)
@@ -106,7 +106,7 @@ _throttle() {
         before=${before#*=}
         _throttle_value "$1" "$word"
     else
-        _throttle_words '--rate --burst --drop --bucket --once --key --max-wait --set --group --show --clear --pause --list --remove --on-store-error --null --delimiter --bytes --arg-file --repeat --ahead --jobs --max-args --replace --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --attempts --backoff --retry-on --later-on --max-pause --no-learn --stop-after --max-fail --done --log --trace --dry-run --progress --summary --plot --quiet --help --version'
+        _throttle_words '--rate --burst --drop --bucket --once --key --max-wait --set --group --show --clear --pause --list --remove --on-store-error --null --delimiter --bytes --arg-file --repeat --ahead --jobs --max-args --replace --columns --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --attempts --backoff --retry-on --later-on --max-pause --no-learn --stop-after --max-fail --done --log --trace --dry-run --progress --size --summary --plot --quiet --help --version'
     fi
 }
 

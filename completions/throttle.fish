@@ -7,7 +7,7 @@ function __throttle_command
             case --
                 set -q words[2]; and string escape -- $words[2..]
                 return 0
-            case --rate --burst --bucket --key --max-wait --group --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --later-on --max-pause --stop-after --max-fail --done --log --progress --plot
+            case --rate --burst --bucket --key --max-wait --group --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --later-on --max-pause --stop-after --max-fail --done --log --progress --size --plot
                 set -e words[1]
             case '-*'
                 string match -qr -- '^-[0kutqhV]*[rbdajPnIc]$' $words[1]; and set -e words[1]
@@ -60,6 +60,7 @@ complete -c throttle -n 'not __throttle_command' -l ahead -d 'Most units read wh
 complete -c throttle -n 'not __throttle_command' -s j -l jobs -d 'Commands at once; 0: no cap [default: 16] (also -P)' -r -f
 complete -c throttle -n 'not __throttle_command' -s n -l max-args -d 'Units for each command, if they fit [default: 1]' -r -f
 complete -c throttle -n 'not __throttle_command' -s I -l replace -d 'The placeholder of the unit in COMMAND [default: {}]' -r -f
+complete -c throttle -n 'not __throttle_command' -l columns -d 'Columns of the unit are {1}, {2}, … in COMMAND' -r -f
 complete -c throttle -n 'not __throttle_command' -s c -l shell -d 'Run a shell script for each unit, which is "$1" there' -r -f
 complete -c throttle -n 'not __throttle_command' -l timeout -d 'End a command that takes longer' -r -f
 complete -c throttle -n 'not __throttle_command' -l attempts -d 'Run a unit up to N times if it fails' -r -f
@@ -75,11 +76,12 @@ complete -c throttle -n 'not __throttle_command' -l log -d 'Add a line of JSON t
 complete -c throttle -n 'not __throttle_command' -l progress -d 'Show progress: auto, always, never' -r -f -a "auto\t'On a terminal, if it disturbs nothing, once the work has lasted a second'
 always\t'Always; without a terminal a plain line every 10 s'
 never\t'Never'"
+complete -c throttle -n 'not __throttle_command' -l size -d 'How much a pipe will bring: 10GiB, or units' -r -f
 complete -c throttle -n 'not __throttle_command' -l summary -d 'Say at the end what happened: text or json' -r -f -a "text\t''
 json\t''"
 complete -c throttle -n 'not __throttle_command' -l plot -d 'Write a page of HTML about runs, from files of --log' -r -F
 complete -c throttle -n 'not __throttle_command' -l drop -d 'Drop units that would wait, instead of passing them on late'
-complete -c throttle -n 'not __throttle_command' -l once -d 'Take one, then become COMMAND'
+complete -c throttle -n 'not __throttle_command' -l once -d 'Take one, then become COMMAND; with --attempts: run it'
 complete -c throttle -n 'not __throttle_command' -l set -d 'Make the bucket, or change its limits for everyone'
 complete -c throttle -n 'not __throttle_command' -l clear -d 'Empty the bucket\'s queue, and lift a pause'
 complete -c throttle -n 'not __throttle_command' -l remove -d 'Remove the bucket'
