@@ -659,15 +659,12 @@ impl Ledger {
             finish: 0,
             is_outside: false,
         };
-        let flow = match self.free_flows.pop() {
-            Some(flow) => {
-                self.flows[flow as usize] = new;
-                flow
-            }
-            None => {
-                self.flows.push(new);
-                u32::try_from(self.flows.len() - 1).unwrap_or(NONE)
-            }
+        let flow = if let Some(flow) = self.free_flows.pop() {
+            self.flows[flow as usize] = new;
+            flow
+        } else {
+            self.flows.push(new);
+            u32::try_from(self.flows.len() - 1).unwrap_or(NONE)
         };
         self.keys.set_flow(key, flow);
         flow

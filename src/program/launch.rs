@@ -10,7 +10,7 @@ use super::lookup::{self, Missing};
 use super::outcomes::Outcomes;
 use super::progress::Progress;
 use super::records::{self, Records};
-use super::report::{self, Report, Total, Unread};
+use super::report::{self, Kept, Report, Total, Unread};
 use super::say::{NoThread, say};
 use super::task::{Commands, Launch};
 use super::unit_name::UnitName;
@@ -76,7 +76,9 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     outcomes.retries.known = records.as_ref().map_or(0, |records| records.known_units());
     let mut report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
     let known = records.as_ref().and_then(|records| records.known());
-    report.has_keys = has_keys;
+    if sorts && !has_keys {
+        report.kept = Kept::Line;
+    }
     report.unread = source.rest.take().map(|rest| unread(commands, rest, known));
     // The terminal sends its signals to a command in our group, too.
     let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();

@@ -44,6 +44,17 @@ impl Total {
     }
 }
 
+/// Who keeps the limits of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// The supply.
+    Supply,
+    /// The line of the run, for all units together.
+    Line,
+    /// The line of the run or a bucket, for each key. A server that asks to wait holds up one key alone.
+    Keys,
+}
+
 /// The meter, the limits, and where reports are written.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -61,10 +72,7 @@ pub(crate) struct Report {
     reader_left: Mutex<bool>,
     /// Whether a signal has come that ends the program.
     pub(crate) is_signalled: Arc<AtomicBool>,
-    /// Whether units are sorted by limits that the supply does not know.
-    sorts: bool,
-    /// Whether a server that asks to wait holds up one key alone.
-    pub(crate) has_keys: bool,
+    pub(crate) kept: Kept,
     pub(crate) supply: Arc<Supply>,
     pub(crate) meter: Meter,
     /// How often [`tick`](Self::tick) wants to be called.
@@ -128,8 +136,7 @@ impl Report {
             written,
             reader_left,
             is_signalled: Arc::default(),
-            sorts,
-            has_keys: sorts,
+            kept: if sorts { Kept::Keys } else { Kept::Supply },
             supply: Arc::new(supply),
             meter,
             tick_every,
@@ -267,7 +274,7 @@ impl Report {
     /// The rest of the state; see [`state::text`]. A shared bucket would have to be asked, as `--show` does.
     fn state_text(&self, reading: &Reading) -> String {
         let store = self.supply.store();
-        let view = if self.sorts || store.is_shared() { None } else { store.view().ok() };
+        let view = if self.kept != Kept::Supply || store.is_shared() { None } else { store.view().ok() };
         let slots = self.outcomes().and_then(|outcomes| outcomes.slots_text());
         state::text(reading, self.now(), slots, view.as_ref(), self.told_until().max(store.paused_until()))
     }
@@ -305,7 +312,7 @@ impl Report {
 
     /// Until when a server has asked this run to wait, if that is in the future. With keys it holds up one of them alone.
     pub(crate) fn told_until(&self) -> Option<Nanos> {
-        self.outcomes().filter(|_| !self.has_keys)?.paused_until(self.now())
+        self.outcomes().filter(|_| self.kept != Kept::Keys)?.paused_until(self.now())
     }
 
     /// The rate now; or the time to the next unit, if that is longer than the time over which the rate is measured.
@@ -349,7 +356,7 @@ impl Report {
         let last_grant = if units > paid { self.supply.schedule(units - paid)?.max(until) } else { until };
         let by_limits = last_grant.saturating_sub(now);
         let wait = until.saturating_sub(now);
-        let by_pace = if self.sorts {
+        let by_pace = if self.kept != Kept::Supply {
             // The pace includes the current wait, at whose end a unit leaves.
             wait + scaled(reading.elapsed + wait, units.saturating_sub(1), reading.units)
         } else if reading.sink + reading.source > reading.limits.iter().sum() {

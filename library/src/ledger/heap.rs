@@ -78,18 +78,17 @@ impl Heap {
     }
 
     /// Calls `visit` with the items in order until it returns `false`. `open` is scratch memory.
-    pub(super) fn visit(&self, open: &mut Vec<u32>, mut visit: impl FnMut(Item) -> bool) {
+    pub(super) fn visit(&self, open: &mut Vec<usize>, mut visit: impl FnMut(Item) -> bool) {
         open.clear();
         // The nodes whose parents were visited, the least last. A visit ends soon, so there are few.
         open.extend((!self.items.is_empty()).then_some(0));
         while let Some(node) = open.pop() {
-            if !visit(self.items[node as usize]) {
+            if !visit(self.items[node]) {
                 return;
             }
-            let first = WIDTH as u32 * node + 1;
-            for child in (first..first + WIDTH as u32).filter(|child| (*child as usize) < self.items.len()) {
-                let item = self.items[child as usize];
-                let at = open.partition_point(|other| self.items[*other as usize] > item);
+            let first = WIDTH * node + 1;
+            for child in first..self.items.len().min(first + WIDTH) {
+                let at = open.partition_point(|other| self.items[*other] > self.items[child]);
                 open.insert(at, child);
             }
         }

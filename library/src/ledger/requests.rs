@@ -173,16 +173,16 @@ impl Requests {
         let before = if list.last == NONE || self.get(list.last).age <= age {
             list.last
         } else {
-            let older = self.of(*list).take_while(|other| self.get(*other).age <= age);
-            older.last().unwrap_or(NONE)
+            let no_younger = self.of(*list).take_while(|other| self.get(*other).age <= age);
+            no_younger.last().unwrap_or(NONE)
         };
         self.insert(list, before, slot);
     }
 
     /// Adds a request at the end of a list.
     pub(super) fn append(&mut self, list: &mut List, slot: u32) {
-        let last = list.last;
-        self.insert(list, last, slot);
+        let before = list.last;
+        self.insert(list, before, slot);
     }
 
     /// Inserts a request behind `before`, or at the beginning.

@@ -42,10 +42,11 @@ pub(super) struct Turns {
     busy_until: Nanos,
     /// How many granted requests still wait for their time in another place. While there are any, nothing is known to be idle.
     pub(super) pending: usize,
-    /// The decision, until something changes.
-    decided: Option<Option<Decision>>,
+    /// The latest decision, while it holds.
+    decided: Option<Decision>,
+    is_decided: bool,
     /// Memory for [`Heap::visit`].
-    open: Vec<u32>,
+    open: Vec<usize>,
 }
 
 /// The state that a grant changes.
@@ -67,13 +68,13 @@ impl Turns {
     pub(super) fn enter(&mut self, flow: u32, at: Nanos, finish: Tag, age: u64) {
         if at <= self.front {
             let order = (self.virtual_time.max(finish), age);
-            if !self.decided.flatten().is_some_and(|best| best.is_ready && best.order < order) {
-                self.decided = None;
+            if self.decided.is_none_or(|best| !best.is_ready || best.order >= order) {
+                self.changed();
             }
             self.ready.push(Item { at: order.0, age, id: flow });
         } else {
-            if !self.decided.flatten().is_some_and(|best| at > best.at) {
-                self.decided = None;
+            if self.decided.is_none_or(|best| at <= best.at) {
+                self.changed();
             }
             self.later.push(Item { at, age, id: flow });
         }
@@ -82,13 +83,13 @@ impl Turns {
     /// The first request of a flow does not wait any more.
     pub(super) fn leave(&mut self, flow: u32) {
         if self.ready.remove(flow).or_else(|| self.later.remove(flow)).is_some() {
-            self.decided = None;
+            self.changed();
         }
     }
 
-    /// The limits of all have changed.
+    /// Something has changed that decides, such as the limits of all.
     pub(super) fn changed(&mut self) {
-        self.decided = None;
+        (self.decided, self.is_decided) = (None, false);
     }
 
     /// Whether nothing was ready, or is known to become ready, from the end of the latest service until `time`.
@@ -115,8 +116,8 @@ impl Turns {
         conforms_at: impl Fn(u32) -> Option<Nanos>,
         finish: impl Fn(u32) -> Tag,
     ) -> Option<Decision> {
-        if let Some(decision) = self.decided {
-            return decision;
+        if self.is_decided {
+            return self.decided;
         }
         let time_of = |flow: u32, own: Nanos| conforms_at(flow).map_or(Nanos::MAX, |at| at.max(own));
         let virtual_time = self.next_virtual_time();
@@ -139,7 +140,7 @@ impl Turns {
             true
         });
         self.open = open;
-        self.decided = Some(best);
+        (self.decided, self.is_decided) = (best, true);
         best
     }
 
@@ -149,9 +150,10 @@ impl Turns {
             return;
         }
         if self.later.first().is_some_and(|next| next.at <= time) {
-            (self.virtual_time, self.decided) = (self.next_virtual_time(), None);
-        } else if self.decided.flatten().is_some_and(|best| best.at < time) {
-            self.decided = None;
+            self.virtual_time = self.next_virtual_time();
+            self.changed();
+        } else if self.decided.is_some_and(|best| best.at < time) {
+            self.changed();
         }
         self.front = time;
         while let Some(next) = self.later.first().filter(|next| next.at <= time) {
@@ -176,7 +178,7 @@ impl Turns {
     pub(super) fn restore(&mut self, tags: Tags) {
         let Tags(virtual_time, last_finish, busy_until) = tags;
         (self.virtual_time, self.last_finish, self.busy_until) = (virtual_time, last_finish, busy_until);
-        self.decided = None;
+        self.changed();
     }
 
     /// Grants the request that was decided on. The front must have reached its time. Returns the finish tag of its flow.
@@ -193,14 +195,15 @@ impl Turns {
     /// A request is granted at once, while no other is ready. It takes no turn.
     pub(super) fn grant_at_once(&mut self, now: Nanos) {
         self.front = self.front.max(now);
-        self.decided = None;
+        self.changed();
         self.rest();
     }
 
     /// The virtual time is at least this one.
     pub(super) fn pass_time(&mut self, time: Tag) {
         if time > self.virtual_time {
-            (self.virtual_time, self.decided) = (time, None);
+            self.virtual_time = time;
+            self.changed();
         }
     }
 }
