@@ -1,7 +1,7 @@
 //! `--plot`: the lines of `--log` as one HTML page with charts.
 //!
-//! Pure: lines go in, a page comes out. [`history`] keeps 32 bytes of each attempt; [`axis`] lays out the time; [`pictures`] says
-//! what is drawn where, and [`chart`] has plotters draw it; [`page`] fills in the template, `page.html`.
+//! Pure: lines go in, a page comes out. `history` keeps 32 bytes of each attempt; `axis` lays out the time; `pictures` says what is
+//! drawn where, and `chart` has plotters draw it; `page` fills in the template, `page.html`.
 
 mod axis;
 mod chart;

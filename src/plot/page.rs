@@ -134,6 +134,10 @@ fn notes(history: &History) -> String {
     notes.extend(
         history.cut.iter().take(10).map(|name| format!("The last line of {name} has no end, and is left out.")),
     );
+    if history.keys.left_out > 0 {
+        let (left, keys) = (counted(history.keys.left_out, "attempt"), counted(history.keys.len() as u64, "key"));
+        notes.push(format!("{left} of keys beyond the first {keys} are not in the tables of keys."));
+    }
     if history.steps_back > 0 {
         notes.push(format!(
             "The clock was set back {}: times before and after that overlap.",

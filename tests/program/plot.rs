@@ -1,6 +1,6 @@
 //! `--plot LOG…`, through the real program: what it refuses, and what a browser makes of its pages.
 
-use crate::common::{Running, assert_fails, feed, text, throttle, wait_until};
+use crate::common::{Running, assert_fails, feed, read_all, text, throttle, wait_until};
 use crate::support::terminal::Terminal;
 use crate::support::{find, skipped};
 use serde_json::{Value, json};
@@ -9,6 +9,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// Seconds since 1970.
 const START: f64 = 1_795_727_053.0;
@@ -236,4 +237,30 @@ fn a_browser_shows_each_page_wide_and_narrow_light_and_dark() {
     assert_eq!(tables, json!([["Busiest of 19 keys", 10]]).to_string());
     assert!(at("many", 1600)["points"].as_u64().is_some_and(|points| (500..4000).contains(&points)));
     assert_eq!(at("hostile", 760)["tables"][1], json!(["30 failed units", 30]));
+}
+
+/// How much memory a million attempts take, and how large their page is. The time is only written: it is the machine's.
+#[test]
+#[ignore = "makes a log of 300 MB; the time counts in a release build"]
+fn a_million_attempts_take_at_most_100_mib_and_a_page_of_2_mib() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let fields =
+        ",\"key\":null,\"waited\":0.000089,\"signal\":null,\"timed_out\":false,\"charged\":1,\"cost\":null,\"slot\":3";
+    let log = run(1_000_000, 0.025, |seq| {
+        let (verdict, more) = some_fail(seq);
+        (verdict, more + fields)
+    });
+    fs::write(&path, log).unwrap();
+    let begun = Instant::now();
+    let mut running = Running::start(throttle(&["--plot", path.to_str().unwrap()]));
+    let page = read_all(running.stdout());
+    let mut most = 0;
+    wait_until("the page", || {
+        most = running.most_resident().unwrap_or_default().max(most);
+        page.is_finished()
+    });
+    let (time, page) = (begun.elapsed(), page.join().unwrap());
+    assert!(running.end().success() && page.len() < 2 << 20 && most < 100 << 10, "{most} KiB, {} bytes", page.len());
+    eprintln!("{time:?}, {most} KiB, {} bytes", page.len());
 }
