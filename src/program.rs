@@ -122,7 +122,7 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
     match task {
         Task::Pipe(pipe) if exit.is_ok() => input::tell_of_unread(&pipe.input, &pipe.reporting),
         Task::Launch(launch) if exit.is_ok() && launch.call.is_none() => {
-            input::tell_of_unread(&launch.commands.input, &launch.reporting)
+            input::tell_of_unread(&launch.commands.input, &launch.reporting);
         }
         _ => {}
     }
