@@ -39,9 +39,13 @@ impl Columns {
             }
             Separator::Text(_) if unit.is_empty() => Vec::new(),
             Separator::Text(text) => {
-                let ends: Vec<usize> = memchr::memmem::find_iter(unit, text).chain([unit.len()]).collect();
-                let starts = std::iter::once(0).chain(ends.iter().map(|end| end + text.len()));
-                starts.zip(&ends).map(|(start, end)| Cow::Borrowed(&unit[start..*end])).collect()
+                let (mut columns, mut rest) = (Vec::new(), unit);
+                while let Some(end) = rest.windows(text.len().max(1)).position(|window| window == text) {
+                    columns.push(Cow::Borrowed(&rest[..end]));
+                    rest = &rest[end + text.len()..];
+                }
+                columns.push(Cow::Borrowed(rest));
+                columns
             }
             Separator::Csv => csv(unit),
         }
@@ -73,7 +77,7 @@ fn csv(unit: &[u8]) -> Vec<Cow<'static, [u8]>> {
 
 /// The places of `{1}`, `{2}` and so on in `word`, with their numbers. A number that is too large for any column is 0.
 pub(super) fn placeholders(word: &[u8]) -> Vec<(Range<usize>, usize)> {
-    let starts = memchr::memchr_iter(b'{', word);
+    let starts = (0..word.len()).filter(|place| word[*place] == b'{');
     let place = |start: usize| {
         let digits = word[start + 1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         let end = start + 1 + digits;

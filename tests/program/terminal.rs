@@ -73,8 +73,7 @@ fn the_automatic_bar_is_shown_only_if_standard_output_is_a_file_or_a_device_but_
 /// A pipe from which the numbers come at once, and which stays open until the writer is dropped.
 fn numbers(last: u32) -> (Stdio, std::io::PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
-    let lines: String = (1..=last).flat_map(|number| [number.to_string(), "\n".to_owned()]).collect();
-    std::io::Write::write_all(&mut writer, lines.as_bytes()).unwrap();
+    (1..=last).for_each(|number| std::io::Write::write_all(&mut writer, format!("{number}\n").as_bytes()).unwrap());
     (reader.into(), writer)
 }
 
