@@ -391,7 +391,9 @@ impl Outcomes {
     /// `23 starts a second of 100 allowed: 16 jobs were busy all the time; -j 70 would reach it`, and that number.
     /// `waited_for_jobs`: how long starts waited for a free slot.
     pub(super) fn not_reached(&self, waited_for_jobs: Nanos) -> Option<(String, u128)> {
-        let is_of_jobs = self.jobs > 0 && self.retries.learned.is_none() && !self.waits_for_room;
+        // Commands that were interrupted ended sooner than they would have.
+        let is_of_jobs =
+            self.jobs > 0 && self.interrupted.is_none() && self.retries.learned.is_none() && !self.waits_for_room;
         let text = self.starts.short_of(self.pace.filter(|_| is_of_jobs)?, waited_for_jobs, self.jobs)?;
         let (_, needed) = self.jobs_needed()?;
         Some((format!("{text}; -j {needed} would reach it"), needed))

@@ -475,7 +475,7 @@ fn the_summary_counts_commands() {
         "started": 4, "running": 0, "ok": 1, "failed": 3, "timed_out": 1, "killed": 1, "stopped": 0, "blank_skipped": 1,
         "ok_after_retry": 0, "told_to_wait": 0, "paused_ns": 0, "to_be_tried_again": 0, "not_tried_again": 0,
             "read_and_not_started": 0,
-        "done_before": 0, "learned": null
+        "done_before": 0, "learned": null, "jobs_needed": null
     });
     assert_eq!((&summary["commands"], &summary["unit"], &summary["units"]), (&commands, &"command".into(), &4.into()));
     for field in ["elapsed_ns", "waited_for_limits_ns", "waited_for_source_ns", "waited_for_sink_ns"] {
