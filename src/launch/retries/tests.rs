@@ -380,7 +380,8 @@ fn a_success_that_began_before_a_refusal_shows_that_the_server_serves() {
     let state = script.state.borrow();
     assert_eq!(state.sent_away, None);
     let last = script.starts.last().unwrap().0;
-    assert!(last < 45 * SECOND, "200 at 10 per 2 s, ended at {last}");
+    // It takes 38 s at least.
+    assert!(last < 48 * SECOND, "200 at 10 per 2 s, ended at {last}");
 }
 
 #[test]
