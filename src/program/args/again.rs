@@ -30,8 +30,8 @@ pub(crate) struct AgainFlags {
     /// was reached just before. They return to that one within 20 successes, stay there for 40 more, and then start a
     /// little faster with each success, never faster than the rate. Of a bucket all slow down together. See --no-learn.
     ///
-    /// One unit that is always told to wait holds up nobody else. A unit that is told so twice starts behind the next eight
-    /// others, and each further one of that kind behind eight more. If the server has served others since, and told none so
+    /// One unit that is always told to wait holds up nobody else. Units that are told so twice get one of nine turns, all
+    /// of them together, and all turns when nothing else waits. If the server has served others since, and told none so
     /// for the first time, the answer pauses nobody; if it serves eight others for each such answer, it counts as a failed
     /// attempt (with --attempts 1 the second such answer does). A status from 400 to 499, other than 408, 425 and 429, shows
     /// that the server serves, as a success does. When only such units are left, it is enough that the server has served

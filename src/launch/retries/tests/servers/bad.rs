@@ -81,7 +81,7 @@ fn bad_units_at_the_front_hold_up_no_others() {
     }
 }
 
-/// Each life begins with the units that were refused before, and with some that do not exist. They go behind 32 others each, as
+/// Each life begins with the units that were refused before, and with some that do not exist. They are suspects with a weight of 32, as
 /// if they had been refused once. When nothing was known of them any more, they slowed all lives after it down, more and more:
 /// 8 times the ideal.
 #[test]
