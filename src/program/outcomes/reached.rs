@@ -3,7 +3,7 @@
 use throttle_limits::clock::{Nanos, SECOND};
 use throttle_limits::rate::Rate;
 
-/// A shorter wait for slots is not worth a line.
+/// A shorter wait for slots is not worth a line, and starts within a shorter time show no rate.
 const LEAST: Nanos = SECOND;
 
 /// When commands started.
@@ -27,7 +27,7 @@ impl Starts {
     /// of the time, and fewer than nine tenths of `allowed` started.
     pub(super) fn short_of(&self, allowed: Rate, waited_for_jobs: Nanos, jobs: u32) -> Option<String> {
         let time = self.last.saturating_sub(self.first);
-        if waited_for_jobs < LEAST.max(time / 2) || time == 0 {
+        if waited_for_jobs < LEAST.max(time / 2) || time < LEAST {
             return None;
         }
         #[allow(clippy::cast_precision_loss, reason = "only shown")]
@@ -75,9 +75,13 @@ mod tests {
     #[test]
     fn a_rate_that_is_reached_or_held_back_by_the_input_is_not_told() {
         let rate: Rate = "10/s".parse().unwrap();
-        for (count, each, busy) in
-            [(100, SECOND / 10, 9 * SECOND), (100, SECOND, 10 * SECOND), (1, 0, SECOND), (5, SECOND / 8, SECOND / 2)]
-        {
+        for (count, each, busy) in [
+            (100, SECOND / 10, 9 * SECOND),
+            (100, SECOND, 10 * SECOND),
+            (1, 0, SECOND),
+            (5, SECOND / 8, SECOND / 2),
+            (2, SECOND / 50, 3 * SECOND),
+        ] {
             assert_eq!(starts(count, each).short_of(rate, busy, 16), None, "{count} {each}");
         }
     }
