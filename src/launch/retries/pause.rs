@@ -2,7 +2,7 @@
 
 use super::policy::{RetryPolicy, Verdict};
 use std::time::Duration;
-use throttle_limits::clock::{Nanos, in_nanos};
+use throttle_limits::clock::{Nanos, SECOND, in_nanos};
 use throttle_limits::limits::{Pace, Served, Start};
 
 /// An attempt that has ended.
@@ -16,6 +16,9 @@ pub(crate) struct Judged {
 
 /// If the server serves so many for each unit that it asks to wait, it asks only that unit.
 pub(super) const ENOUGH: u32 = 8;
+
+/// A pause of this length may show that the server is down.
+const LONG: Nanos = 10 * SECOND;
 
 /// The weight of a unit that an earlier run has left over.
 const LEFT_OVER: u32 = 32;
@@ -215,8 +218,10 @@ impl Pause {
             2_u32.saturating_pow(self.incidents).min(2 * ENOUGH) / 2
         };
         let may_probe = serves_nothing && asked.is_none() && !self.is_at_end;
-        // One that runs may have been served before this one, and still wait for its answer. That is waited for once.
-        let may_be_served = self.others > 0 && self.incidents > 3 && self.probes == 0;
+        // One that runs may have been served before this one, and still wait for its answer. Before a long pause that is waited for
+        // once.
+        let is_long = unnamed(self.incidents.saturating_add(1)) >= LONG;
+        let may_be_served = self.others > 0 && self.probes == 0 && is_long;
         let is_probe = may_probe && if self.others == 0 { self.probes + 1 < most } else { may_be_served };
         self.probes = if is_probe { self.probes + 1 } else { 0 };
         if !is_known && !is_probe {
