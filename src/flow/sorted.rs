@@ -1,4 +1,4 @@
-//! A flow whose units pass when the limits of their keys allow: strictly in line within a key, by turns between keys.
+//! A flow whose units pass when the limits of their keys allow: strictly in order within a key, by turns between keys.
 //! Or, with a longest wait, units that would wait longer are dropped.
 //!
 //! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.

@@ -127,7 +127,7 @@ fn two_that_share(limit: &str) -> (bool, usize, Option<f64>) {
 }
 
 /// Of 100 units 94 to 135 calls were refused here, and 50 to 171 before a refusal had to be confirmed, when not all runs ended
-/// well. The bound is wider, since how many are refused depends on which of the two runs is told first.
+/// well.
 #[test]
 fn those_who_share_a_bucket_slow_down_together() {
     // With keys, all units have the same one: none. With jobs, too.
@@ -135,7 +135,7 @@ fn those_who_share_a_bucket_slow_down_together() {
         is_right_once(
             || two_that_share(limit),
             |(are_done, refused, learned)| {
-                *are_done && *refused < 200 && learned.is_some_and(|learned| (1.0..200.0).contains(&learned))
+                *are_done && *refused < 150 && learned.is_some_and(|learned| (1.0..200.0).contains(&learned))
             },
         );
     }
