@@ -612,12 +612,12 @@ impl Ledger {
     /// A request waits from now on.
     fn arrive(&mut self, slot: u32) {
         let (id, weight) = (self.requests.get(slot).flow, self.requests.get(slot).weight);
-        let length = self.length(&self.requests.get(slot).costs);
-        let flow = &mut self.flows[id as usize];
-        let first = flow.first();
-        if weight > 0 && flow.suspects.first == NONE {
-            flow.debt = flow.debt.max(length.saturating_mul(weight.into()));
+        let first = self.flows[id as usize].first();
+        if weight > 0 && self.flows[id as usize].suspects.first == NONE {
+            let debt = self.length(&self.requests.get(slot).costs).saturating_mul(weight.into());
+            self.flows[id as usize].debt = self.flows[id as usize].debt.max(debt);
         }
+        let flow = &mut self.flows[id as usize];
         if weight == 0 {
             self.requests.link(&mut flow.usual, slot);
         } else {

@@ -205,6 +205,12 @@ impl Sorting {
         line
     }
 
+    /// Whether keys have limits of their own, here or in a bucket.
+    #[must_use]
+    pub fn has_keys(&self) -> bool {
+        self.look.per.is_some() || self.shared.is_some()
+    }
+
     /// What a unit of this key costs a bucket that others use, which keeps so many limits of all.
     #[must_use]
     pub fn price(of_all: usize, key: &[u8], costs: &[u64]) -> Take {

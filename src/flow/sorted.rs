@@ -202,7 +202,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         if let Some(dropped) = self.dropping.as_mut().and_then(|dropping| dropping.news(now)) {
             (self.tell)(News::Dropped(dropped));
         }
-        // A single unit that waits has no others to be shuffled with: in input line, or as it is long.
+        // A single unit that waits has no others to be shuffled with: in input order, or as it is long.
         if self.is_full() && self.line.get_mut().len() > 1 && !std::mem::replace(&mut self.told_full, true) {
             (self.tell)(News::Full(self.line.borrow().crowd()));
         }

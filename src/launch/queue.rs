@@ -96,7 +96,7 @@ impl Queue {
             begun,
             ahead: sorting.ahead,
             is_keyed: options.by_key.is_some(),
-            has_keys: sorting.look.per.is_some() || sorting.shared.is_some(),
+            has_keys: sorting.has_keys(),
             is_all_read: AtomicBool::new(false),
             settles: options.settling.is_any() && sorting.shared.is_none(),
             shared: sorting.shared,
@@ -298,15 +298,12 @@ impl Queue {
             } else {
                 line.hold_all_until(now, until);
                 guard.paused_until = Some(until);
-                drop(guard);
-                self.wake_pump();
-                return verdict;
             }
             if self.is_shared() {
                 guard.told.entry(key.clone()).or_default().hold = Some(time);
-                drop(guard);
-                self.wake_pump();
             }
+            drop(guard);
+            self.wake_pump();
         }
         verdict
     }

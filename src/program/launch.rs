@@ -24,7 +24,7 @@ use std::thread;
 use std::time::Duration;
 use throttle::flow::framing::{Buffer, LARGEST};
 use throttle::flow::pump::PumpError;
-use throttle::flow::{Descriptor, FlowError, Look, Source, start_thread};
+use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source, start_thread};
 use throttle::launch::{Batches, Known, Launching, Numbers, One, Options, PassedInput, RetryPolicy, Settling, Unused};
 use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
@@ -64,7 +64,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     };
     supply.settles(settling.is_any());
     let sorts = sorting.is_some();
-    let has_keys = sorting.as_ref().is_some_and(|sorting| sorting.look.per.is_some() || sorting.shared.is_some());
+    let has_keys = sorting.as_ref().is_some_and(Sorting::has_keys);
     let options = Options { by_key: sorting, settling, ..options(launch, program, &policy) };
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));

@@ -446,6 +446,31 @@ fn suspects_get_one_turn_for_each_eight_of_the_others() {
     }
 }
 
+/// By age, units that are always refused stayed in front of the other suspects, some of which were lost.
+#[test]
+fn a_suspect_that_is_refused_again_lets_younger_ones_go_first() {
+    let mut line = Line::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
+    let unit = |content| Unit { age: content, costs: [].into(), size: 1, arrived: 0, content };
+    (1..=3).for_each(|content| assert!(line.add_suspect(0, None, unit(content), 8).is_ok()));
+    let Next::Go(_, first, _) = line.next(0) else { panic!() };
+    assert_eq!(first.content, 1);
+    line.add_suspect(0, None, first, 8).unwrap();
+    assert_eq!(contents(&mut line), [2, 3, 1]);
+}
+
+#[test]
+fn all_are_held_and_start_with_an_empty_bucket() {
+    let all = policy(&["10/s,burst=2"]);
+    let rules = Rules { all: &[(&all, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, "abcd");
+    assert!(matches!(order.next(0), Next::Go(..)));
+    order.hold_all_until(0, SECOND);
+    assert_eq!(transcript(&mut order, None), "1100b1 1200c2 1300d3");
+    order.hold_all_until(1300 * MS, 3 * SECOND);
+    assert_eq!(order.pass(2 * SECOND, Some(b"e"), &[0]), None, "not even what costs nothing");
+    assert!(order.pass(3100 * MS, Some(b"e"), &[1]).is_some());
+}
+
 #[test]
 fn a_suspect_alone_goes_at_once_and_the_next_one_behind_eight() {
     let rules = Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() };
