@@ -198,6 +198,23 @@ impl Pause {
         }
     }
 
+    /// Whether a server that may serve nothing is tried again before the `next` pause, which would be so long.
+    fn is_probe(&self, next: Nanos) -> bool {
+        if self.others > 0 {
+            // An attempt that runs may have been served before this one was refused. Before a long pause its answer is waited
+            // for, once.
+            return self.probes == 0 && next >= LONG;
+        }
+        // Some units may be refused always, the first ones after a restart. The longer it lasts, the more different ones are
+        // tried between two pauses.
+        let most = if self.has_served(1, 0) {
+            self.incidents.saturating_sub(ENOUGH)
+        } else {
+            2_u32.saturating_pow(self.incidents).min(2 * ENOUGH) / 2
+        };
+        self.probes + 1 < most
+    }
+
     /// The server asked to wait. Returns until when.
     pub(super) fn later(
         &mut self,
@@ -210,19 +227,8 @@ impl Pause {
         (self.served, self.alone) = (0, 0);
         // Those that run and were not refused so far were allowed: their answers may take longer.
         let serves_nothing = !is_known && !self.pace.has_allowed();
-        // Some units may be refused always, the first ones after a restart. The longer it lasts, the more different ones are
-        // tried between two pauses.
-        let most = if self.has_served(1, 0) {
-            self.incidents.saturating_sub(ENOUGH)
-        } else {
-            2_u32.saturating_pow(self.incidents).min(2 * ENOUGH) / 2
-        };
         let may_probe = serves_nothing && asked.is_none() && !self.is_at_end;
-        // One that runs may have been served before this one, and still wait for its answer. Before a long pause that is waited for
-        // once.
-        let is_long = unnamed(self.incidents.saturating_add(1)) >= LONG;
-        let may_be_served = self.others > 0 && self.probes == 0 && is_long;
-        let is_probe = may_probe && if self.others == 0 { self.probes + 1 < most } else { may_be_served };
+        let is_probe = may_probe && self.is_probe(unnamed(self.incidents.saturating_add(1)));
         self.probes = if is_probe { self.probes + 1 } else { 0 };
         if !is_known && !is_probe {
             // A time that is named, such as 0, was too short only if one that has waited for it is refused again.
@@ -230,7 +236,7 @@ impl Pause {
             self.incidents = if serves_nothing { self.incidents.saturating_add(u32::from(is_one)).max(1) } else { 1 };
         }
         let wait = match asked {
-            None if is_probe && may_be_served => self.took.saturating_mul(2),
+            None if is_probe && self.others > 0 => self.took.saturating_mul(2),
             None if is_probe => 0,
             // The time that it named before was too short.
             Some(asked) if !is_known && self.incidents > 1 && history.was_told() => {
