@@ -3,7 +3,7 @@
 use crate::common::{feed, text, throttle};
 use crate::support::redis::{Redis as Server, bucket_at, lossy_network};
 use std::process::Output;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use throttle_limits::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
 use throttle_limits::limits::{Grant, Policy, Take};
 use throttle_limits::store::{File, Machine, Place, Redis, Store};
@@ -49,6 +49,19 @@ fn more_jobs_are_not_slower_when_commands_cost_less() {
         let elapsed = begun.elapsed();
         assert!(elapsed >= Duration::from_millis(3800) && elapsed < Duration::from_secs(15), "{jobs}: {elapsed:?}");
     }
+}
+
+#[test]
+fn a_server_that_asks_to_wait_holds_all_that_wait_for_a_limit_with_costs() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "[ -e told ] && exec date +%s%N; : > told; echo retry-after: 1 >> $THROTTLE_REPLY; exit 75; : $1";
+    let mut command = throttle(&["-r", "1000/s,burst=1000,cost=10", "-j", "1", "--attempts", "1", "-q", "-c", script]);
+    command.current_dir(&folder);
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+    let output = feed(command, b"1\n2\n3\n");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    let started: Vec<u128> = text(&output.stdout).lines().map(|line| line.parse().unwrap()).collect();
+    assert!(started.len() == 3 && started.iter().all(|at| *at >= begun + 1_000_000_000), "{started:?} from {begun}");
 }
 
 #[test]
