@@ -4,7 +4,7 @@
     benches/servers.py target/dist/throttle [REDIS_PORT]
 
 Needs curl; takes the Python package `limits`, haproxy and a Redis on REDIS_PORT where there are. About four minutes.
-Prints the tables of docs/servers.md.
+Prints the tables of docs/measurements.md (Servers that count, Shares of one bucket).
 """
 import os, shutil, socket, subprocess, sys, tempfile, threading, time
 

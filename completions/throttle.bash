@@ -92,6 +92,8 @@ _throttle() {
     if ((i > last)); then
         [[ $word == --* ]] || word=-${word: -1}
         _throttle_value "$1" "$word"
+    elif [[ ! $command && $value != -* && $last -gt 0 && ${words[last - 1]} == --help ]]; then
+        _throttle_words 'limits attempts buckets progress log summary'
     elif [[ $command || $value != -* ]]; then
         if declare -F _comp_command_offset >/dev/null; then
             _comp_command_offset "${starts[i]}"

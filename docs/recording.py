@@ -8,24 +8,22 @@ and draws each row for the time that it was seen. A small server of its own answ
 """
 import html, http.server, os, subprocess, sys, tempfile, threading, time
 
-COLUMNS, ROWS = 92, 20
-COMMANDS = [
-    ("throttle -r 8MiB/s < photos.tar > nas/photos.tar", 4.5),
-    ("throttle -r 4/s --dry-run curl -sS {} < urls", 2.5),
-    ("""throttle -r 4/s -k --attempts 5 -c 'curl -fsS -D "$THROTTLE_REPLY" "$1"' < urls""", 5),
-]
-URLS = "".join(f"http://api.example/{name}\n" for name in ["users", "repos", "issues", "stars", "gists"])
+COLUMNS, ROWS = 102, 21
+RUN = """throttle -r 2/s -j 1 -k --attempts 5 --done seen -c 'curl -fsS -D "$THROTTLE_REPLY" "$1"' < urls"""
+# Each command with the seconds that it is watched, and the seconds after which it is interrupted.
+COMMANDS = [("wc -l < urls", 0.7, None), (RUN, 4.5, 3.9), ("wc -l < seen", 0.7, None), (RUN, 4.5, None), ("wc -l < seen", 1, None)]
+URLS = "".join(f"http://api.example/{name}\n" for name in ["users", "repos", "issues", "stars", "gists", "teams", "hooks", "forks"])
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Asks once to wait for two seconds."""
+    """Answers one request with 429 and a wait of two seconds."""
 
-    asked = False
+    refused = False
 
     def do_GET(self):
         name = self.path.rsplit("/", 1)[1]
-        wait = name == "issues" and not Server.asked
-        Server.asked |= wait
+        wait = name == "issues" and not Server.refused
+        Server.refused |= wait
         self.send_response(429 if wait else 200)
         if wait:
             self.send_header("Retry-After", "2")
@@ -42,8 +40,6 @@ def record(throttle):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     home = folder.name
-    os.mkdir(f"{home}/nas")
-    os.truncate(os.open(f"{home}/photos.tar", os.O_CREAT | os.O_WRONLY), 32 << 20)
     open(f"{home}/urls", "w").write(URLS)
     proxy = f"http_proxy=http://127.0.0.1:{server.server_port}"
     path = f"PATH={os.path.dirname(os.path.abspath(throttle))}:{os.environ['PATH']}"
@@ -63,13 +59,16 @@ def record(throttle):
                 screens.append((time.monotonic() - begun, screen))
                 time.sleep(0.05)
 
-        for command, seconds in COMMANDS:
+        for command, seconds, interrupt in COMMANDS:
             look(0.5)
             for place in range(0, len(command), 4):
                 tmux("send-keys", "-l", "--", command[place:place + 4])
                 look(0.05)
             tmux("send-keys", "Enter")
-            look(seconds)
+            look(interrupt or seconds)
+            if interrupt:
+                tmux("send-keys", "C-c")
+                look(seconds - interrupt)
         return screens
     finally:
         tmux("kill-server")

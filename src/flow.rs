@@ -1,6 +1,6 @@
 //! Moves units from a source to a sink.
 //!
-//! The pump drives a [`Flow`]: units that are read from a source, wait, and are handed over to a sink.
+//! The pump drives a [`Flow`]: units are read from a source, wait, and are handed over to a sink.
 
 mod contract;
 mod copy;
@@ -21,7 +21,7 @@ mod splice;
 mod tee;
 mod threads;
 
-pub use contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Told, Turn, Unpaid};
+pub use contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, ServerReport, State, Turn, Unpaid};
 pub(crate) use copy::read_into;
 pub use copy::{Copying, Descriptor, Sink, Source};
 pub use dropping::Dropped;
@@ -35,4 +35,5 @@ pub use splice::Splice;
 pub use splice::enlarge;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use tee::{TeeSink, TeeSource, tee};
+pub(crate) use threads::room;
 pub use threads::{STACK, start_thread};

@@ -1,12 +1,13 @@
-//! The sink that runs one command per unit. A unit's way through it is described in docs/architecture.md.
+//! The sink that runs one command per unit. docs/architecture.md describes the way of a unit through it.
 //!
-//! Whatever ends the run (a signal, a reader that is gone, an exit of 255) stops the slots: then nothing more starts,
-//! wherever the pump is.
+//! When the run ends (after a signal, a lost reader or an exit of 255), [`Slots::stop`] is called. From then on no
+//! command starts, whatever the pump's thread is doing.
 
 mod attempt;
 mod child;
 mod columns;
 mod commands;
+mod done_list;
 mod event;
 mod identity;
 mod job;
@@ -34,9 +35,10 @@ mod wakes;
 pub use attempt::{Ended, Ledger, Paused};
 pub use columns::Separator;
 pub use commands::{Launcher, Waiting, command};
-pub use event::{Event, Events, Sent, Success, Told};
+pub use done_list::DoneList;
+pub use event::{Event, Events, Reported, Sent, Success};
 pub use identity::Identity;
-pub use job::{Batches, Before, Job, Key, Known, Numbers, One, Outcome, Shape};
+pub use job::{Batches, Before, Job, Key, Known, Numbers, Outcome, Shape};
 pub use launching::Launching;
 pub use names::Names;
 pub use options::{Options, Output};

@@ -1,6 +1,6 @@
-//! The program: what the user typed becomes a plan, and the plan is run.
+//! The program: it reads the command line into a task, and runs the task.
 //!
-//! Only this module and those below it know clap, anyhow, the terminal and exit codes.
+//! Only this module and its submodules use `clap`, `anyhow`, the terminal and exit codes.
 
 mod advice;
 mod answer;
@@ -40,6 +40,7 @@ mod unit_name;
 mod generated;
 
 use answer::{expect_standard_output, print};
+use anyhow::Context;
 use args::{Environment, Refused};
 use exit::Exit;
 use say::{NoThread, say};
@@ -48,13 +49,13 @@ use std::io::ErrorKind;
 use task::{Task, Verb};
 use throttle_limits::store::StoreError;
 
-/// Runs the program and says how it ends.
+/// Runs the program, and returns its exit.
 pub(crate) fn main() -> Exit {
     let words: Vec<OsString> = std::env::args_os().collect();
     let args = match args::parse(&words) {
         Ok(args) => args,
         Err(Refused::Answer(text)) => return answer(|| text.print()),
-        Err(Refused::ShortHelp) => return answer(|| args::short_help().print_help()),
+        Err(Refused::Help(mut page)) => return answer(|| page.print_help()),
         Err(Refused::Mistake(message, once)) => return refuse(message, once),
     };
     let once = args.shared.once;
@@ -84,25 +85,33 @@ fn answer(write: impl FnOnce() -> std::io::Result<()>) -> Exit {
     })
 }
 
-/// Says what is wrong with the command line. With `--once`, exit codes up to 124 are the command's.
+/// Prints the message about a wrong command line, and returns the exit. With `--once` it is 125, because lower exit
+/// codes belong to the command.
 fn refuse(message: String, once: bool) -> Exit {
     say(message);
     if once { Exit::OnceError } else { Exit::Usage }
 }
 
-/// An error, and what helps against it, if it is one of a bucket or of a limit of the system.
+/// The message of an error, with advice if the error comes from a bucket or from a limit of the system.
 fn explain(task: &Task, error: &anyhow::Error) -> String {
     if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
         return buckets::explain(task, cause, format_args!("{error:#}"));
     }
     let cause = error.root_cause().downcast_ref::<std::io::Error>();
-    // Only for a thread is it a limit that can be raised.
+    // If a thread could not start, `WouldBlock` (EAGAIN) means a limit that the user can raise. Any other `WouldBlock`
+    // gets no advice.
     let cause = cause.filter(|cause| cause.kind() != ErrorKind::WouldBlock || error.is::<NoThread>());
     let advice = cause.map_or("", failure::advice);
     format!("{error:#}{advice}")
 }
 
 fn run(task: &Task) -> anyhow::Result<Exit> {
+    let quits_with = match task {
+        // QUIT lets nothing more start.
+        Task::Launch(launch) if launch.call.is_none() && !launch.flags.dry_run => Some(Exit::SentAway.code()),
+        _ => None,
+    };
+    signals::end_until_begun(quits_with).context("cannot handle signals")?;
     let writes = match task {
         Task::Bucket(..) => false,
         Task::Once(once) => !once.command.is_empty(),
@@ -120,11 +129,11 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
         Task::Bucket(bucket, verb) => buckets::run(bucket, verb),
         Task::Plot(logs) => plot::run(logs),
     };
-    // What writes to standard input may have begun late.
+    // This check comes last, because the process that writes to standard input may start late.
     match task {
-        Task::Pipe(pipe) if exit.is_ok() => input::tell_of_unread(&pipe.input, &pipe.reporting),
+        Task::Pipe(pipe) if exit.is_ok() => input::hint_at_unused_stdin(&pipe.input, &pipe.reporting),
         Task::Launch(launch) if exit.is_ok() && launch.call.is_none() => {
-            input::tell_of_unread(&launch.commands.input, &launch.reporting);
+            input::hint_at_unused_stdin(&launch.commands.input, &launch.reporting);
         }
         _ => {}
     }

@@ -3,7 +3,7 @@
 use crate::flow::{self, Feed};
 use crate::tool::Tool;
 use anyhow::Result;
-use throttle_limits::clock::{Clock, Nanos, SECOND, SystemClock};
+use throttle_limits::clock::{NanoClock, Nanos, SECOND, SystemClock};
 
 /// What each read returned: when, and how many units. Times count from the start of the tool.
 pub(crate) struct Arrivals(pub(crate) Vec<(Nanos, u64)>);

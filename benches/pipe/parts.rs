@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
-use throttle_limits::clock::{Clock, MILLISECOND, SystemClock, sharpen_this_thread};
+use throttle_limits::clock::{MILLISECOND, NanoClock, SystemClock, sharpen_this_thread};
 
 /// Bytes in a line, as in a web server's log.
 const LINE: usize = 85;

@@ -41,7 +41,7 @@ impl fmt::Display for Row {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "| work | throttle | beside it | result | at most | |")?;
+        writeln!(f, "| work | throttle | compared with | result | at most | |")?;
         writeln!(f, "|---|---|---|---|---|---|")?;
         self.0.iter().try_for_each(|row| writeln!(f, "{row}"))
     }

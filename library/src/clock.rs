@@ -1,30 +1,37 @@
 //! Clocks: reading the time, sleeping, and waking futures.
 //!
-//! All decisions take the time as a parameter; only the pump and the queues hold a [`Clock`]. Both use the same trait,
-//! so one [`FakeClock`] is enough for a test.
+//! All decisions take the time as a parameter, in nanoseconds; only the pump and the queues hold a [`NanoClock`]. Every
+//! [`Clock`] is also a [`NanoClock`], so one [`FakeClock`] is enough for a test.
 
+#[cfg(unix)]
 mod boot;
 mod contract;
+#[cfg(feature = "counter")]
+mod counter;
 mod shown;
 mod slack;
 pub(crate) mod sync;
+mod system;
 mod time;
 pub(crate) mod timer_thread;
 
+#[cfg(unix)]
 #[doc(hidden)]
 pub use boot::BootClock;
 pub use contract::Clock;
+#[doc(hidden)]
+pub use contract::NanoClock;
 pub(crate) use contract::Unpark;
-use contract::park_until;
+#[cfg(feature = "counter")]
+pub use counter::CounterClock;
 #[doc(hidden)]
 pub use shown::{shown, shown_wait};
 #[doc(hidden)]
 pub use slack::{sharpen_this_thread, with_usual_slack};
 use sync::unpoisoned;
+pub use system::SystemClock;
 #[doc(hidden)]
-pub use time::in_nanos;
-use time::nanos;
-pub use time::{MILLISECOND, Nanos, SECOND};
+pub use time::{MILLISECOND, Nanos, SECOND, in_nanos};
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,46 +41,31 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use timer_thread::TimerThread;
 
-/// Frees memory that a queue no longer needs for past times.
+/// Frees the unused memory of a queue that is now much shorter than its capacity.
 pub(crate) fn shrink<T>(history: &mut VecDeque<T>) {
     if history.capacity() > 64 && history.len() < history.capacity() / 4 {
         history.shrink_to(history.len() * 2);
     }
 }
 
-/// `CLOCK_MONOTONIC`: changes of the wall clock do not move it. On Linux it stops while the machine is suspended, see
-/// `clock_gettime(2)`; on macOS it goes on.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Nanos {
-        nanos(&rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
-    }
-
-    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
-        park_until(self, time, is_over, Duration::MAX)
-    }
-}
-
-/// A clock that moves only when a test moves it, or when a thread sleeps on it, as one does that waits in a blocking call.
-/// Its clones share one time.
+/// A clock that moves only when a test moves it, or when a thread sleeps on it, for example in a blocking call. Its
+/// clones share one time.
 ///
-/// For tests: give a clone to a [`Limiter`](crate::limiter::Builder::timer), a
-/// [`Semaphore`](crate::semaphore::Builder::timer) or a pump, and hours pass in no time.
+/// It is for tests: give a clone to a [`Limiter`](crate::limiter::Builder::clock), a
+/// [`Semaphore`](crate::semaphore::Builder::clock) or a pump, and hours pass in no time.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use throttle_limits::clock::{FakeClock, SECOND};
+/// use throttle_limits::clock::FakeClock;
 /// use throttle_limits::limiter::Limiter;
 ///
 /// let clock = FakeClock::default();
-/// let builder = Limiter::builder().rate(1, Duration::from_secs(3600)).timer(Arc::new(clock.clone()));
+/// let builder = Limiter::builder().rate(1, Duration::from_secs(3600)).clock(Arc::new(clock.clone()));
 /// let limiter = builder.build()?;
 /// assert!(limiter.try_acquire(1).is_ok());
 /// assert!(limiter.try_acquire(1).is_err());
-/// clock.advance(3600 * SECOND);
+/// clock.advance(Duration::from_secs(3600));
 /// assert!(limiter.try_acquire(1).is_ok());
 /// # Ok::<(), throttle_limits::limiter::BuildError>(())
 /// ```
@@ -84,28 +76,28 @@ pub struct FakeClock {
 }
 
 impl FakeClock {
-    /// A clock that stands at `now`, in nanoseconds since its origin.
+    /// Returns a clock at the time `now` since its origin.
     #[must_use]
-    pub fn at(now: Nanos) -> Self {
-        FakeClock { now: Arc::new(AtomicU64::new(now)), alarms: Arc::default() }
+    pub fn at(now: Duration) -> Self {
+        FakeClock { now: Arc::new(AtomicU64::new(in_nanos(now))), alarms: Arc::default() }
     }
 
-    /// Moves the clock forward by `nanos`. Each waker on the way is woken at its own time, on this thread and before
-    /// this returns.
-    pub fn advance(&self, nanos: Nanos) {
-        self.sleep_until(self.now().saturating_add(nanos));
+    /// Moves the clock forward by `time`. Each waker whose time the clock passes is woken at its own time, on this
+    /// thread and before this call returns.
+    pub fn advance(&self, time: Duration) {
+        Clock::sleep_unless(self, Clock::now(self).saturating_add(time), &|| false);
     }
 
-    /// Sets the clock to `now`, forward or back, in one step. Wakers on the way are woken late, on this thread. To a
-    /// limiter a time before the latest that it has seen counts as that.
-    pub fn set(&self, now: Nanos) {
-        self.now.store(now, Ordering::SeqCst);
+    /// Sets the clock to `now`, forward or back, in one step. Wakers whose time is passed are woken late, on this
+    /// thread. A limiter treats a time before its latest reading as that latest reading.
+    pub fn set(&self, now: Duration) {
+        self.now.store(in_nanos(now), Ordering::SeqCst);
         self.wake_due();
     }
 
     /// Wakes every waker that is due.
     fn wake_due(&self) {
-        let now = self.now();
+        let now = self.nanos();
         let due: Vec<_> = self.alarms().extract_if(.., |(time, _)| *time <= now).collect();
         for (_, waker) in due {
             waker.wake();
@@ -118,11 +110,16 @@ impl FakeClock {
 }
 
 impl Clock for FakeClock {
-    fn now(&self) -> Nanos {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.nanos())
+    }
+
+    fn nanos(&self) -> Nanos {
         self.now.load(Ordering::SeqCst)
     }
 
-    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
+    fn sleep_unless(&self, time: Duration, is_over: &dyn Fn() -> bool) -> bool {
+        let time = in_nanos(time);
         loop {
             if is_over() {
                 return false;
@@ -136,12 +133,12 @@ impl Clock for FakeClock {
         }
     }
 
-    fn wake_at(&self, time: Nanos, waker: &Waker) {
-        let alarm = (time, waker.clone());
+    fn wake_at(&self, time: Duration, waker: &Waker) {
+        let alarm = (in_nanos(time), waker.clone());
         let mut alarms = self.alarms();
         let replaced: Vec<_> = alarms.extract_if(.., |(_, own)| own.will_wake(waker)).collect();
         // The time may have passed already, but no waker is woken from within this call.
-        let lies_ahead = time > self.now();
+        let lies_ahead = alarm.0 > self.nanos();
         alarms.extend(lies_ahead.then_some(alarm));
         drop(alarms);
         drop(replaced);
@@ -153,29 +150,34 @@ impl Clock for FakeClock {
 
 impl fmt::Debug for FakeClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("FakeClock").field(&self.now()).finish()
+        f.debug_tuple("FakeClock").field(&Clock::now(self)).finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        Arc, BootClock, Duration, FakeClock, MILLISECOND, Mutex, NanoClock, Nanos, Ordering, SECOND, SystemClock,
+        Unpark, Waker,
+    };
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
     #[test]
     fn a_sleep_never_ends_early() {
-        let clock = SystemClock;
-        for nanos in [0, 1, 1_000, 100_000, 3_000_000] {
-            let end = clock.now() + nanos;
-            clock.sleep_until(end);
-            assert!(clock.now() >= end);
+        let clocks: [&dyn NanoClock; 3] = [&SystemClock, &BootClock::new(), &OnlyNow];
+        for clock in clocks {
+            for nanos in [0, 1, 1_000, 100_000, 3_000_000] {
+                let end = clock.now() + nanos;
+                clock.sleep_until(end);
+                assert!(clock.now() >= end);
+            }
         }
     }
 
     #[test]
     fn a_sleep_ends_as_soon_as_it_is_over() {
-        let clocks: [&(dyn Clock + Sync); 3] = [&SystemClock, &BootClock::new(), &OnlyNow];
+        let clocks: [&dyn NanoClock; 3] = [&SystemClock, &BootClock::new(), &OnlyNow];
         for clock in clocks {
             let (is_over, sleeper) = (AtomicBool::new(false), thread::current());
             thread::scope(|scope| {
@@ -193,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_unparked_for_another_reason_sleeps_on() {
-        let clocks: [&(dyn Clock + Sync); 3] = [&SystemClock, &BootClock::new(), &OnlyNow];
+        let clocks: [&dyn NanoClock; 3] = [&SystemClock, &BootClock::new(), &OnlyNow];
         for clock in clocks {
             let (sleeper, has_slept) = (thread::current(), AtomicBool::new(false));
             thread::scope(|scope| {
@@ -229,18 +231,15 @@ mod tests {
     /// A clock that implements only `now`.
     struct OnlyNow;
 
-    impl Clock for OnlyNow {
-        fn now(&self) -> Nanos {
-            SystemClock.now()
+    impl super::Clock for OnlyNow {
+        fn now(&self) -> Duration {
+            super::Clock::now(&SystemClock)
         }
     }
 
     #[test]
-    fn on_a_clock_that_knows_only_the_time_threads_sleep_and_wakers_are_woken() {
+    fn wakers_wake_on_a_clock_of_time_alone() {
         let (clock, waker) = (OnlyNow, Unpark::this_thread());
-        let end = clock.now() + 3 * MILLISECOND;
-        clock.sleep_until(end);
-        assert!(clock.now() >= end);
         let (end, later) = (clock.now() + 3 * MILLISECOND, clock.now() + 3600 * SECOND);
         clock.wake_at(later, &waker);
         clock.wake_at(end, &waker);
@@ -269,13 +268,13 @@ mod tests {
             clock.wake_at(time, &Waker::from(Arc::clone(&woken)));
             woken
         });
-        clock.advance(2);
+        clock.advance(Duration::from_nanos(2));
         assert_eq!(woken.each_ref().map(|woken| woken.1.lock().unwrap().len()), [0, 0]);
         clock.sleep_until(200);
         assert_eq!(*woken[0].1.lock().unwrap(), [3, 5], "the later call replaced the earlier one");
         assert_eq!(*woken[1].1.lock().unwrap(), [4, 6]);
         clock.wake_at(300, &Waker::from(Arc::clone(&woken[0])));
-        clock.set(400);
+        clock.set(Duration::from_nanos(400));
         assert_eq!(*woken[0].1.lock().unwrap(), [3, 5, 400], "late");
     }
 
@@ -288,13 +287,13 @@ mod tests {
             }
         }
         let (sender, woken_on) = std::sync::mpsc::channel();
-        FakeClock::at(5).wake_at(5, &Waker::from(Arc::new(SendThread(sender))));
+        FakeClock::at(Duration::from_nanos(5)).wake_at(5, &Waker::from(Arc::new(SendThread(sender))));
         assert_ne!(woken_on.recv().unwrap(), std::thread::current().id());
     }
 
     #[test]
     fn clones_of_a_fake_clock_share_its_time() {
-        let clock = FakeClock::at(5);
+        let clock = FakeClock::at(Duration::from_nanos(5));
         let other = clock.clone();
         other.sleep_until(9);
         assert_eq!(clock.now(), 9);

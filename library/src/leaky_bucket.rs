@@ -16,14 +16,14 @@
 //! ```
 //!
 //! At the end of each interval, `refill` units arrive at once. Intervals count from the build and never move. At most
-//! `max` units are saved. An acquire of more than `max` units completes over several refills. Advantages over that crate:
-//! waiters do not depend on others being polled, late wake-ups lose no refill, and intervals may be fractions of a
-//! millisecond.
+//! `max` units are saved. An acquire of more than `max` units completes over several refills. This module has
+//! advantages over that crate: waiters do not depend on the polling of others, late wake-ups lose no refill, and
+//! intervals may be fractions of a millisecond.
 //!
-//! Even with `fair(false)`, `try_acquire` fails while others wait, as in that crate: all units belong to the waiters. Only
-//! the order of the waiters differs. In that crate, an unfair limiter serves the waiter that holds the timer after all
-//! others, even later ones, so it may wait for ever. Here waiters are always served in the order in which they came. All
-//! waiters together take the same time in both crates.
+//! Even with `fair(false)`, `try_acquire` fails while others wait, as in that crate: all units belong to the waiters.
+//! Only the order of the waiters differs. In that crate, an unfair limiter serves the waiter that holds the timer after
+//! all other waiters, even later ones, so it may wait for ever. Here waiters are always served in the order of their
+//! arrival. All waiters together take the same time in both crates.
 
 use crate::limiter::queue::{Denied, Queue};
 use crate::limiter::shared::{Shared, Wait};
@@ -41,7 +41,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The most units that are saved, and the most that arrive at once.
-const MOST: usize = isize::MAX.unsigned_abs();
+const MAX_UNITS: usize = isize::MAX.unsigned_abs();
 
 /// A limiter that is refilled at intervals.
 pub struct RateLimiter {
@@ -60,14 +60,14 @@ pub struct Builder {
     fair: bool,
 }
 
-/// Waits for units, see [`RateLimiter::acquire`]. If dropped unfinished, it takes nothing.
+/// Waits for units, see [`RateLimiter::acquire`]. A future that is dropped unfinished takes nothing.
 pub type Acquire<'a> = AcquireFrom<&'a RateLimiter>;
 
 /// Like [`Acquire`], but keeps the limiter alive, see [`RateLimiter::acquire_owned`].
 pub type AcquireOwned = AcquireFrom<Arc<RateLimiter>>;
 
-/// [`Acquire`] with a borrowed limiter, [`AcquireOwned`] with an owned one. If polled again after it finished, it takes
-/// nothing more.
+/// [`Acquire`] with a borrowed limiter, [`AcquireOwned`] with an owned limiter. If the future is polled again after it
+/// finished, it takes nothing more.
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireFrom<L: Borrow<RateLimiter>> {
     limiter: L,
@@ -81,7 +81,7 @@ impl RateLimiter {
         Builder::default()
     }
 
-    /// Units that arrive at the end of each interval, as set.
+    /// The units that arrive at the end of each interval, as set.
     #[must_use]
     pub fn refill(&self) -> usize {
         self.settings.refill
@@ -105,7 +105,7 @@ impl RateLimiter {
         self.settings.fair
     }
 
-    /// Units that can be taken now without a wait; 0 while others wait.
+    /// The units that can be taken now without a wait; 0 while others wait.
     #[must_use]
     pub fn balance(&self) -> usize {
         usize::try_from(self.shared.with(|queue, now, effects| queue.available(now, 0, effects))).unwrap_or(usize::MAX)
@@ -119,8 +119,8 @@ impl RateLimiter {
         self.acquire(1)
     }
 
-    /// Waits for `permits` units, which may take several refills, behind all earlier waiters. Nothing is taken before
-    /// the future is polled; if it is dropped unfinished, those behind it move up.
+    /// Waits for `permits` units, behind all earlier waiters. It may take several refills. Nothing is taken before the
+    /// future is polled. If the future is dropped unfinished, the waiters behind it move up.
     ///
     /// # Panics
     /// The future panics if it has to wait and the thread that wakes it cannot be started.
@@ -136,10 +136,10 @@ impl RateLimiter {
         AcquireFrom { limiter: self, wait: wait(permits) }
     }
 
-    /// Takes `permits` units now, or nothing, and returns which. Takes nothing while others wait.
+    /// Takes `permits` units now, or nothing, and returns whether it took them. It takes nothing while others wait.
     #[must_use]
     pub fn try_acquire(&self, permits: usize) -> bool {
-        self.shared.try_now(&Cost::One(units(permits)))
+        self.shared.try_now(&Cost::One(permits as u64))
     }
 }
 
@@ -167,7 +167,7 @@ impl Builder {
         self
     }
 
-    /// Units at the start. The default is 0. More than `max` count as `max`.
+    /// The units at the start. The default is 0. More than `max` count as `max`.
     pub fn initial(&mut self, initial: usize) -> &mut Self {
         self.initial = initial;
         self
@@ -183,7 +183,7 @@ impl Builder {
         self
     }
 
-    /// Units that arrive at the end of each interval, at most `isize::MAX`. The default is 1.
+    /// The units that arrive at the end of each interval, at most `isize::MAX`. The default is 1.
     ///
     /// # Panics
     /// If it is zero.
@@ -193,7 +193,7 @@ impl Builder {
         self
     }
 
-    /// Whether waiters are served in the order in which they came. The default is true. Here false has no effect, see the
+    /// Whether waiters are served in the order of their arrival. The default is true. Here false has no effect, see the
     /// [module](self).
     pub fn fair(&mut self, fair: bool) -> &mut Self {
         self.fair = fair;
@@ -203,21 +203,22 @@ impl Builder {
     /// Builds the limiter. Its intervals count from now.
     #[must_use]
     pub fn build(&self) -> RateLimiter {
-        let (initial, refill) = (self.initial.min(MOST), self.refill.min(MOST));
-        let max = self.max.unwrap_or_else(|| refill.max(initial).saturating_mul(10)).min(MOST);
+        let (initial, refill) = (self.initial.min(MAX_UNITS), self.refill.min(MAX_UNITS));
+        let max = self.max.unwrap_or_else(|| refill.max(initial).saturating_mul(10)).min(MAX_UNITS);
         let whole = |value: u64| NonZeroU64::new(value).unwrap_or(NonZeroU64::MIN);
         let rules = Rules { unfair: !self.fair, oversize: Oversize::Wait, ..Rules::default() };
         let time = Time::tokio();
         let (now, interval) = (time.now(), whole(nanos(self.interval)));
-        let grid = Bucket::on_grid(whole(units(refill)), interval, units(max), units(initial), now);
+        let grid = Bucket::on_grid(whole(refill as u64), interval, max as u64, initial as u64, now);
         let shared = Shared::new(time, Queue::new(Limits::none(now).with_bucket(grid), rules, None));
         RateLimiter { shared, settings: Builder { refill, ..*self }, max }
     }
 }
 
 impl<L: Borrow<RateLimiter>> AcquireFrom<L> {
-    /// Whether this is the first waiter in the queue, for which the timer is set. If the first waiter is dropped, the next
-    /// one is the first at once. In the crate leaky-bucket it is the one that is polled first after that.
+    /// Whether this future is the first waiter in the queue, for which the timer is set. If the first waiter is
+    /// dropped, the second becomes the first at once. In the crate leaky-bucket, the next future that is polled becomes
+    /// the first.
     #[must_use]
     pub fn is_core(&self) -> bool {
         self.wait.is_head(&self.limiter.borrow().shared)
@@ -246,11 +247,7 @@ impl<L: Borrow<RateLimiter>> fmt::Debug for AcquireFrom<L> {
 }
 
 fn wait(permits: usize) -> Wait {
-    Wait::new(Cost::One(units(permits)))
-}
-
-fn units(permits: usize) -> u64 {
-    u64::try_from(permits).unwrap_or(u64::MAX)
+    Wait::new(Cost::One(permits as u64))
 }
 
 /// The futures of the crate leaky-bucket return no error; they panic if there is no timer.
@@ -259,7 +256,7 @@ fn expect_granted(granted: Result<(), Denied>) {
         granted != Err(Denied::NoTimer),
         "the thread that wakes waiting futures cannot be started; allow more threads (ulimit -u)"
     );
-    // There is no other refusal in this limiter: it is never closed, no waiter has a deadline, and with
-    // `Oversize::Wait` a cost waits even beyond the end of the clock.
+    // This limiter has no other refusal. It is never closed, and no waiter has a deadline. With `Oversize::Wait` a cost
+    // waits even beyond the end of the clock.
     assert!(granted.is_ok(), "a waiter without a deadline was refused: {granted:?}");
 }

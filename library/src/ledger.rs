@@ -1,9 +1,10 @@
-//! The scheduler: requests go in, and grants come out in fair order. Within a key the order is strict. Between keys it is
-//! start-time fair queueing: of the keys whose next request conforms to their own limits, one is served next, and no other
-//! request is granted before that.
+//! The scheduler: requests go in, and grants come out in fair order. Within a key the order is strict. Between keys it
+//! is start-time fair queueing. The keys whose next request conforms to their own limits compete, and the request of
+//! one of them is chosen. It is granted before all others, even if another request would conform to the overall limits
+//! earlier.
 //!
-//! This is pure. Time is a parameter, and the caller waits, reads and writes. Clock readings that arrive out of order are
-//! clamped. A [`Line`](crate::line::Line) keeps the units that belong to the requests.
+//! This is pure. Time is a parameter, and the caller waits, reads and writes. Clock readings that arrive out of order
+//! are clamped. A [`Line`](crate::line::Line) stores the units of the requests.
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
@@ -28,35 +29,35 @@ const MAX_KEYS: usize = 1_000_000;
 /// The most finish tags of idle keys that are kept. Beyond that the virtual time moves on.
 const MAX_TAGS: usize = 10_000;
 
-/// What a [`Ledger`] keeps to.
+/// The rules of a [`Ledger`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules<'a> {
-    /// The limits of each key. A policy counts the kind of cost with the index beside it.
+    /// The limits of each key. The number beside a policy is the index of the kind of cost that the policy counts.
     pub each: &'a [(&'a Policy, usize)],
-    /// Keys that have other limits.
+    /// Keys with limits of their own, instead of the limits in `each`.
     pub named: &'a [NamedKey],
     /// The limits of all keys together.
     pub all: &'a [(&'a Policy, usize)],
-    /// The most units of one key that may run at once. A unit runs from its grant until [`Ledger::ended`]. `None` if nothing
-    /// runs, as in a pipe; [`NonZeroU32::MAX`] if any number may run.
+    /// The most units of one key that may run at once. A unit runs from its grant until [`Ledger::ended`]. `None` if
+    /// nothing runs, as in a pipe; [`NonZeroU32::MAX`] if any number may run.
     pub jobs: Option<NonZeroU32>,
     /// The longest wait of a request, in nanoseconds. After that it expires.
     pub max_wait: Option<Nanos>,
-    /// A bucket that others use keeps all limits. The ledger only says whose turn it is.
+    /// Whether a shared bucket applies all limits. Then the ledger decides only the order of turns.
     pub is_shared: bool,
 }
 
-/// A key with limits of its own.
+/// A key with its own limits.
 #[derive(Clone, Debug)]
 pub struct NamedKey {
     /// Its name.
     pub key: Box<[u8]>,
-    /// Its limits. Each counts the kind of cost with the index beside it.
+    /// The limits of the key, each with the index of the kind of cost that it counts.
     pub each: Vec<(Policy, usize)>,
 }
 
 impl NamedKey {
-    /// Its name, and its limits as they are made at `now`.
+    /// The name of the key, and its limits in their initial state at `now`.
     fn limits(&self, now: Nanos) -> (Box<[u8]>, Each) {
         let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
         (self.key.clone(), Each::new(&each, now))
@@ -66,21 +67,21 @@ impl NamedKey {
 /// A request for one unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// No other request has the same age. The oldest has the least.
+    /// The age of the request. It is unique, and the oldest request has the least.
     pub age: u64,
     /// One cost of each kind.
     pub costs: &'a [u64],
-    /// Since when it waits. If that is in the future, other requests of its key may be granted first.
+    /// When the request begins to wait. If that is in the future, other requests of its key may be granted first.
     pub arrived: Nanos,
-    /// 0 for a usual request. A request with a weight is a suspect: its unit was refused again and again. The suspects of a
-    /// key get one turn for so many turns of its usual requests, and all turns while no usual request waits.
+    /// 0 for a usual request. A request with a weight is a suspect: its unit was refused again and again. The suspects
+    /// of a key get one turn for `weight` turns of its usual requests, and all turns while no usual request waits.
     pub weight: u32,
 }
 
-/// A request that does not wait any more.
+/// A request that was taken out of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// The name that it had while it waited.
+    /// Its name while it waited.
     pub ticket: Ticket,
     /// Its key.
     pub key: KeyId,
@@ -88,34 +89,35 @@ pub struct Taken {
     pub age: u64,
     /// Its costs.
     pub costs: Costs,
-    /// Since when it waited.
+    /// When it began to wait.
     pub arrived: Nanos,
 }
 
-/// What happens next.
+/// The next event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// This request is granted, and charged.
+    /// This request is granted and charged.
     Granted(Taken, Charged),
-    /// This request has waited for as long as it may.
+    /// This request has reached the longest wait.
     Expired(Taken),
-    /// Nothing before this time.
+    /// Nothing happens before this time.
     At(Nanos),
-    /// Nothing before something ends or is asked for: nothing waits, or only keys whose jobs are all running, or for which
-    /// there is no room.
+    /// Nothing happens until a unit ends or a request is added. Either no request waits, or no waiting key may run
+    /// another unit.
     Nothing,
 }
 
-/// Requests that wait, and the limits that they wait for.
+/// Waiting requests, and the limits that they wait for.
 ///
-/// A [`KeyId`] is valid while requests of its key wait or run. After that it is valid until the next call that may add a key:
-/// [`ask`](Self::ask), [`pass`](Self::pass) or [`next`](Self::next).
+/// A [`KeyId`] is valid while requests of its key wait or run. After that it is valid until the next call that may add
+/// a key: [`ask`](Self::ask), [`pass`](Self::pass) or [`next`](Self::next).
 #[derive(Debug)]
 pub struct Ledger {
     keys: Table,
     all: Each,
     thin: Thin,
-    /// For each limit of all: the kind of its costs, and the length of a request that costs 1.
+    /// For each overall limit: the index of the kind of cost that it counts, and the length of a request of cost 1. A
+    /// length is the time that the limit needs for a cost, in the units of a [`Tag`].
     lengths: Vec<(usize, Tag)>,
     has_windows: bool,
     /// How far a grant may lie in the past when its unit leaves.
@@ -128,26 +130,28 @@ pub struct Ledger {
     free_flows: Vec<u32>,
     requests: Requests,
     turns: Turns,
-    /// Requests that arrive later, by that time.
+    /// Requests that will arrive later, by their time of arrival.
     arrivals: Heap,
     /// Requests that have arrived, by the time at which they expire.
     deadlines: Heap,
-    /// Flows of new keys that there is no room for, by the age of their first request.
+    /// Flows of new keys that have no room in the table of keys yet, by the age of their first request. These flows are
+    /// *outside*.
     outside: Heap,
-    /// How many flows are outside, also without a request.
+    /// The number of flows outside, including flows without a request.
     outsiders: usize,
-    /// Flows without requests or jobs that may not be granted anything before a time.
+    /// Flows without requests or running units that are still stored, until a time before which nothing may be granted
+    /// to them.
     idle: Heap,
-    /// Flows without requests or jobs whose finish tags the virtual time has not reached. So a key that has nothing to do for
-    /// a moment gains nothing from that.
+    /// Flows without requests or running units whose finish tags are above the virtual time. Each keeps its tag, so
+    /// that a key gains nothing from being idle for a moment.
     ahead: Heap,
-    /// How many flows have requests that have arrived.
+    /// The number of flows with requests that have arrived.
     waiting: usize,
-    /// How many usual requests have arrived.
+    /// The number of usual requests that have arrived.
     usual: usize,
-    /// How many requests were granted that had waited.
+    /// The number of granted requests that had waited.
     granted: u64,
-    /// There is no memory for more requests.
+    /// Whether memory for more requests is short.
     is_short: bool,
     /// The latest grant: its key, its age, and the tags before it.
     latest: Option<(KeyId, u64, Tags)>,
@@ -157,25 +161,26 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Flow {
     key: KeyId,
-    /// Usual requests that have arrived, and suspects.
+    /// The list of usual requests that have arrived, and the list of suspects.
     usual: List,
     suspects: List,
-    /// How long usual requests go first while there are suspects.
+    /// The total length of the usual requests that are granted before the next suspect.
     debt: Tag,
-    /// How many requests have arrived.
+    /// The number of requests that have arrived.
     waiting: usize,
-    /// Requests that arrive later.
+    /// The number of requests that will arrive later.
     later: usize,
     running: u32,
-    /// Nothing is granted before this time: the key is held, all its jobs were running, or there was no room for it.
+    /// Nothing is granted before this time, because the key is held, because all its jobs were running until then, or
+    /// because there was no room for it until then.
     since: Nanos,
     finish: Tag,
-    /// There was no room for the key yet.
+    /// Whether the table of keys still has no room for this key.
     is_outside: bool,
 }
 
 impl Flow {
-    /// The request that is granted next, or [`NONE`].
+    /// The next request to be granted, or [`NONE`].
     #[inline]
     fn first(&self) -> u32 {
         let is_suspect = self.usual.first == NONE || self.debt == 0 && self.suspects.first != NONE;
@@ -198,13 +203,13 @@ impl Flow {
 }
 
 impl Ledger {
-    /// Nothing waits. Keys that were not seen yet have buckets made at `now`.
+    /// A ledger without requests. New keys have buckets made at `now`.
     #[must_use]
     pub fn new(rules: &Rules<'_>, now: Nanos) -> Self {
         Ledger::with_max_keys(rules, now, MAX_KEYS)
     }
 
-    /// As [`new`](Self::new), but stores at most `most` keys.
+    /// Like [`new`](Self::new), but stores at most `most` keys.
     #[must_use]
     pub fn with_max_keys(rules: &Rules<'_>, now: Nanos, most: usize) -> Self {
         let lengths = Each::new(rules.all, now).lengths(FRACTION_BITS);
@@ -241,8 +246,8 @@ impl Ledger {
         }
     }
 
-    /// Goes on with the state of a bucket that has the same limits, and with the states of these keys: the name, the state, and
-    /// until when nothing of the key is granted.
+    /// Continues with the state of a bucket that has the same limits, and with the states of these keys. For each key
+    /// the iterator returns the name, the state, and the end of its pause.
     pub fn resume<'a>(
         &mut self,
         now: Nanos,
@@ -259,9 +264,9 @@ impl Ledger {
         }
     }
 
-    /// Adds a request behind the older ones of its key.
+    /// Adds a request behind the older requests of its key.
     ///
-    /// `None` if it is never granted: one of its costs is above a window's count.
+    /// `None` if the request can never be granted, because one of its costs is above a window's count.
     pub fn ask(&mut self, now: Nanos, key: Option<&[u8]>, request: &Request<'_>) -> Option<Ticket> {
         let now = self.advance(now);
         let name = key.unwrap_or(NO_KEY);
@@ -300,8 +305,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Charges a request that has just arrived, and is younger than all that wait, if it may be granted now and no other should
-    /// be granted first. `None` if it has to [wait](Self::ask).
+    /// Charges a request that has just arrived and is younger than all waiting requests. It must conform now, and no
+    /// other request may go first. Otherwise returns `None`: the request has to [wait](Self::ask).
     pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
         let now = self.advance(now);
         let key = self.find_free(key.unwrap_or(NO_KEY), now)?;
@@ -321,8 +326,8 @@ impl Ledger {
         Some(key)
     }
 
-    /// How many more requests with these costs may be granted at once after one of this key that has just
-    /// [passed](Self::pass). 0 if that is not known.
+    /// A request of this key has just [passed](Self::pass). Returns the number of further requests with these costs
+    /// that may be granted at once. 0 if that number is unknown.
     #[must_use]
     pub fn more(&self, key: KeyId, costs: &[u64]) -> u64 {
         if self.jobs.is_some() || self.has_windows() {
@@ -332,7 +337,8 @@ impl Ledger {
         each.available(thin, self.now, costs).min(self.all.available(&self.thin, self.now, costs))
     }
 
-    /// Charges `units` of those [more](Self::more), which have left.
+    /// Charges `units` further requests with these costs, which have left: at most the number that [`more`](Self::more)
+    /// returned.
     pub fn pass_more(&mut self, key: KeyId, costs: &[u64], units: u64) {
         let costs: Box<[u64]> = costs.iter().map(|cost| cost.saturating_mul(units)).collect();
         let times = [self.now; 4];
@@ -342,9 +348,9 @@ impl Ledger {
         self.turns.changed();
     }
 
-    /// Grants the next request if it conforms now, or says when to ask again.
+    /// Grants the next request if it conforms now, or returns the time of the next call.
     ///
-    /// If the caller asks late, the grants are those that it would have had in time, but not longer ago than the
+    /// A late call returns the grants that an earlier call would have returned, but with times not longer ago than the
     /// [allowance](Each::allowance).
     pub fn next(&mut self, now: Nanos) -> Next {
         let now = self.advance(now);
@@ -355,7 +361,7 @@ impl Ledger {
         {
             return Next::Expired(expired);
         }
-        // Longer ago than the lag allowance, the rate is lost.
+        // Nothing is granted at a time before the lag allowance: the rate of that time is lost.
         let oldest = now.saturating_sub(self.allowance);
         if decision.is_some_and(|decision| decision.at < oldest) {
             self.close(oldest);
@@ -367,15 +373,15 @@ impl Ledger {
         }
     }
 
-    /// When [`next`](Self::next) grants or expires something, if nothing else happens before. `None` if no such time is known. A
-    /// time that has come is not later than `now`.
+    /// When [`next`](Self::next) grants or expires a request, if nothing else happens first. `None` if no such time is
+    /// known. If it is already due, the returned time is at most `now`.
     pub fn ready_at(&mut self, now: Nanos) -> Option<Nanos> {
         self.advance(now);
         let decision = self.decide();
         self.changes_at(decision)
     }
 
-    /// A unit of this key that ran has ended: see [`Rules::jobs`].
+    /// Reports the end of a running unit of this key: see [`Rules::jobs`].
     pub fn ended(&mut self, now: Nanos, key: KeyId) {
         let (now, jobs) = (self.advance(now), self.jobs);
         self.change(key, |flow| {
@@ -386,8 +392,9 @@ impl Ledger {
         });
     }
 
-    /// So many granted requests wait for the answer of a shared bucket, or for their time. Which keys are ready when the units
-    /// really leave decides about turns, not which were ready when the bucket was asked.
+    /// Sets the number of granted requests that wait for the answer of a shared bucket, or for their time. Turns depend
+    /// on which keys are ready when the units leave, not on which keys were ready when the bucket received the
+    /// requests.
     pub fn set_away(&mut self, now: Nanos, units: usize) {
         let now = self.advance(now);
         if units < self.turns.pending {
@@ -396,8 +403,8 @@ impl Ledger {
         self.turns.pending = units;
     }
 
-    /// A request that has just been granted, with these costs, was not used: it waits again, and nothing of its key is granted
-    /// before `until`. Only where others keep the limits: the limits count what it was charged.
+    /// Puts back a request that was just granted and not used. It waits again, and nothing of its key is granted before
+    /// `until`. Call this only if a shared bucket applies the limits: this ledger does not credit the charge.
     ///
     /// `None` as for [`ask`](Self::ask).
     pub fn put_back(&mut self, now: Nanos, key: KeyId, request: &Request<'_>, until: Nanos) -> Option<Ticket> {
@@ -415,7 +422,7 @@ impl Ledger {
         ticket
     }
 
-    /// Nothing of this key is granted before `until`, and its buckets are empty then.
+    /// Grants nothing to this key before `until`. The buckets of the key are empty at that time.
     pub fn hold_until(&mut self, now: Nanos, key: KeyId, until: Nanos) {
         if until > self.advance(now) {
             let (each, thin) = self.keys.state_mut(key);
@@ -424,7 +431,7 @@ impl Ledger {
         }
     }
 
-    /// Nothing is granted before `until`, and the buckets of all are empty then.
+    /// Grants nothing before `until`. The buckets of the overall limits are empty at that time.
     pub fn hold_all_until(&mut self, now: Nanos, until: Nanos) {
         if until > self.advance(now) {
             self.all.empty(&mut self.thin, until);
@@ -433,19 +440,20 @@ impl Ledger {
         }
     }
 
-    /// Nothing of this key is granted before `time`.
+    /// Grants nothing to this key before `time`. Unlike [`hold_until`](Self::hold_until), this does not empty its
+    /// buckets.
     pub fn not_before(&mut self, now: Nanos, key: KeyId, time: Nanos) {
         if time > self.advance(now) {
             self.change(key, |flow| flow.since = flow.since.max(time));
         }
     }
 
-    /// Nothing is granted as of a time before `time`: until then the caller had no room for it.
+    /// The caller had no room for a grant until `time`, so later grants get no earlier time.
     pub fn ready_since(&mut self, time: Nanos) {
         self.close(time.min(self.now));
     }
 
-    /// A unit that was granted was handed over just now: windows count it from `now` on.
+    /// Reports that a granted unit was handed over just now: windows count it from `now` on.
     pub fn handed_over(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: &[u64]) {
         if self.has_windows() {
             let now = self.advance(now);
@@ -453,30 +461,30 @@ impl Ledger {
         }
     }
 
-    /// The latest grant is [settled](Self::settle) before its unit has [ended](Self::ended).
+    /// Opens the latest grant, which will be [settled](Self::settle) before its unit has [ended](Self::ended).
     pub fn open(&mut self, key: KeyId, charged: Charged, costs: &[u64]) {
         let (each, thin) = self.keys.state_mut(key);
         each.open(thin, charged, costs);
         self.all.open(&mut self.thin, charged, costs);
     }
 
-    /// A unit that was charged the first of these costs has really cost the second: the limits are as if it had cost that
-    /// from the start. What would have overflowed since is lost, and what it cost more is owed by those behind it. Its grant must be
-    /// [open](Self::open).
+    /// Settles a unit at its real cost: `costs` are the charged costs and the real costs. The limits are then as if the
+    /// unit had cost its real costs from the start. A credit is lost if it would have overflowed the bucket meanwhile.
+    /// Later units owe the excess of a higher cost. The grant must be [open](Self::open).
     pub fn settle(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: [&[u64]; 2]) {
         let now = self.advance(now);
-        // The requests that wait may be granted now, not as of an earlier time.
+        // The waiting requests may be granted now, but not as of an earlier time.
         self.decide();
         self.revise(key, |limits, thin| limits.settle(thin, now, charged, costs));
     }
 
-    /// Whether units have to be reported as [handed over](Self::handed_over).
+    /// Whether units must be reported as [handed over](Self::handed_over).
     #[must_use]
     pub fn has_windows(&self) -> bool {
         self.has_windows
     }
 
-    /// How many requests wait, also those that arrive later.
+    /// The number of waiting requests, including later arrivals.
     #[must_use]
     pub fn len(&self) -> usize {
         self.requests.len
@@ -488,31 +496,31 @@ impl Ledger {
         self.len() == 0
     }
 
-    /// How many requests wait that have arrived.
+    /// The number of waiting requests that have arrived.
     pub fn arrived(&mut self, now: Nanos) -> usize {
         self.advance(now);
         self.len() - self.arrivals.len()
     }
 
-    /// Whether all requests that have arrived are suspects, if any are.
+    /// Whether requests have arrived and all of them are suspects.
     #[must_use]
     pub fn has_only_suspects(&self) -> bool {
         self.usual == 0 && self.waiting > 0
     }
 
-    /// How many keys have requests that wait.
+    /// The number of keys with waiting requests.
     #[must_use]
     pub fn keys_waiting(&self) -> usize {
         self.waiting
     }
 
-    /// How many keys are stored: those in use, and those whose state differs from that of a new key.
+    /// The number of stored keys: the keys in use, and the keys whose state differs from a new key's.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.keys.len()
     }
 
-    /// The most keys that are stored, if there is no memory for more.
+    /// The most keys that can be stored, if there is no memory for more keys. Otherwise `None`.
     #[must_use]
     pub fn max_keys_in_memory(&self) -> Option<u64> {
         self.keys.most_in_memory()
@@ -524,7 +532,8 @@ impl Ledger {
         self.is_short
     }
 
-    /// The number of keys with requests that wait, also with those that arrive later, and the key with the most of them.
+    /// The number of keys with waiting requests, including requests that arrive later, and the key with the most of
+    /// them.
     #[must_use]
     pub fn busiest(&self) -> (usize, Option<KeyId>) {
         let waiting = || self.flows.iter().filter(|flow| flow.waiting + flow.later > 0);
@@ -532,27 +541,27 @@ impl Ledger {
         (waiting().count(), most.map(|flow| flow.key))
     }
 
-    /// The next request that has waited for as long as it may, even if it may be granted now: for a caller that has no room for
-    /// it.
+    /// The next request that has reached the longest wait, even if it may be granted now: for a caller that has no room
+    /// for it.
     pub fn take_expired(&mut self, now: Nanos) -> Option<Taken> {
         let now = self.advance(now);
         let Item { id, .. } = self.deadlines.first().filter(|deadline| deadline.at <= now)?;
         Some(self.remove(id))
     }
 
-    /// When a request has waited for as long as it may.
+    /// When the next request reaches the longest wait.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         self.deadlines.first().map(|deadline| deadline.at)
     }
 
-    /// The key with this name, if it is stored. `None` is the key of units without one.
+    /// The key with this name, if it is stored. `None` stands for units without a key.
     #[must_use]
     pub fn find(&self, key: Option<&[u8]>) -> Option<KeyId> {
         self.keys.find(key.unwrap_or(NO_KEY))
     }
 
-    /// The limits of a key with their state; without a key, the limits of all.
+    /// The limits of a key with their state; without a key, the overall limits.
     #[must_use]
     pub fn limits(&self, key: Option<KeyId>) -> (&Each, &Thin) {
         key.map_or((&self.all, &self.thin), |key| self.keys.state(key))
@@ -564,7 +573,7 @@ impl Ledger {
         self.keys.name(key)
     }
 
-    /// The requests of one key that wait: first those that have arrived, in their order.
+    /// The waiting requests of one key: first the requests that have arrived, in their order.
     pub fn waiting_of(&self, key: KeyId) -> impl Iterator<Item = Ticket> {
         let flow = self.keys.flow(key);
         let lists = flow.map_or([List::EMPTY; 2], |flow| {
@@ -577,26 +586,26 @@ impl Ledger {
         arrived.chain(arrivals.map(|item| item.id)).map(|slot| self.requests.ticket(slot))
     }
 
-    /// The key of a request that waits.
+    /// The key of a waiting request.
     #[must_use]
     pub fn key_of(&self, ticket: Ticket) -> KeyId {
         self.flows[self.requests.get(ticket.slot).flow as usize].key
     }
 
-    /// All requests that wait, in no order.
+    /// All waiting requests, in no order.
     pub fn tickets(&self) -> impl Iterator<Item = Ticket> {
         self.flows.iter().filter(|flow| !flow.is_idle()).flat_map(|flow| self.waiting_of(flow.key))
     }
 
-    /// Takes back a request. `None` if it does not wait any more.
+    /// Cancels a request. `None` if it no longer waits.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<Taken> {
         self.requests.has(ticket).then(|| self.remove(ticket.slot))
     }
 }
 
-/// What the calls have in common.
+/// Private functions shared by the calls.
 impl Ledger {
-    /// Clamps clock readings that arrive out of order.
+    /// Clamps a clock reading that arrives out of order, and lets requests arrive.
     #[inline]
     fn advance(&mut self, now: Nanos) -> Nanos {
         self.now = self.now.max(now);
@@ -609,7 +618,7 @@ impl Ledger {
         self.now
     }
 
-    /// A request waits from now on.
+    /// Adds a request to its flow. The request waits from now on.
     fn arrive(&mut self, slot: u32) {
         let (id, weight) = (self.requests.get(slot).flow, self.requests.get(slot).weight);
         let first = self.flows[id as usize].first();
@@ -621,7 +630,7 @@ impl Ledger {
         if weight == 0 {
             self.requests.link(&mut flow.usual, slot);
         } else {
-            // One that is refused again lets the other suspects go first, also if they are younger.
+            // A suspect that is refused again lets the other suspects go first, even younger ones.
             self.requests.append(&mut flow.suspects, slot);
         }
         self.waiting += usize::from(flow.waiting == 0);
@@ -638,7 +647,7 @@ impl Ledger {
         }
     }
 
-    /// The flow of a key. It is not idle any more.
+    /// The flow of a key, which may be idle or new.
     fn flow(&mut self, key: KeyId) -> u32 {
         if let Some(flow) = self.keys.flow(key) {
             if self.flows[flow as usize].is_idle() {
@@ -670,7 +679,7 @@ impl Ledger {
         flow
     }
 
-    /// The key with this name. If it is not stored yet and there is no room for it, it is outside.
+    /// The key with this name. If the key is new and the table has no room for it, its flow is outside.
     fn find_or_add(&mut self, name: &[u8], now: Nanos) -> KeyId {
         if let Some(key) = self.keys.find(name) {
             return key;
@@ -685,12 +694,13 @@ impl Ledger {
         key
     }
 
-    /// Whether there is room for a new key that comes now.
+    /// Whether there is room for a key that is new now.
     fn has_room(&mut self, now: Nanos) -> bool {
         self.outside.is_empty() && self.keys.has_room(self.outsiders, now)
     }
 
-    /// The key, if a request that arrives now would be its first, and no request that waits should be granted before.
+    /// The key with this name, if a request of it that arrives now need not wait for another request, for the end of a
+    /// hold, for a job, or for room in the table.
     #[inline]
     fn find_free(&mut self, name: &[u8], now: Nanos) -> Option<KeyId> {
         if self.turns.waits_at(now) {
@@ -704,7 +714,8 @@ impl Ledger {
         self.has_room(now).then(|| self.keys.add(name, now))
     }
 
-    /// The flow that is granted next, and when. Nothing is granted before that any more, nor before now.
+    /// Decides which flow is granted next, and when. After this call, nothing is granted before that time, or before now
+    /// if now is earlier.
     fn decide(&mut self) -> Option<Decision> {
         self.release_idle();
         while let Some(first) = self.outside.first()
@@ -726,7 +737,7 @@ impl Ledger {
         decision
     }
 
-    /// Nothing is granted before this time any more.
+    /// From now on, grants nothing before this time.
     fn close(&mut self, time: Nanos) {
         let Ledger { turns, flows, .. } = self;
         turns.close(time, |flow| flows[flow as usize].finish);
@@ -749,7 +760,8 @@ impl Ledger {
         flow.finish = finish;
         flow.debt = match weight {
             0 => flow.debt.saturating_sub(length),
-            // Where no usual request waited, the suspect took no turn of theirs.
+            // If debt is left here, no usual request waited, and the suspect took none of their turns. So its own debt
+            // is not added to the earlier one.
             _ => flow.debt.max(length.saturating_mul(weight.into())),
         };
         self.turns.changed();
@@ -764,7 +776,7 @@ impl Ledger {
         [decision.map(|decision| decision.at), self.deadline(), arrival, room].into_iter().flatten().min()
     }
 
-    /// The length of a request: the longest time that a limit of all needs for its costs.
+    /// The length of a request: the longest time that an overall limit needs for its costs.
     fn length(&self, costs: &[u64]) -> Tag {
         let of =
             |(kind, one): &(usize, Tag)| costs.get(*kind).or(costs.last()).map_or(0, |cost| cost.saturating_mul(*one));
@@ -787,7 +799,7 @@ impl Ledger {
         taken
     }
 
-    /// Takes a request that has arrived out of the list of its flow, which has left the turns.
+    /// Takes a request that has arrived out of the list of its flow. The flow must have left the turns.
     fn unlink(&mut self, slot: u32) -> Taken {
         let (flow, weight) = (self.requests.get(slot).flow, self.requests.get(slot).weight);
         let flow = &mut self.flows[flow as usize];
@@ -805,7 +817,7 @@ impl Ledger {
         Taken { ticket, key, age: gone.age, costs: gone.costs, arrived: gone.arrived }
     }
 
-    /// Corrects the limits of a key, and those of all, for a unit that has left.
+    /// Corrects the limits of a key, and the overall limits, for a unit that has left.
     fn revise(&mut self, key: KeyId, act: impl Fn(&Each, &mut Thin)) {
         act(&self.all, &mut self.thin);
         let (each, thin) = self.keys.state_mut(key);
@@ -818,7 +830,7 @@ impl Ledger {
         self.keys.note(key);
     }
 
-    /// Applies `act` to the flow of a key, which may change when its first request conforms.
+    /// Applies `act` to the flow of a key. This may change when its first request conforms.
     fn change(&mut self, key: KeyId, act: impl FnOnce(&mut Flow)) {
         let flow = self.flow(key);
         self.leave(flow);
@@ -833,7 +845,7 @@ impl Ledger {
         }
     }
 
-    /// The first request of a flow is no candidate any more.
+    /// The first request of a flow stops competing.
     fn leave(&mut self, flow: u32) {
         if self.flows[flow as usize].is_outside {
             self.outside.remove(flow);
@@ -842,7 +854,7 @@ impl Ledger {
         }
     }
 
-    /// The first request of a flow waits for its limits, or for room.
+    /// The first request of a flow begins to wait for its limits, or for room.
     fn enter(&mut self, flow: u32) {
         let Flow { key, running, since, finish, is_outside, .. } = self.flows[flow as usize];
         let first = self.flows[flow as usize].first();
@@ -858,7 +870,8 @@ impl Ledger {
         self.turns.enter(flow, own.max(since), finish, first.age);
     }
 
-    /// If nothing of a flow waits or runs, it is given up, now or later.
+    /// Frees a flow that has no waiting requests and no running units, or stores it in `idle` or `ahead` to free it
+    /// later.
     fn release(&mut self, flow: u32) {
         let Flow { key, since, finish, is_outside, .. } = self.flows[flow as usize];
         if !self.flows[flow as usize].is_idle() {
@@ -866,7 +879,7 @@ impl Ledger {
         }
         self.idle.remove(flow);
         self.ahead.remove(flow);
-        // The name of a key that is outside is still needed.
+        // A key that is outside is forgotten only later, because its name is still needed.
         if since > self.now || is_outside {
             self.idle.push(Item { at: since, age: 0, id: flow });
         } else if finish > self.turns.virtual_time() {
@@ -877,7 +890,7 @@ impl Ledger {
         }
     }
 
-    /// Gives up flows that nothing has happened to for long enough.
+    /// Frees flows that have been idle for long enough.
     #[inline]
     fn release_idle(&mut self) {
         if let Some(first) = self.ahead.first() {

@@ -1,35 +1,34 @@
 //! Exact rate limiting: integers, monotonic time, several limits at once, windows.
 //!
-//! The [`guide`] begins with the commonest wishes, each as a program. It also has pages for those who come
-//! [from governor](guide::from_governor), [from leaky-bucket](guide::from_leaky_bucket) or [from tower](guide::from_tower).
+//! The [`guide`] has twelve programs. It also has pages for users who switch [from governor](guide::from_governor),
+//! [from leaky-bucket](guide::from_leaky_bucket) or [from tower](guide::from_tower).
 //!
 //! # Which limiter to use
 //!
 //! | you want | use |
 //! |---|---|
-//! | at most so many per second, with bursts | [`Limiter::new`](limiter::Limiter::new) |
-//! | callers that queue, with timeouts, a bounded queue and closing | [`Limiter::leaky`](limiter::Limiter::leaky) |
-//! | several limits at once, also "5000 in any hour" | [`Limiter::builder`](limiter::Limiter::builder) with [`limit`](limiter::Builder::limit) |
-//! | several costs at once, requests and tokens | [`Limiter::joint`](limiter::Limiter::joint) |
-//! | a slow start, and again after idle time | [`Builder::warm_up`](limiter::Builder::warm_up) |
+//! | at most some units per second, with bursts | [`Limiter::new`](limiter::Limiter::new) |
+//! | several limits at once, windows such as "5000 in any hour", a bounded queue | [`Limiter::builder`](limiter::Limiter::builder) |
+//! | several costs at once, such as requests and tokens | [`Limiter::joint`](limiter::Limiter::joint) |
 //! | a cost that is only known afterwards | [`Limiter::acquire_to_settle`](limiter::Limiter::acquire_to_settle) |
-//! | limits for each host, user or account | [`Keyed`](limiter::Keyed) |
-//! | the same, within limits of all | [`keyed_within`](limiter::Builder::keyed_within) |
+//! | limits for each host, user or account, perhaps within limits of all | [`Keyed`](limiter::Keyed) |
+//! | a rate of starts *and* a number of jobs at the same time | [`Semaphore`] |
+//! | a slow start, and again after idle time | [`Builder::warm_up`](limiter::Builder::warm_up) |
 //! | one quota for a service and its scripts | `shared::Shared`, with the feature `shared` |
 //! | a service of tower, a `Stream` or a `Sink` | [`adapters`] |
-//! | a rate of starts *and* a number of jobs at the same time | [`Semaphore`] |
 //! | the behaviour of the crate leaky-bucket, with the same names | [`leaky_bucket`] |
-//! | to do the waiting yourself | [`Limiter::reserve`](limiter::Limiter::reserve), or [`bucket`], which is pure arithmetic |
 //!
 //! # What always holds
 //!
-//! 1. Exact: a rate is a ratio of integers. By time `t` exactly `⌊rate·t⌋` and the burst have been granted.
-//! 2. Never over: in any time `t` grants cost at most the burst (or the largest single cost) and `rate·t`. Never early.
-//! 3. Late wake-ups cost no rate: the next grant is computed from the last one. They cause no burst either: a waiter
-//!    keeps as much of its delay as a tenth of the time that fills its bucket, but at least 10 ms or that whole time,
-//!    whichever is less, and at least 2 ms. It loses the rest.
+//! 1. Exact: a rate is a ratio of integers. If requests always wait, exactly the burst plus `⌊rate·t⌋` units have been
+//!    granted by time `t`.
+//! 2. Never over: in any time `t` the grants cost at most `rate·t` plus the burst or the largest single cost, whichever
+//!    is more. No grant is early.
+//! 3. Late wake-ups cost no rate: the next grant is computed from the previous grant. They cause no burst either: only
+//!    a delay up to an allowance is made up, and the rest of the delay is lost. The allowance is a tenth of the time
+//!    that fills the bucket, but at least 10 ms or that whole time, whichever is less. It is always at least 2 ms.
 //! 4. First in, first out, for futures and threads in one queue. One wake-up per grant, no polling, no background task.
-//! 5. A cancelled waiter takes nothing, and those behind it move up at once. A reservation is never moved.
+//! 5. A cancelled waiter takes nothing, and the waiters behind it move up at once. A reservation is never moved.
 //! 6. A grant that is settled at its real cost leaves the limits as if it had cost that from the start.
 //!
 //! # A client that keeps to its server's limits
@@ -44,7 +43,7 @@
 //!
 //! impl Client {
 //!     async fn get(&self, url: &str) -> Result<String, AcquireError> {
-//!         self.limiter.acquire_timeout(1, Duration::from_secs(30)).await?;
+//!         self.limiter.acquire(1).timeout(Duration::from_secs(30)).await?;
 //!         Ok(format!("the page at {url}"))
 //!     }
 //! }
@@ -82,10 +81,11 @@
 //!
 //! # Features
 //!
-//! None is on by default.
+//! No feature is on by default.
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `counter` | a clock that reads the processor's counter, `clock::CounterClock` |
 //! | `shared` | buckets that processes share, in a file or on a Redis server: `shared` |
 //! | `tls` | encrypted connections to Redis |
 //! | `tower` | a `Layer` for services, in [`adapters`] |
@@ -95,8 +95,9 @@
 //!
 //! # What stays
 //!
-//! Semantic versions cover what these pages show; see the [guide]. The modules `limits` and `store`, and some items of others,
-//! are hidden: they are public only because the program `throttle` is a crate of its own, and any release may change them.
+//! Semantic versions cover the items that these pages show; see the [guide]. The modules `limits` and `store`, and some
+//! items of other modules, are hidden. They are public only because the program `throttle` is a separate crate, and any
+//! release may change them.
 //!
 //! # Where futures can wait
 //!
@@ -104,16 +105,17 @@
 //! `throttle-timer`, wakes the waiting futures of all limiters. It exists while a future waits for a time, and for one
 //! second after that. If the system allows no thread, the future fails with
 //! [`AcquireError::NoTimer`](limiter::AcquireError::NoTimer). If a test has paused the clock of its tokio runtime, that
-//! clock is used. A [`Clock`](clock::Clock), given as `timer` to the builder, replaces both; `peers/examples/own_clock.rs` has
-//! one that is quicker to read. Trying, reserving and the blocking calls need none of this.
+//! clock is used. A [`Clock`](clock::Clock), given as `clock` to the builder, replaces the thread and tokio's clock.
+//! With the feature `counter`, `clock::CounterClock` is a clock that is faster to read. Trying, reserving and the
+//! blocking calls need none of this.
 //!
-//! These block the thread: calls with `blocking_` in their names, `block` of a future, a sleep on a clock, and opening
-//! a `shared::Shared`. Such a call within a task holds up all that its executor runs on that thread. All other calls
-//! return at once; what they return may be a future, which waits.
+//! Three kinds of calls block the thread: `block` of a future, a sleep on a clock, and opening a `shared::Shared`.
+//! Within a task, such a call delays all other tasks that the executor runs on that thread. All other calls return at
+//! once; some return a future, which waits.
 //!
-//! Threads cannot wait under tokio's paused clock: blocking calls sleep in real time, while the paused clock stands
-//! still, and tokio does not move it while a `spawn_blocking` runs. Use futures there, or a
-//! [`FakeClock`](clock::FakeClock), which is also meant for tests of code that uses a limiter.
+//! Threads cannot wait under tokio's paused clock. Blocking calls sleep in real time, while the paused clock does not
+//! move; tokio does not move it while a `spawn_blocking` runs. Use futures there, or a [`FakeClock`](clock::FakeClock),
+//! which is also meant for tests of code that uses a limiter.
 
 #![cfg_attr(
     not(feature = "shared"),
@@ -128,6 +130,8 @@ mod rounds;
 
 pub mod adapters;
 pub mod clock;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod leaky_bucket;
 #[doc(hidden)]
 pub mod ledger;
@@ -144,6 +148,7 @@ pub mod shared;
 pub mod store;
 
 pub use limiter::Limiter;
+#[doc(hidden)]
 pub use limits::bucket;
 pub use rate::{Limit, Rate};
 pub use semaphore::Semaphore;
@@ -158,7 +163,7 @@ pub mod guide {
     pub mod from_tower {}
 }
 
-/// The examples of the page for the registry, as tests.
+/// Runs the examples of the registry page as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

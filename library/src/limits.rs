@@ -1,4 +1,4 @@
-//! Limits: what was asked for, the state of each limit, and when they grant.
+//! Limits: their policy, the state of each limit, and the times of grants.
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
@@ -29,8 +29,8 @@ pub(crate) use costs::Cost;
 pub use costs::CostList;
 pub(crate) use costs::sums;
 pub use each::{Charged, Each, Thin};
-pub(crate) use grant::LOOK;
 pub use grant::{Grant, Refusal};
+pub(crate) use grant::{LOOK, between_looks};
 pub(crate) use hash::Hashes;
 pub use keys::{AsKey, KeyId, Keys};
 pub(crate) use ledger::SEVERAL;

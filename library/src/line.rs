@@ -1,4 +1,4 @@
-//! Units that wait for a [`Ledger`], each kept until its request is granted.
+//! Units that wait for a [`Ledger`]. Each is stored until its request is granted.
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
@@ -8,61 +8,61 @@ pub use crate::ledger::{Costs, NamedKey, Rules};
 pub use crate::limits::{Charged, KeyId, NO_KEY};
 use std::ops::{Deref, DerefMut};
 
-/// The memory that waiting units may take, in bytes.
+/// The most bytes of memory for waiting units.
 pub const MEMORY: usize = 64 << 20;
 
-/// Units that wait, by key, and the ledger with their requests.
+/// Waiting units, by key, and the ledger with their requests.
 #[derive(Debug)]
 pub struct Line<T> {
     ledger: Ledger,
-    /// The bytes of each unit and the unit, by the slot of its ticket.
+    /// Each unit and its size in bytes, by the slot of its ticket.
     units: Vec<Option<(usize, T)>>,
     /// The bytes of all units.
     memory: usize,
-    /// There is no memory for more units.
+    /// Whether memory for more units is short.
     is_short: bool,
 }
 
-/// A unit that waits.
+/// A waiting unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit<T> {
-    /// No other unit has the same age. The oldest has the least.
+    /// The age of the unit. It is unique, and the oldest unit has the least.
     pub age: u64,
     /// One cost of each kind.
     pub costs: Costs,
-    /// The bytes that it takes.
+    /// Its size in bytes.
     pub size: usize,
-    /// Since when it waits. If that is in the future, as for a command that is to be run again, it waits for that time
-    /// first, and other units of its key may leave meanwhile.
+    /// When it begins to wait. If that is in the future, as for a command that will be run again, other units of its
+    /// key may leave before that time.
     pub arrived: Nanos,
     /// The unit itself.
     pub content: T,
 }
 
-/// The units that wait.
+/// A summary of the waiting units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crowd {
-    /// How many units.
+    /// The number of units.
     pub units: usize,
-    /// How many keys they have.
+    /// The number of their keys.
     pub keys: u64,
-    /// The key of most of them.
+    /// The key with the most units.
     pub most: Box<[u8]>,
-    /// The most keys that are stored, if there is no memory for more.
+    /// The most keys that can be stored, if there is no memory for more keys. Otherwise `None`.
     pub most_in_memory: Option<u64>,
 }
 
-/// What happens next.
+/// The next event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next<T> {
     /// This unit may leave now.
     Go(KeyId, Unit<T>, Charged),
-    /// This unit would wait longer than the longest wait.
+    /// This unit has reached the longest wait.
     Drop(KeyId, Unit<T>),
-    /// Nothing before this time.
+    /// Nothing happens before this time.
     At(Nanos),
-    /// Nothing before something ends or is added: nothing waits, or only keys whose jobs are all running, or for which there is
-    /// no room.
+    /// Nothing happens until a unit ends or is added. Either no unit waits, or each waiting key has no room or already
+    /// runs its most units.
     Nothing,
 }
 
@@ -81,28 +81,28 @@ impl<T> DerefMut for Line<T> {
 }
 
 impl<T> From<Ledger> for Line<T> {
-    /// The ledger must have no requests.
+    /// A line without units. The ledger must have no requests.
     fn from(ledger: Ledger) -> Self {
         Line { ledger, units: Vec::new(), memory: 0, is_short: false }
     }
 }
 
 impl<T> Line<T> {
-    /// Nothing waits. Keys that were not seen yet have buckets made at `now`.
+    /// A line without units. New keys have buckets made at `now`.
     #[must_use]
     pub fn new(rules: &Rules<'_>, now: Nanos) -> Self {
         Ledger::new(rules, now).into()
     }
 
-    /// Adds a unit behind the older ones of its key.
+    /// Adds a unit behind the older units of its key.
     ///
     /// # Errors
-    /// Returns the unit if it is never granted: one of its costs is above a window's count.
+    /// Returns the unit if it can never be granted, because one of its costs is above a window's count.
     pub fn add(&mut self, now: Nanos, key: Option<&[u8]>, unit: Unit<T>) -> Result<KeyId, Unit<T>> {
         self.add_suspect(now, key, unit, 0)
     }
 
-    /// As [`add`](Self::add). With a weight, the unit is a suspect: see [`Request::weight`].
+    /// Like [`add`](Self::add). With a weight, the unit is a suspect: see [`Request::weight`].
     ///
     /// # Errors
     /// As for [`add`](Self::add).
@@ -119,7 +119,8 @@ impl<T> Line<T> {
         }
     }
 
-    /// The unit that leaves next, already charged, if it conforms now; or when to ask again. See [`Ledger::next`].
+    /// Returns the unit that leaves next, already charged, if it conforms now. Otherwise returns the time of the next
+    /// call. See [`Ledger::next`].
     pub fn next(&mut self, now: Nanos) -> Next<T> {
         match self.ledger.next(now) {
             ledger::Next::Granted(taken, charged) => {
@@ -135,7 +136,7 @@ impl<T> Line<T> {
         }
     }
 
-    /// A unit that has just left did not start. See [`Ledger::put_back`].
+    /// Puts back a unit that has just left and did not start. See [`Ledger::put_back`].
     ///
     /// # Errors
     /// As for [`add`](Self::add).
@@ -146,25 +147,25 @@ impl<T> Line<T> {
         }
     }
 
-    /// The next unit that has waited for as long as it may, even if it may leave now: for a caller that has no room for it.
+    /// The next unit that has reached the longest wait, even if it may leave now: for a caller that has no room for it.
     pub fn take_overdue(&mut self, now: Nanos) -> Option<(KeyId, Unit<T>)> {
         let taken = self.ledger.take_expired(now)?;
         Some((taken.key, self.unit(taken)?))
     }
 
-    /// The bytes that all waiting units take.
+    /// The size of all waiting units, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.memory
     }
 
-    /// Whether so many units wait that no more should be added, if at most `ahead` may.
+    /// Whether no more units should be added: at most `ahead` units may wait, and their memory is limited.
     #[must_use]
     pub fn is_full(&self, ahead: usize) -> bool {
         self.len() >= ahead || self.memory >= MEMORY || (self.is_short || self.ledger.is_short()) && !self.is_empty()
     }
 
-    /// The units that wait.
+    /// A summary of the waiting units.
     #[must_use]
     pub fn crowd(&self) -> Crowd {
         let (keys, most) = self.busiest();
@@ -172,7 +173,7 @@ impl<T> Line<T> {
         Crowd { units: self.len(), keys: keys as u64, most, most_in_memory: self.max_keys_in_memory() }
     }
 
-    /// The units of one key that wait.
+    /// The waiting units of one key.
     pub fn units_of(&self, key: KeyId) -> impl Iterator<Item = &T> {
         let unit = |slot: usize| self.units.get(slot)?.as_ref().map(|(_, content)| content);
         self.waiting_of(key).filter_map(move |ticket| unit(ticket.slot()))
@@ -208,7 +209,7 @@ impl<T> Line<T> {
         self.ledger.key_of(ticket)
     }
 
-    /// The unit of a request that does not wait any more.
+    /// The unit of a request that was taken out of the ledger.
     fn unit(&mut self, taken: Taken) -> Option<Unit<T>> {
         let (size, content) = self.units.get_mut(taken.ticket.slot())?.take()?;
         self.memory = self.memory.saturating_sub(size);

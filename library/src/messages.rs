@@ -1,6 +1,6 @@
-//! Errors without a crate that derives them.
+//! Error messages without a derive macro from another crate.
 
-/// Implements `Error` with one message for each kind of an error: `Kind(fields) => ("format", arguments)`.
+/// Implements `Error` with one message for each variant: `Variant(fields) => ("format", arguments)`.
 macro_rules! messages {
     ($error:ty { $($(#[$condition:meta])* $kind:pat => ($($message:tt)+),)+ }) => {
         impl std::fmt::Display for $error {
@@ -15,7 +15,7 @@ macro_rules! messages {
     };
 }
 
-/// Implements `From` for the errors that a kind of an error holds.
+/// Implements `From` for the errors inside variants.
 macro_rules! holds {
     ($error:ident { $($(#[$condition:meta])* $kind:ident($held:ty),)+ }) => {
         $($(#[$condition])*

@@ -22,19 +22,18 @@ pub(crate) use number::gcd;
 use meant::Kind;
 
 /// Nanoseconds in 100 years of 365 days: the longest time that one unit may take.
-const SLOWEST: u128 = 100 * 365 * 86_400 * 1_000_000_000;
+const MAX_NANOS_PER_UNIT: u128 = 100 * 365 * 86_400 * 1_000_000_000;
 
 /// Units per period: an exact ratio of two 64-bit integers, units and nanoseconds.
 ///
-/// As text it is `COUNT/TIME`, as in `5/s` or `3/15s`, or `COUNT` for a second. A count has up to 18 decimals, and may
-/// end with `k`, `M`, `G`, or with a unit of bytes, from `B` to `TB` and from `KiB` to `TiB`. A time is a whole number,
-/// or none for one, and `ns`, `us`, `ms`, `s`, `min`, `h` or `d`. Text is accepted from one unit in 100 years; [`Rate::new`] has no
-/// such bound.
+/// As text it is `COUNT/TIME`, as in `5/s` or `3/15s`, or `COUNT` for a second. A count has up to 18 decimals. It may
+/// end with `k`, `M`, `G`, or with a unit of bytes, from `B` to `TB` and from `KiB` to `TiB`. A time is one of `ns`,
+/// `us`, `ms`, `s`, `min`, `h` or `d`, with a whole number before it unless that is 1. Text must mean at least one unit
+/// in 100 years; [`Rate::per`] has no such bound.
 ///
 /// ```
 /// use throttle_limits::rate::Rate;
 /// let rate: Rate = "0.5/s".parse()?;
-/// assert_eq!((rate.units(), rate.period()), (1, 2_000_000_000));
 /// assert_eq!(rate, "30/min".parse()?);
 /// assert_eq!(rate.to_string(), "0.5/s");
 /// # Ok::<(), throttle_limits::rate::ParseError>(())
@@ -44,13 +43,13 @@ pub struct Rate {
     /// In lowest terms.
     units: u64,
     period: u64,
-    /// The count and period as written: what a window counts.
+    /// The count and period as written, for a window of this rate.
     window: (NonZeroU64, NonZeroU64),
-    /// `None` if it was given as numbers.
+    /// The spelling; `None` if the rate was made from numbers.
     form: Option<Form>,
 }
 
-/// How a rate was written.
+/// The spelling of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     count: Amount,
@@ -69,7 +68,7 @@ struct Per {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Nanoseconds, and the names for that time.
+/// The units of time: the nanoseconds of each, and its names.
 const TIME_UNITS: [(u64, &[&str]); 7] = [
     (1, &["ns"]),
     (SECOND / 1_000_000, &["us", "µs", "μs"]),
@@ -93,6 +92,7 @@ impl Rate {
     /// let eleven_a_week = Rate::new(NonZeroU64::MIN, NonZeroU64::new(54_981_818_181_818).unwrap());
     /// assert_eq!(eleven_a_week.to_string(), "1/54981818181818ns");
     /// ```
+    #[doc(hidden)]
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "it divides both")]
     pub const fn new(units: NonZeroU64, period: NonZeroU64) -> Self {
@@ -123,55 +123,61 @@ impl Rate {
     }
 
     /// The units in every [`period`](Self::period), in lowest terms.
+    #[doc(hidden)]
     #[must_use]
     pub fn units(&self) -> u64 {
         self.units
     }
 
     /// The period in nanoseconds, in lowest terms.
+    #[doc(hidden)]
     #[must_use]
     pub fn period(&self) -> u64 {
         self.period
     }
 
-    /// Count and period in nanoseconds as written, in whole numbers: what a window of this rate counts. `0.5/s` is 1 in
-    /// two seconds, and `30/min` stays 30 in a minute.
+    /// The count, and the period in nanoseconds, as written but in whole numbers, for a window of this rate. `0.5/s` is
+    /// 1 in two seconds, and `30/min` stays 30 in a minute.
+    #[doc(hidden)]
     #[must_use]
     pub fn window(&self) -> (NonZeroU64, NonZeroU64) {
         self.window
     }
 
     /// Whether the count was written in bytes.
+    #[doc(hidden)]
     #[must_use]
     pub fn is_bytes(&self) -> bool {
         self.form.is_some_and(|form| form.count.is_bytes())
     }
 
     /// Whole units in `nanos` nanoseconds at this rate, rounded down, at least one.
+    #[doc(hidden)]
     #[must_use]
     pub fn units_in(&self, nanos: u64) -> NonZeroU64 {
         let units = u128::from(self.units) * u128::from(nanos) / u128::from(self.period);
         NonZeroU64::new(u64::try_from(units).unwrap_or(u64::MAX)).unwrap_or(NonZeroU64::MIN)
     }
 
-    /// `text` is the rate as written, for the error.
+    /// Makes a rate from its spelling. `text` is the rate as written, for the error.
     fn from_form(form: Form, text: &str) -> Result<Self, ParseError> {
         let (units, parts) = form.count.ratio();
         let too_slow = || ParseError::TooSlow(text.to_owned());
         let nanos = |per: Per| u128::from(per.times.map_or(1, NonZeroU64::get)) * u128::from(per.nanos);
         let period = form.per.map_or(SECOND.into(), nanos).checked_mul(parts.into());
-        let period = period.filter(|period| period / units <= SLOWEST).ok_or_else(too_slow)?;
+        let period = period.filter(|period| period / units <= MAX_NANOS_PER_UNIT).ok_or_else(too_slow)?;
         let whole = |value: u128| u64::try_from(value).ok().and_then(NonZeroU64::new);
         let units = whole(units).ok_or_else(|| ParseError::TooLarge(text.to_owned()))?;
         Ok(Rate { form: Some(form), ..Rate::new(units, whole(period).ok_or_else(too_slow)?) })
     }
 
-    /// How to write this count in this period, if that is also a rate: with the largest unit that gives a whole number.
+    /// The spelling of this count in this period, with the largest unit that gives a whole number. `None` if that text
+    /// is not a rate.
     fn spelling(&self) -> Option<Form> {
         let (units, period) = (self.window.0.get(), self.window.1.get());
         let unit = largest_unit(period)?;
         let times = NonZeroU64::new(period / unit.nanos).filter(|times| times.get() > 1);
-        let is_rate = u128::from(period / units) <= SLOWEST;
+        let is_rate = u128::from(period / units) <= MAX_NANOS_PER_UNIT;
         is_rate.then(|| Form { count: Amount::plain(units), per: Some(Per { times, ..unit }) })
     }
 
@@ -191,7 +197,7 @@ fn time_unit_named(text: &str) -> Option<Per> {
     })
 }
 
-/// The largest of `d h min s ms` of which a time is a whole number.
+/// The largest unit of `d h min s ms` in which a time is a whole number.
 fn largest_unit(nanos: u64) -> Option<Per> {
     let mut time_units = ["d", "h", "min", "s", "ms"].into_iter().filter_map(time_unit_named);
     time_units.find(|unit| nanos.is_multiple_of(unit.nanos))
@@ -292,24 +298,26 @@ fn parse_per(per: &str, count: &str, whole: &str) -> Result<Per, ParseError> {
 
 /// One limit, as written after `--rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Limit {
     /// A token bucket: `RATE[,burst=N][,initial=N]`.
     Bucket {
-        /// How fast it fills.
+        /// The rate at which it fills.
         rate: Rate,
-        /// Its size, if given. If not, what this limit is depends on those beside it: see
+        /// Its size, if given. Without a size, the kind of this limit depends on the other limits: see
         /// [`Builder::limit`](crate::limiter::Builder::limit).
         burst: Option<Amount>,
-        /// What it holds at the start; full if not given.
+        /// The units that it holds at the start; full if not given.
         initial: Option<Amount>,
     },
     /// Never more than the count in any period: `RATE,window[,initial=N][,slack=TIME]`.
     Window {
         /// Count and period, see [`Rate::window`].
         rate: Rate,
-        /// How much of the count is free at the start; all of it if not given. The rest counts as granted at the start.
+        /// The units of the count that are free at the start; all of them if not given. The rest counts as granted at
+        /// the start.
         initial: Option<Amount>,
-        /// How much longer than the period a unit counts, if given; in text, at most the period.
+        /// How long a unit still counts after the period, if given; in text, at most the period.
         slack: Option<Duration>,
     },
     /// No limit at all.
@@ -327,8 +335,7 @@ impl Limit {
     /// ```
     ///
     /// # Errors
-    /// [`ParseError::Zero`] for a count of 0, [`ParseError::Spelling`] for a period of 0, [`ParseError::TooSlow`] for
-    /// one that is longer than 584 years.
+    /// [`ParseError`] for a count of 0, a period of 0, and a period longer than 584 years.
     pub fn window(count: u64, period: Duration) -> Result<Self, ParseError> {
         let written = || format!("{count} in {period:?}");
         match Rate::per(count, period) {
@@ -340,6 +347,7 @@ impl Limit {
     }
 
     /// The rate, unless unlimited.
+    #[doc(hidden)]
     #[must_use]
     pub fn rate(&self) -> Option<Rate> {
         match self {
@@ -348,10 +356,11 @@ impl Limit {
         }
     }
 
-    /// Parses a limit from bytes that need not be text.
+    /// Parses a limit from bytes, which may be invalid text.
     ///
     /// # Errors
-    /// [`ParseError::NotText`] if they are not UTF-8; otherwise what is wrong, with a right spelling.
+    /// [`ParseError`] if the bytes are not UTF-8 or are not a limit. The second error shows a right spelling.
+    #[doc(hidden)]
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
         match std::str::from_utf8(bytes) {
             Ok(text) => text.parse(),
@@ -393,17 +402,17 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
     }
     match (window, burst, initial) {
         (true, Some(burst), _) => Err(ParseError::Key(format!(
-            "a window has no burst: it lets its whole count through at once; write {rate},window or {rate},burst={}",
+            "a window has no burst: all its units may go at once; write {rate},window or {rate},burst={}",
             if burst.value() == 0 { "1".to_owned() } else { burst.to_string() }
         ))),
         (true, None, Some(initial)) if initial.value() > rate.window().0.get() => Err(ParseError::Key(format!(
-            "initial={initial} is more than the count of the window; write at most initial={}",
+            "initial={initial} is more than the window allows; write at most initial={}",
             rate.window().0
         ))),
         (true, None, initial) => Ok(Limit::Window { rate, initial, slack }),
-        (false, ..) if slack.is_some() => Err(ParseError::Key(format!(
-            "slack is for windows: it is how much longer than the period a unit counts; write {rate},window,slack=TIME"
-        ))),
+        (false, ..) if slack.is_some() => {
+            Err(ParseError::Key(format!("slack= needs a window; write {rate},window,slack=TIME")))
+        }
         (false, Some(burst), _) if burst.value() == 0 => {
             Err(ParseError::Key("burst=0 would let nothing through; the least is burst=1".to_owned()))
         }
@@ -419,7 +428,9 @@ fn set_once<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), ParseErr
     let example = if key == "slack" { "window,slack=50ms".to_owned() } else { format!("{key}=10") };
     match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(ParseError::Key(format!("{key} stands twice in one limit; say it once, like 5/s,{example}"))),
+        Some(_) => {
+            Err(ParseError::Key(format!("{key} is given twice in one limit; write it once, like 5/s,{example}")))
+        }
     }
 }
 
@@ -428,8 +439,7 @@ fn parse_size(key: &str, value: &str, rate: &Rate) -> Result<Amount, ParseError>
     let amount: Amount = value.parse().map_err(|error| ParseError::Key(format!("{key}: {error}")))?;
     if amount.is_bytes() && !rate.is_bytes() {
         return Err(ParseError::Key(format!(
-            "{key}={value} is in bytes beside '{rate}', which counts units; \
-             write {key}=N without a unit, or a rate like 10MiB/s"
+            "{key}={value} is in bytes, but '{rate}' counts units; write {key}=N without a unit, or a rate like 10MiB/s"
         )));
     }
     Ok(amount)
@@ -457,7 +467,7 @@ fn parse_slack(value: &str, rate: &Rate) -> Result<Duration, ParseError> {
     }
 }
 
-/// A time as it can be parsed: `250ms`, `2min`, `0`.
+/// A time in a form that can be parsed: `250ms`, `2min`, `0`.
 pub(crate) fn written_time(nanos: u64) -> String {
     match largest_unit(nanos) {
         _ if nanos == 0 => "0".to_owned(),

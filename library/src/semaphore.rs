@@ -1,28 +1,27 @@
 //! A semaphore with a rate: limits how many permits are held at once and how fast they are given out.
 
-use crate::clock::Nanos;
+use crate::clock::{Clock, Nanos};
+use crate::limiter::fast_path::Take;
 use crate::limiter::queue::{Denied, Effects, Places, Queue};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
-use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Rules, Timer, Units};
+use crate::limiter::{AcquireError, Acquiring, BuildError, Oversize, PARTS, Request, Rules, Units};
 use crate::limits::bucket::Bucket;
 use crate::limits::{Cost, Limits};
 use crate::rate::{ParseError, Rate};
 use std::fmt;
-use std::future::Future;
 use std::num::NonZeroU64;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// At most `capacity` places are held at once, and after a burst at most `rate` places a second are given out.
 ///
-/// To take a place, a request also takes a token. Tokens come in at the rate. At the start, and at most, there are as many
-/// tokens as places, or as many as the [`burst`](Builder::burst). Clones share one state.
+/// To take a place, a request also takes a token. Tokens come in at the rate. At the start there are as many tokens as
+/// places, or as many as the [`burst`](Builder::burst), and there are never more. Clones share one state.
 ///
-/// All wait in one queue, futures and threads, first in, first out. A place is free again when its [`Permit`] is
-/// dropped; its token is used up.
+/// Futures and threads wait in one queue, first in, first out. A place is free again when its [`Permit`] is dropped;
+/// its token is used up.
 ///
 /// ```
 /// use throttle_limits::semaphore::Semaphore;
@@ -72,56 +71,49 @@ pub struct Permit {
     places: u64,
 }
 
-/// Waits for a permit, see [`Semaphore::acquire`]. If dropped unfinished, it takes nothing.
-///
-/// It returns one permit. If polled again after that, it returns [`AcquireError::Finished`]. If polled again after an
-/// error, it returns the same error.
-#[must_use = "nothing is acquired unless this is awaited"]
-pub struct AcquirePermit {
+/// Waits for a permit, see [`Semaphore::acquire`]. If the future is polled again after it returned the permit, it fails
+/// with [`AcquireError::Finished`].
+pub type AcquirePermit = Acquiring<OfSemaphore>;
+
+/// A request for places of a semaphore.
+pub struct OfSemaphore {
     semaphore: Semaphore,
     places: u64,
     wait: Wait,
-    /// Whether the permit was returned; it then frees the places.
+    /// Whether the permit was returned. Then the permit frees the places.
     given: bool,
 }
 
 impl Semaphore {
-    /// `capacity` places, and `rate` places a second after a burst. If the capacity is 0, all requests wait until it is
-    /// raised.
+    /// A semaphore with `capacity` places, which gives out `rate` places a second after a burst. If the capacity is 0,
+    /// all requests wait until it is raised.
     ///
     /// # Errors
-    /// [`BuildError::ZeroRate`], [`BuildError::FineRate`], or [`BuildError::Units`] if it is not a valid amount.
+    /// A rate that is 0 or is not a valid amount.
     pub fn new(capacity: usize, rate: impl Into<Units>) -> Result<Self, BuildError> {
         Semaphore::builder(capacity, rate, Duration::from_secs(1)).build()
     }
 
-    /// Like [`new`](Self::new), with a clock and timer to use instead of tokio's.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn with_timer(capacity: usize, rate: impl Into<Units>, timer: Arc<dyn Timer>) -> Result<Self, BuildError> {
-        Semaphore::builder(capacity, rate, Duration::from_secs(1)).timer(timer).build()
-    }
-
-    /// A builder, for all settings. `starts` places are given out in every `period`; if they are not valid, that is an
-    /// error of [`build`](Builder::build).
+    /// A builder, for all settings. `starts` places are given out in every `period`. If these values are not valid,
+    /// [`build`](Builder::build) returns an error.
     pub fn builder(capacity: usize, starts: impl Into<Units>, period: Duration) -> Builder {
         Builder { capacity, rate: (starts.into(), period), burst: None, time: None }
     }
 
     /// Waits for a place and a token, behind all earlier waiters. The future owns a clone of the semaphore, so it can
-    /// be spawned. Nothing is taken before it is polled, and if it is dropped unfinished, those behind it move up.
+    /// be spawned. Nothing is taken before it is polled. If it is dropped unfinished, the waiters behind it move up.
     ///
     /// # Errors
-    /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] if it has to wait for a token and the thread
-    /// that wakes it cannot be started.
+    /// The future returns them: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] if it has to wait for a token and
+    /// the thread that wakes it cannot be started.
     pub fn acquire(&self) -> AcquirePermit {
         self.acquire_many(1)
     }
 
-    /// Like [`acquire`](Self::acquire), for several places and as many tokens, all at once. While it waits it holds none
-    /// of them, and the waiters behind it wait as well. If it needs more places than the capacity, it waits until the
-    /// capacity is raised. If it needs more tokens than the burst, it waits until they have come in.
+    /// Like [`acquire`](Self::acquire), for several places and as many tokens, all at once. While the future waits it
+    /// holds no places and no tokens, and the waiters behind it wait as well. If it needs more places than the
+    /// capacity, it waits until the capacity is raised. If it needs more tokens than the burst, it waits until they
+    /// have come in.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -136,31 +128,15 @@ impl Semaphore {
     /// # Errors
     /// As for [`acquire`](Self::acquire).
     pub fn acquire_many(&self, places: usize) -> AcquirePermit {
-        AcquirePermit::new(self, places)
-    }
-
-    /// Like [`acquire`](Self::acquire), but at most `limit` from now. A wait for a token that would be longer is
-    /// refused at once; how long it takes until a place is free, nobody knows before.
-    ///
-    /// # Errors
-    /// As for [`acquire`](Self::acquire), and [`AcquireError::TooLong`] at once or [`AcquireError::TimedOut`] later.
-    pub fn acquire_timeout(&self, limit: Duration) -> AcquirePermit {
-        self.acquire().timeout(limit)
-    }
-
-    /// Like [`acquire_timeout`](Self::acquire_timeout), with a deadline instead of a duration.
-    ///
-    /// # Errors
-    /// As for [`acquire_timeout`](Self::acquire_timeout).
-    pub fn acquire_by(&self, deadline: impl Into<Instant>) -> AcquirePermit {
-        self.acquire().by(deadline)
+        let places = places as u64;
+        Acquiring(OfSemaphore { semaphore: self.clone(), places, wait: Wait::new(Cost::One(places)), given: false })
     }
 
     /// Takes a place now, or nothing.
     ///
     /// # Errors
     /// [`AcquireError::OthersWait`], [`AcquireError::NoPlace`], [`AcquireError::Closed`], or [`AcquireError::TooLong`]
-    /// with the time until the token is there.
+    /// with the time until there is a token.
     pub fn try_acquire(&self) -> Result<Permit, AcquireError> {
         self.try_acquire_many(1)
     }
@@ -168,54 +144,21 @@ impl Semaphore {
     /// Takes several places now, and as many tokens, or nothing.
     ///
     /// # Errors
-    /// As for [`try_acquire`](Self::try_acquire); [`AcquireError::Never`] if it would take more than 584 years until so
-    /// many tokens are there.
+    /// As for [`try_acquire`](Self::try_acquire); [`AcquireError::Never`] if it would take more than 584 years until
+    /// there are enough tokens.
     pub fn try_acquire_many(&self, places: usize) -> Result<Permit, AcquireError> {
-        let places = count(places);
-        let mut permit = Err(None);
+        let places = places as u64;
+        if self.shared.take_place(places) == Take::Granted {
+            return Ok(self.permit(places));
+        }
         // The permit is made under the lock. The timer is set after that; if it panics, the permit frees its places.
-        self.shared.with(|queue, now, effects| match queue.try_take(now, &Cost::One(places), effects) {
-            Ok(()) => permit = Ok(self.permit(places)),
-            Err(Denied::TooLong { .. }) if queue.places().is_some_and(|own| own.free() < places) => {}
-            Err(denied) => permit = Err(Some(denied)),
-        });
-        permit.map_err(|denied| denied.map_or(AcquireError::NoPlace, |denied| error(denied, places)))
+        let permit = self
+            .shared
+            .with(|queue, now, effects| queue.try_take(now, &Cost::One(places), effects).map(|()| self.permit(places)));
+        permit.map_err(|denied| error(denied, places))
     }
 
-    /// Like [`acquire`](Self::acquire), but blocks the thread. If a test has paused tokio's clock, see the guide of the
-    /// [crate].
-    ///
-    /// # Errors
-    /// [`AcquireError::Closed`].
-    pub fn blocking_acquire(&self) -> Result<Permit, AcquireError> {
-        self.acquire().block()
-    }
-
-    /// Like [`acquire_many`](Self::acquire_many), but blocks the thread.
-    ///
-    /// # Errors
-    /// [`AcquireError::Closed`].
-    pub fn blocking_acquire_many(&self, places: usize) -> Result<Permit, AcquireError> {
-        self.acquire_many(places).block()
-    }
-
-    /// Like [`acquire_timeout`](Self::acquire_timeout), but blocks the thread.
-    ///
-    /// # Errors
-    /// As for [`acquire_timeout`](Self::acquire_timeout), except [`AcquireError::NoTimer`].
-    pub fn blocking_acquire_timeout(&self, limit: Duration) -> Result<Permit, AcquireError> {
-        self.acquire_timeout(limit).block()
-    }
-
-    /// Like [`acquire_by`](Self::acquire_by), but blocks the thread.
-    ///
-    /// # Errors
-    /// As for [`acquire_by`](Self::acquire_by), except [`AcquireError::NoTimer`].
-    pub fn blocking_acquire_by(&self, deadline: impl Into<Instant>) -> Result<Permit, AcquireError> {
-        self.acquire_by(deadline).block()
-    }
-
-    /// Free places, minus those that waiters have asked for; 0 if they have asked for more. Tokens do not matter here.
+    /// The free places, minus the places that waiters need; 0 if waiters need more. Tokens do not matter here.
     #[must_use]
     pub fn available(&self) -> usize {
         let free = |queue: &Queue| queue.places().map_or(0, |places| places.free());
@@ -223,8 +166,8 @@ impl Semaphore {
         usize::try_from(available).unwrap_or(usize::MAX)
     }
 
-    /// Whether no place is [available](Self::available). If some are, a new request may still have to wait for a token,
-    /// or behind others that do: see [`time_until`](Self::time_until).
+    /// Whether no place is [available](Self::available). If a place is available, a new request may still have to wait
+    /// for a token, or behind requests that wait for a token: see [`time_until`](Self::time_until).
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.available() == 0
@@ -241,43 +184,38 @@ impl Semaphore {
         self.shared.time_until(&Cost::One(1)).map_err(|denied| error(denied, 1))
     }
 
-    /// How many futures and threads wait, each counted once, for however many places.
+    /// The number of futures and threads that wait. A waiter for several places counts once.
     #[must_use]
     pub fn waiters(&self) -> usize {
         self.look(Queue::waiters)
     }
 
-    /// Changes the number of places from now on. Permits that are held stay valid: if there are more than places now,
-    /// none is given out until enough are dropped. Tokens for additional places come in at the rate. A
-    /// [`burst`](Builder::burst) that was set stays.
+    /// Changes the number of places from now on. Permits that are held stay valid. If they hold more places than there
+    /// are now, no place is given out until enough permits are dropped. Tokens for additional places come in at the
+    /// rate. A [`burst`](Builder::burst) that was set stays.
     pub fn set_capacity(&self, capacity: usize) {
         self.shared.with(|queue, now, effects| {
-            self.follow_capacity(queue, now, count(capacity), effects);
-            queue.set_places(now, count(capacity), effects);
+            self.follow_capacity(queue, now, capacity as u64, effects);
+            queue.set_places(now, capacity as u64, effects);
         });
     }
 
     /// Changes the rate to `starts` in every `period` from now on. Saved tokens stay, and waiters get new times.
     ///
     /// # Errors
-    /// [`BuildError::ZeroRate`], [`BuildError::ZeroPeriod`], [`BuildError::FineRate`], [`BuildError::Units`], or
-    /// [`BuildError::Rate`] if it is too slow for its numbers to fit 64 bits. Nothing is changed then.
+    /// A rate or a period that is 0 or is not valid, or a rate too slow for its numbers to fit 64 bits. Nothing is
+    /// changed then.
     pub fn set_rate(&self, starts: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
         let rate = rate(starts.into(), period)?;
         self.shared.with(|queue, now, effects| queue.set_rate(now, rate, effects)).ok_or(BuildError::NoBucket)
     }
 
-    /// Gives out no place for `time` from now. Waiters keep their places in the queue, and permits that are held stay valid.
-    /// At the end of the pause there is no token, and they begin to come in.
+    /// Gives out no place for `time` from now. Waiters keep their places in the queue, and permits that are held stay
+    /// valid. At the end of the pause there are no tokens, and new ones begin to come in.
     ///
-    /// A later pause that is shorter does not end a longer one.
+    /// A later, shorter pause does not end a longer pause.
     pub fn pause_for(&self, time: Duration) {
         self.shared.pause_until(self.shared.time.after(time));
-    }
-
-    /// Like [`pause_for`](Self::pause_for), until `time`. If that has passed, nothing happens.
-    pub fn pause_until(&self, time: impl Into<Instant>) {
-        self.shared.pause_until(self.shared.time.at(time));
     }
 
     /// Sets the burst of tokens to `capacity`, if it follows the number of places.
@@ -318,22 +256,21 @@ impl Builder {
         self
     }
 
-    /// The clock and timer to use instead of tokio's. Futures are woken by it, and threads in blocking calls sleep on
-    /// it.
-    pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
-        self.time = Some(Time::Custom(timer));
+    /// The clock to use instead of tokio's. It wakes the futures, and blocked threads sleep on it.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.time = Some(Time::Custom(clock));
         self
     }
 
     /// Builds the semaphore. Its time starts now.
     ///
     /// # Errors
-    /// As for [`Semaphore::set_rate`], and [`BuildError::ZeroBurst`].
+    /// As for [`Semaphore::set_rate`]; a burst of 0.
     pub fn build(self) -> Result<Semaphore, BuildError> {
         let rate = rate(self.rate.0, self.rate.1)?;
-        let capacity = count(self.capacity);
+        let capacity = self.capacity as u64;
         let most = match self.burst {
-            Some(starts) => NonZeroU64::new(count(starts)).ok_or(BuildError::ZeroBurst)?,
+            Some(starts) => NonZeroU64::new(starts as u64).ok_or(BuildError::ZeroBurst)?,
             None => burst(capacity),
         };
         let rules = Rules { oversize: Oversize::Wait, place: Some(0), ..Rules::default() };
@@ -346,14 +283,14 @@ impl Builder {
 }
 
 impl Permit {
-    /// How many places it holds.
+    /// The number of places that the permit holds.
     #[must_use]
     pub fn places(&self) -> usize {
         usize::try_from(self.places).unwrap_or(usize::MAX)
     }
 
-    /// Drops the permit without freeing its places. The capacity is lower by them from now on, and so is the most tokens,
-    /// unless a [`burst`](Builder::burst) was set.
+    /// Drops the permit without freeing its places. From now on the capacity is lower by these places. So is the
+    /// largest number of tokens, unless a [`burst`](Builder::burst) was set.
     pub fn forget(mut self) {
         let places = std::mem::take(&mut self.places);
         self.semaphore.shared.with(|queue, now, effects| {
@@ -367,51 +304,12 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if self.places > 0 {
-            self.semaphore.shared.with(|queue, now, effects| queue.release(now, self.places, effects));
+            self.semaphore.shared.release(self.places);
         }
     }
 }
 
-impl AcquirePermit {
-    fn new(semaphore: &Semaphore, places: usize) -> Self {
-        let places = count(places);
-        AcquirePermit { semaphore: semaphore.clone(), places, wait: Wait::new(Cost::One(places)), given: false }
-    }
-
-    /// Waits at most `limit` from this call; see [`Semaphore::acquire_timeout`]. This changes nothing once the future
-    /// has been polled.
-    ///
-    /// # Errors
-    /// As for [`Semaphore::acquire_timeout`]. For several places also [`AcquireError::Never`], as in
-    /// [`try_acquire_many`](Semaphore::try_acquire_many).
-    pub fn timeout(self, limit: Duration) -> Self {
-        let deadline = self.semaphore.shared.time.after(limit);
-        self.until(Some(deadline))
-    }
-
-    /// Like [`timeout`](Self::timeout), with a deadline instead of a duration.
-    ///
-    /// # Errors
-    /// As for [`timeout`](Self::timeout).
-    pub fn by(self, deadline: impl Into<Instant>) -> Self {
-        let deadline = self.semaphore.shared.time.at(deadline);
-        self.until(Some(deadline))
-    }
-
-    fn until(mut self, deadline: Option<Nanos>) -> Self {
-        self.wait.set_deadline(deadline);
-        self
-    }
-
-    /// Blocks the thread instead, until the places are granted or refused.
-    ///
-    /// # Errors
-    /// As the future, except [`AcquireError::NoTimer`].
-    pub fn block(mut self) -> Result<Permit, AcquireError> {
-        let waited = self.wait.block(&self.semaphore.shared);
-        self.give(waited)
-    }
-
+impl OfSemaphore {
     fn give(&mut self, waited: Result<(), Denied>) -> Result<Permit, AcquireError> {
         waited.map_err(|denied| error(denied, self.places))?;
         if std::mem::replace(&mut self.given, true) {
@@ -421,19 +319,27 @@ impl AcquirePermit {
     }
 }
 
-impl Future for AcquirePermit {
-    type Output = Result<Permit, AcquireError>;
+impl Request for OfSemaphore {
+    type Grant = Permit;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        this.wait.poll(&this.semaphore.shared, context).map(|waited| this.give(waited))
+    fn end_after(&mut self, limit: Duration) {
+        self.wait.set_deadline(Some(self.semaphore.shared.time.after(limit)));
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
+        self.wait.poll(&self.semaphore.shared, context).map(|waited| self.give(waited))
+    }
+
+    fn block(&mut self) -> Result<Permit, AcquireError> {
+        let waited = self.wait.block(&self.semaphore.shared);
+        self.give(waited)
     }
 }
 
-impl Drop for AcquirePermit {
+impl Drop for OfSemaphore {
     fn drop(&mut self) {
         self.wait.leave(&self.semaphore.shared);
-        // It was granted, but the timer panicked before the permit was returned.
+        // The request was granted, but the timer panicked before the permit was returned.
         if self.wait.is_granted() && !self.given {
             drop(self.semaphore.permit(self.places));
         }
@@ -453,7 +359,7 @@ impl fmt::Debug for Permit {
     }
 }
 
-impl fmt::Debug for AcquirePermit {
+impl fmt::Debug for OfSemaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AcquirePermit").field("places", &self.places).finish_non_exhaustive()
     }
@@ -473,11 +379,7 @@ fn rate(starts: Units, period: Duration) -> Result<Rate, BuildError> {
     Ok(Rate::new(whole(places.units()), nanos.ok_or_else(too_slow)?))
 }
 
-/// The burst of tokens for so many places. It is 1 for no places, so that there is a token for the first request.
+/// The burst of tokens for `capacity` places. It is 1 for no places, so that there is a token for the first request.
 fn burst(capacity: u64) -> NonZeroU64 {
     NonZeroU64::new(capacity).unwrap_or(NonZeroU64::MIN)
-}
-
-fn count(places: usize) -> u64 {
-    u64::try_from(places).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,7 @@
-//! Buckets that a service shares with other processes and machines, also with scripts that use the program `throttle`.
+//! Buckets that a service shares with other processes and machines, including scripts that use the program `throttle`.
 //!
-//! A [`Shared`] is the limiter over a bucket: it waits as futures and as threads. A service and its cron jobs keep one quota:
+//! A [`Shared`] is the limiter of a bucket. Futures and threads can wait for it. So a service and its cron jobs keep
+//! one quota:
 //!
 //! ```
 //! use std::time::Duration;
@@ -10,11 +11,11 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let name = std::env::temp_dir().join(format!("bucket of docs {}", std::process::id()));
 //! # let name = name.to_str().ok_or("a path")?;
-//! // A name as for `throttle --bucket`, a path with a slash, or redis://host/NAME. If there is none yet, it is made.
+//! // A name as for `throttle --bucket`, a path with a slash, or redis://host/NAME. A missing bucket is created.
 //! let quota = Shared::with_limits(name, &["100/s,burst=10".parse()?, "5000/min,window".parse()?])?;
-//! quota.take(&[1]).await?;
-//! let taken = quota.take_to_settle(&[5]).await?; // an estimate
-//! taken.settle(&[2]).await?; // what it cost
+//! quota.acquire(1).await?;
+//! let granted = quota.acquire_to_settle(5).await?; // an estimate
+//! granted.settle(2).await?; // what it cost
 //! quota.pause_for(Duration::ZERO).await?;
 //! // In a shell: throttle --bucket NAME --once ./report
 //! # std::fs::remove_file(name)?;
@@ -22,92 +23,66 @@
 //! # }
 //! ```
 //!
-//! # What it does
+//! # Behaviour
 //!
-//! Costs are whole units, for each limit of the bucket in its order, or one for all limits: a limit beyond them costs
-//! what the last of them says. Requests are granted in the order in which the bucket gets them, whichever process they
-//! come from. Whoever waits longer than a second looks once a second whether it has moved up. A future that is dropped
-//! gives back what it held. So does the end of a runtime; a process that is killed is noticed within 15 seconds.
+//! Requests of all processes are granted in the order in which the bucket receives them. A request that waits longer
+//! than a second polls the bucket once a second for an earlier time. A future that is dropped gives its units back,
+//! even if it is dropped because its runtime ends. A killed process is noticed within 15 seconds.
 //!
-//! A file takes some microseconds for each request, a server one round trip. Requests of one `Shared` reach the bucket one
-//! after another, on a thread of its own, `throttle-shared`, so no executor is blocked. The thread ends with the last clone.
+//! A file takes some microseconds for each request, a server one round trip. The requests of one `Shared` reach the
+//! bucket one after another. They are sent by a separate thread, `throttle-shared`, so no executor is blocked. The
+//! thread ends with the last clone.
 //!
-//! A grant for which the process woke too late is not used: then the request takes another.
-//! If the server is away, a request fails after three seconds with an error that [may pass](StoreError::may_pass), and with it
-//! all that were sent until then.
+//! A grant for which the process woke too late is not used: the request then takes another grant. If the server does
+//! not answer, a request fails after three seconds with an error that [may pass](BucketError::may_pass). All requests
+//! that were sent until then fail with the same error.
 //!
-//! If the bucket keeps `jobs=`, a request counts as running until what it [took](Taken) is dropped. While as many run as may, others
-//! ask again 200 times a second, on a server four times: so here they are not granted in the order in which they came.
+//! If the bucket keeps `jobs=`, a request counts as running until its [grant](Granted) is dropped. While the job limit
+//! is reached, other requests poll 200 times a second, on a server four times. So with `jobs=` the requests of a
+//! `Shared` are not granted in the order of their arrival.
 
 use crate::clock::sync::unpoisoned;
-use crate::clock::{Clock, MILLISECOND, Nanos, Unpark};
-use crate::limits::{CostList, Grant, OfKey, Policy, Take};
+use crate::clock::{MILLISECOND, NanoClock, Nanos};
+use crate::limiter::{AcquireError, Acquiring, Costs, IntoCosts, PolicyError, Units, UnitsError};
+use crate::limits::{CostList, OfKey, Policy, Refusal, Take};
 use crate::rate::{Limit, nanos};
-use crate::store::{File, LATE, Named, Patience, Redis, Store, folder_of_buckets};
+use crate::store::{File, LATE, Named, Patience, Redis, RedisError, Store, StoreError, folder_of_buckets};
 use std::ffi::OsStr;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-pub use crate::limits::{Disagreement, PolicyError, Refusal};
-pub use crate::store::{FileError, RedisError, StoreError};
+mod acquire;
+mod handle;
 
-type AnyStore = dyn Store + Send + Sync;
+pub use crate::store::BucketError;
+pub use acquire::AcquireShared;
+use acquire::OfBucket;
+use handle::{AnyStore, Job, Stage};
+pub use handle::{Granted, Shared};
 
-/// What the thread does with the bucket, or says if the server is away, and when it was sent. Returns how the server is away, if it
-/// is.
-type Job = (Instant, Box<dyn FnOnce(Result<&AnyStore, RedisError>) -> Option<RedisError> + Send>);
+/// The time between two operations that report this process to a server that counts running jobs.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A server that counts what runs hears of us about so often.
-const HERE: Duration = Duration::from_secs(2);
-
-/// How often it is asked whether another may run: of a file, and of a server.
-const ROOM: [Nanos; 2] = [5 * MILLISECOND, 250 * MILLISECOND];
-
-/// A bucket that other processes use, too. Clones share one connection. See the [module](self).
-#[derive(Clone)]
-pub struct Shared {
-    store: Arc<AnyStore>,
-    jobs: mpsc::Sender<Job>,
-    /// The key that it takes for.
-    key: Option<Box<[u8]>>,
-}
-
-/// Units that were taken and will be settled, see [`Shared::take_to_settle`]. Dropping it settles nothing: they cost what was
-/// taken.
-#[must_use = "dropping it settles nothing; take takes units for good"]
-pub struct Taken {
-    shared: Shared,
-    grant: Grant,
-    take: Take,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Its time has not come: if it is dropped, it is given back.
-    Waits,
-    /// The bucket keeps it open until it is settled.
-    Open,
-    Settled,
-}
+/// The time between two polls for a free job: first for a file, then for a server.
+const FREE_JOB_POLL_INTERVALS: [Nanos; 2] = [5 * MILLISECOND, 250 * MILLISECOND];
 
 /// Why a bucket cannot be opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// What is wrong with its name.
+    /// The name is not valid.
     Name(String),
     /// Limits that contradict each other.
     Limits(PolicyError),
     /// The bucket cannot be used, or has other limits.
-    Store(StoreError),
-    /// The thread that asks it cannot be started.
+    Bucket(BucketError),
+    /// The thread that sends the requests cannot be started.
     Thread(std::io::Error),
 }
 
@@ -115,45 +90,51 @@ messages! {
     OpenError {
         OpenError::Name(error) => ("{error}"),
         OpenError::Limits(error) => ("{error}"),
-        OpenError::Store(error) => ("{error}"),
-        OpenError::Thread(error) => ("the thread that asks the bucket cannot be started: {error}"),
+        OpenError::Bucket(error) => ("{error}"),
+        OpenError::Thread(error) => ("the thread that sends requests to the bucket cannot be started: {error}"),
     }
 }
 
 holds! {
     OpenError {
         Limits(PolicyError),
-        Store(StoreError),
+        Bucket(BucketError),
+    }
+}
+
+impl From<StoreError> for OpenError {
+    fn from(error: StoreError) -> Self {
+        OpenError::Bucket(error.into())
     }
 }
 
 impl Shared {
-    /// The bucket of this name, path or address, which must exist: for example made by `throttle --bucket NAME --set -r LIMIT`.
+    /// Opens the bucket of this name, path or address. It must exist; `throttle --bucket NAME --set -r LIMIT` creates
+    /// one.
     ///
-    /// This blocks the thread until the bucket has answered: until nobody else keeps its file locked, or for up to
-    /// three seconds if a server is away. It starts the thread `throttle-shared`.
+    /// This blocks the thread until the bucket has answered. With a file it waits while another process keeps the file
+    /// locked; with a server that is away it waits up to three seconds. It starts the thread `throttle-shared`.
     ///
     /// # Errors
-    /// [`OpenError::Name`], [`OpenError::Store`], [`OpenError::Thread`].
+    /// [`OpenError::Name`], [`OpenError::Bucket`], [`OpenError::Thread`].
     pub fn open(bucket: impl AsRef<OsStr>) -> Result<Self, OpenError> {
         Shared::open_with(bucket.as_ref(), None)
     }
 
-    /// Like [`open`](Self::open), but makes the bucket with these limits if there is none. If there is one, its limits
-    /// must be these, in any order; only what is named here is compared.
+    /// Like [`open`](Self::open), but creates the bucket with these limits if it does not exist. An existing bucket
+    /// must have these limits, in any order; only the settings named here are compared.
     ///
-    /// A limit that names none of `burst`, `initial` and `window` is a window, unless it is the fastest: then it is a
-    /// bucket. A bucket that names no `burst` holds what comes in within 10 ms, at least one unit. A window that names
-    /// no `slack` has a twentieth of its period, at most 250 ms.
+    /// A limit with none of `burst`, `initial` and `window` is a window, unless it is the fastest limit: then it is a
+    /// bucket. A bucket without `burst` holds 10 ms' worth of the rate, at least one unit. A window without `slack` has
+    /// a slack of a twentieth of its period, at most 250 ms.
     ///
     /// # Errors
-    /// As for [`open`](Self::open); [`OpenError::Limits`] if there are none, or they contradict each other. In
-    /// [`OpenError::Store`]: [`StoreError::Disagrees`] if the bucket has other limits, [`StoreError::Limits`] if these
-    /// are more than 16, or `unlimited`.
+    /// As for [`open`](Self::open). [`OpenError::Limits`] if there are no limits, or if they contradict each other.
+    /// [`OpenError::Bucket`] if the bucket has other limits, or if `limits` has more than 16 or is `unlimited`.
     pub fn with_limits(bucket: impl AsRef<OsStr>, limits: &[Limit]) -> Result<Self, OpenError> {
         let shared = Shared::open_with(bucket.as_ref(), Some(&Policy::with_slack(limits, None)?))?;
-        let said: Vec<_> = limits.iter().map(|limit| (*limit, None)).collect();
-        let agrees = shared.store.policy().places_of(&said, None);
+        let given: Vec<_> = limits.iter().map(|limit| (*limit, None)).collect();
+        let agrees = shared.store.policy().places_of(&given, None);
         agrees.map_err(|error| StoreError::Disagrees(error, shared.store.place()))?;
         Ok(shared)
     }
@@ -168,155 +149,140 @@ impl Shared {
         let bucket = Arc::clone(&store);
         let serve = move || serve(&*bucket, &received);
         std::thread::Builder::new().name("throttle-shared".to_owned()).spawn(serve).map_err(OpenError::Thread)?;
-        Ok(Shared { store, jobs, key: None })
+        Ok(Shared { store, jobs, settled: Arc::default(), key: None })
     }
 
-    /// Waits until these costs are granted. The request is sent now, and not when the future is first polled. If the future is
-    /// dropped before it ends, everything is given back.
+    /// Waits until these costs are granted. The request is sent when the future is first polled. If the future is
+    /// dropped before it ends, the bucket gets everything back.
     ///
-    /// A cost above the burst of a bucket waits until so much has come in.
+    /// Costs are whole units: one for all limits of the bucket, or one for each limit, in the order of the bucket's
+    /// limits. With a [key](Self::for_key), the costs for the limits of the key may follow. A cost above the burst of a
+    /// bucket waits until enough units have been gained.
     ///
     /// # Errors
-    /// The future's; nothing is taken then. [`StoreError::Refused`] with [`Refusal::Never`] for a cost above a window's
-    /// count, and if the bucket keeps limits for each key and [no key](Self::for_key) is given. With a key also
-    /// [`Refusal::GivenUp`], and [`Refusal::TooLong`] if too many wait or are kept. [`StoreError::File`],
-    /// [`StoreError::Redis`], [`StoreError::Stopped`].
-    pub fn take(&self, costs: &[u64]) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
-        let taken = self.request(costs, None, false);
-        async move { taken.await.map(drop) }
+    /// The future returns them; nothing is taken then.
+    ///
+    /// - [`AcquireError::Units`] for a cost that is not valid.
+    /// - [`AcquireError::Never`] for a cost above the count of a window, or if the bucket keeps limits for each key and
+    ///   [no key](Self::for_key) is given.
+    /// - [`AcquireError::TooLong`] if too many requests of the key wait or too many keys are kept.
+    /// - [`AcquireError::Bucket`] if the bucket cannot be used, or its runs have given up the key.
+    pub fn acquire(&self, costs: impl IntoCosts) -> AcquireShared<()> {
+        Acquiring(OfBucket::new(self, costs.into_costs(), false, drop))
     }
 
-    /// Like [`take`](Self::take), but if it would have to wait for longer than `limit`, it is refused at once. A limit
-    /// of 0 does not wait at all. The answer of the bucket itself may take longer.
+    /// Takes these costs now, or nothing: [`acquire`](Self::acquire) with a [timeout](Acquiring::timeout) of 0.
     ///
     /// # Errors
-    /// As for [`take`](Self::take). In [`StoreError::Refused`] also [`Refusal::TooLong`] with the wait that would be
-    /// needed, or [`Refusal::Busy`] if until then as many commands run as may.
-    pub fn take_timeout(
-        &self,
-        costs: &[u64],
-        limit: Duration,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
-        let taken = self.request(costs, Some(limit), false);
-        async move { taken.await.map(drop) }
+    /// As for [`acquire`](Self::acquire) and its [`timeout`](Acquiring::timeout).
+    pub fn try_acquire(&self, costs: impl IntoCosts) -> AcquireShared<()> {
+        self.acquire(costs).timeout(Duration::ZERO)
     }
 
-    /// Like [`take`](Self::take), for costs that are not known yet: these are an estimate, and [`settle`](Taken::settle)
-    /// corrects them. For a timeout, drop the future.
+    /// Like [`acquire`](Self::acquire), for costs that are not known yet. These costs are an estimate, and
+    /// [`settle`](Granted::settle) corrects them.
     ///
     /// # Errors
-    /// As for [`take`](Self::take).
-    pub fn take_to_settle(&self, costs: &[u64]) -> impl Future<Output = Result<Taken, StoreError>> + Send + use<> {
-        self.request(costs, None, true)
-    }
-
-    /// Like [`take`](Self::take), but blocks the thread.
-    ///
-    /// # Errors
-    /// As for [`take`](Self::take).
-    pub fn blocking_take(&self, costs: &[u64]) -> Result<(), StoreError> {
-        block(self.take(costs))
-    }
-
-    /// Like [`take_timeout`](Self::take_timeout), but blocks the thread.
-    ///
-    /// # Errors
-    /// As for [`take_timeout`](Self::take_timeout).
-    pub fn blocking_take_timeout(&self, costs: &[u64], limit: Duration) -> Result<(), StoreError> {
-        block(self.take_timeout(costs, limit))
-    }
-
-    /// Like [`take_to_settle`](Self::take_to_settle), but blocks the thread.
-    ///
-    /// # Errors
-    /// As for [`take`](Self::take).
-    pub fn blocking_take_to_settle(&self, costs: &[u64]) -> Result<Taken, StoreError> {
-        block(self.take_to_settle(costs))
+    /// As for [`acquire`](Self::acquire).
+    pub fn acquire_to_settle(&self, costs: impl IntoCosts) -> AcquireShared<Granted> {
+        Acquiring(OfBucket::new(self, costs.into_costs(), true, |granted| granted))
     }
 
     /// Grants nothing new for `time` from now to any user of the bucket, for example after a server answered with
     /// Retry-After. At the end of the pause the buckets are empty and begin to fill. A request that already waits for a
-    /// time within the pause keeps that time; the others wait, and none moves up into the pause. A later pause that is
-    /// shorter does not end a longer one. Also [for a key](Self::for_key) this pauses the whole bucket.
+    /// time within the pause keeps that time. All others wait until after the pause; no request moves up into it. A
+    /// shorter pause does not end a longer pause that began earlier. Even [for a key](Self::for_key) this pauses the
+    /// whole bucket.
     ///
-    /// It is sent now; the future tells whether it has arrived. If that is dropped, the pause holds all the same.
+    /// The pause is sent at once; the future returns when it has arrived. If the future is dropped, the pause still
+    /// takes effect.
     ///
     /// # Errors
-    /// The future's: [`StoreError::File`], [`StoreError::Redis`], or [`StoreError::Stopped`]; nothing is paused then.
-    pub fn pause_for(&self, time: Duration) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+    /// The future returns an error if the bucket cannot be used; nothing is paused then.
+    pub fn pause_for(&self, time: Duration) -> impl Future<Output = Result<(), BucketError>> + Send + use<> {
         let until = self.store.clock().now().saturating_add(nanos(time));
-        self.job(move |store| store.hold_until(until))
+        let paused = self.job(move |store| store.hold_until(until));
+        async move { Ok(paused.await?) }
     }
 
-    /// Whole units that could be taken now, as far as the limits of all go; those of a [key](Self::for_key) are not
-    /// looked at.
+    /// The whole units that could be taken now by the overall limits. The limits of a [key](Self::for_key) are not
+    /// included.
     ///
     /// # Errors
-    /// The future's: [`StoreError::File`], [`StoreError::Redis`], or [`StoreError::Stopped`].
-    pub fn available(&self) -> impl Future<Output = Result<u64, StoreError>> + Send + use<> {
-        self.job(|store| store.view().map(|view| view.available))
+    /// The future returns an error if the bucket cannot be used.
+    pub fn available(&self) -> impl Future<Output = Result<u64, BucketError>> + Send + use<> {
+        let available = self.job(|store| store.view().map(|view| view.available));
+        async move { Ok(available.await?) }
     }
 
-    /// The bucket itself. Its calls block until the bucket has answered. Not covered by semantic versions.
+    /// The bucket itself. Its calls block until the bucket has answered. Semantic versions do not cover it.
     #[doc(hidden)]
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// Sends a request, and waits for its time.
-    fn request(
+    /// Sends a request and waits for its time. `remaining` returns the rest of the timeout by the clock of this
+    /// machine, because the estimate of a server's clock improves with each answer.
+    async fn request(
         &self,
-        costs: &[u64],
-        limit: Option<Duration>,
+        costs: &Costs,
+        remaining: impl Fn() -> Nanos + Send,
         is_open: bool,
-    ) -> impl Future<Output = Result<Taken, StoreError>> + Send + use<> {
-        let (begun, now) = (Instant::now(), self.store.clock().now());
-        let latest = limit.map_or(Nanos::MAX, |limit| now.saturating_add(nanos(limit)));
-        // By this machine's clock: what is known of a server's changes with each answer.
-        let left = move || limit.map_or(Nanos::MAX, |limit| nanos(limit.saturating_sub(begun.elapsed())));
-        let (shared, costs) = (self.clone(), Box::<[u64]>::from(costs));
-        let mut sent = shared.send(&costs, latest, is_open, false);
-        async move {
-            let clock = shared.store.clock();
-            loop {
-                let answer = sent.await;
-                let is_busy = matches!(answer, Err(StoreError::Refused(Refusal::Busy))) && left() > 0;
-                if is_busy {
-                    let room = ROOM[usize::from(shared.store.is_remote())].min(left());
-                    sleep_until(clock, clock.now().saturating_add(room)).await;
-                } else {
-                    let mut taken = answer?;
-                    taken.wait().await;
-                    let (grant, asked) = (taken.grant, taken.take.clone());
-                    let may_be_late = clock.now().saturating_sub(grant.at) > LATE;
-                    // If this is dropped meanwhile, the bucket may have learned already that it was not used.
-                    taken.stage = if may_be_late { Stage::Settled } else { Stage::Waits };
-                    if !may_be_late || !shared.job(move |store| Ok(store.is_too_late(&grant, &asked))).await? {
-                        taken.stage = if is_open { Stage::Open } else { Stage::Settled };
-                        return Ok(taken);
+    ) -> Result<Result<Granted, UnitsError>, StoreError> {
+        let clock = self.store.clock();
+        let latest = clock.now().saturating_add(remaining());
+        let mut was_busy = false;
+        loop {
+            let answer = self.send(costs, latest, is_open, was_busy).await;
+            was_busy = matches!(answer, Err(StoreError::Refused(Refusal::Busy))) && remaining() > 0;
+            if was_busy {
+                let room = FREE_JOB_POLL_INTERVALS[usize::from(self.store.is_remote())].min(remaining());
+                sleep_until(clock, clock.now().saturating_add(room)).await;
+                continue;
+            }
+            let mut taken = match answer? {
+                Ok(taken) => taken,
+                wrong @ Err(_) => return Ok(wrong),
+            };
+            taken.wait().await;
+            if clock.now().saturating_sub(taken.grant.at) > LATE {
+                // If the future is dropped meanwhile, a grant that is not too late is given back.
+                let check = move |store: &AnyStore| {
+                    if store.is_too_late(&taken.grant, &taken.take) {
+                        taken.stage = Stage::Settled; // The bucket has recorded that it was not used.
                     }
-                    taken.stage = Stage::Settled; // The bucket knows that it was not used.
-                }
-                sent = shared.send(&costs, latest, is_open, is_busy);
+                    Ok(taken)
+                };
+                taken = self.job(check).await?;
+            }
+            if taken.stage == Stage::Waits {
+                taken.stage = if is_open { Stage::Open } else { Stage::Settled };
+                return Ok(Ok(taken));
             }
         }
     }
 
-    /// The same bucket, for one key, if it keeps limits for each key (`--set -r 1/s,per=host`). Costs are then given
-    /// for each limit of all and behind them for each limit of the key, or once for all limits. If it keeps none, the
-    /// key has no effect. This does not ask the bucket.
+    /// The same bucket for one key, if it keeps limits for each key (`--set -r 1/s,per=host`). Costs are then given for
+    /// each overall limit, followed by each limit of the key; or one cost is given for all limits. If the bucket keeps
+    /// no keys, the key has no effect. This sends nothing to the bucket.
     #[must_use]
     pub fn for_key(&self, key: impl AsRef<[u8]>) -> Self {
         Shared { key: Some(key.as_ref().into()), ..self.clone() }
     }
 
-    /// Has the bucket grant these costs. If nobody receives the grant, it is given back. If it `was_busy`, it is asked only if
-    /// another may run meanwhile.
-    fn send(&self, costs: &[u64], latest: Nanos, is_open: bool, was_busy: bool) -> Answer<Taken> {
-        let (shared, costs) = (self.clone(), Box::<[u64]>::from(costs));
+    /// Sends a request for these costs. If nobody receives the grant, it is given back. If the job limit `was_busy`,
+    /// the request is sent only if a place has become free.
+    fn send(&self, costs: &Costs, latest: Nanos, is_open: bool, was_busy: bool) -> Answer<Result<Granted, UnitsError>> {
+        let (shared, costs) = (self.clone(), costs.clone());
         self.job(move |store| {
-            let take = Take { latest, is_open, ..asked(store, shared.key.clone(), &costs) };
+            // The policy is behind a lock, which another request may hold while it waits for the server.
+            let costs = match acquire::in_units(&store.policy(), shared.key.is_some(), costs) {
+                Ok(costs) => costs,
+                Err(error) => return Ok(Err(error)),
+            };
+            let open = is_open.then(|| store.learns());
+            let take = Take { latest, open, ..request(store, shared.key.clone(), &costs) };
             if was_busy {
                 store.sync()?;
                 if store.is_busy(shared.key.as_deref().unwrap_or_default(), [0; 2]) {
@@ -324,11 +290,11 @@ impl Shared {
                 }
             }
             let (grant, _) = store.take_as(take.clone())?;
-            Ok(Taken { shared, grant, take, stage: Stage::Waits })
+            Ok(Ok(Granted { shared, grant, take, stage: Stage::Waits }))
         })
     }
 
-    /// Does something with the bucket, after all that was sent before.
+    /// Runs `act` with the bucket, after all earlier jobs. The job is sent even if nobody waits for its result.
     fn job<T: Send + 'static>(
         &self,
         act: impl FnOnce(&AnyStore) -> Result<T, StoreError> + Send + 'static,
@@ -343,21 +309,24 @@ impl Shared {
             let _ = answer.send(done);
             away
         };
-        // The thread lives as long as this does.
+        // The thread lives at least as long as `self`.
         let _ = self.jobs.send((Instant::now(), Box::new(job)));
-        Answer(received)
+        Box::pin(async { received.await.unwrap_or(Err(StoreError::Stopped)) })
     }
 }
 
-/// A request for these costs, perhaps of a key.
-fn asked(store: &AnyStore, key: Option<Box<[u8]>>, costs: &[u64]) -> Take {
+/// The answer of the thread to a job.
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+/// A request for these costs, with the key if there is one.
+fn request(store: &AnyStore, key: Option<Box<[u8]>>, costs: &[u64]) -> Take {
     let Some(name) = key else { return Take::of(costs) };
     let of_all = store.policy().len();
     let (all, each) = if costs.len() > of_all { costs.split_at(of_all) } else { (costs, costs) };
     Take { key: Some(OfKey { costs: each.into(), ..OfKey::of(name) }), ..Take::of(all) }
 }
 
-/// What was charged for a request: for each limit of all, then for each of its key.
+/// The costs that were charged for a request: for each overall limit, then for each limit of its key.
 fn charged(store: &AnyStore, take: &Take) -> Box<[u64]> {
     let policy = store.policy();
     let of_key = policy.of_keys().map_or(0, |keys| keys.each.len());
@@ -365,60 +334,69 @@ fn charged(store: &AnyStore, take: &Take) -> Box<[u64]> {
     (0..policy.len()).map(|place| (&*take.costs).of(place)).chain(key).collect()
 }
 
-/// What the thread will answer.
-struct Answer<T>(oneshot::Receiver<Result<T, StoreError>>);
-
-impl<T> Future for Answer<T> {
-    type Output = Result<T, StoreError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or(Err(StoreError::Stopped)))
-    }
-}
-
-impl Taken {
-    /// What was taken, as it was given, without what stands there for the limits of a key.
+impl Granted {
+    /// The costs that were charged to the overall limits.
     #[must_use]
-    pub fn costs(&self) -> &[u64] {
-        &self.take.costs
+    pub fn costs(&self) -> Costs {
+        Costs::from_slice(&self.take.costs.iter().map(|units| Units::whole(*units)).collect::<Vec<_>>())
     }
 
-    /// Settles it at its real costs: from now on the bucket is as if they had been taken in the first place. It is sent
-    /// now; the future tells whether it has arrived. If that is dropped, it is settled all the same.
+    /// Settles the grant at its real costs: from now on the bucket is as if they had been acquired from the start. They
+    /// are sent at once; the future returns when they have arrived. If the future is dropped, the grant is still
+    /// settled.
     ///
     /// # Errors
-    /// The future's: [`StoreError::File`], [`StoreError::Redis`], or [`StoreError::Stopped`]; it is not settled then.
-    pub fn settle(mut self, real: &[u64]) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
-        self.settle_at(Some(real.into()))
+    /// The future returns them; the grant then keeps the acquired costs. [`AcquireError::Units`], or
+    /// [`AcquireError::Bucket`] if the bucket cannot be used.
+    pub fn settle<C: IntoCosts>(mut self, real: C) -> impl Future<Output = Result<(), AcquireError>> + Send + use<C> {
+        let settled = self.settle_at(Some(real.into_costs()));
+        async move { Ok(settled.await.map_err(|error| AcquireError::Bucket(error.into()))??) }
     }
 
-    /// Settles it at what it really cost, or, without that, at what it was charged.
-    fn settle_at(&mut self, real: Option<Box<[u64]>>) -> Answer<()> {
-        let (grant, take) = (self.grant, self.take.clone());
+    /// Settles the grant at its real costs, or without them at the charged costs.
+    fn settle_at(&mut self, real: Option<Costs>) -> Answer<Result<(), UnitsError>> {
+        let (grant, take, has_key) = (self.grant, self.take.clone(), self.shared.key.is_some());
         self.stage = Stage::Settled;
+        let settled = Arc::clone(&self.shared.settled);
         self.shared.job(move |store| {
-            let real = real.unwrap_or_else(|| charged(store, &take));
-            store.settle(&grant, &take, &real)
+            let given = real.map(|real| acquire::in_units(&store.policy(), has_key, real)).transpose();
+            let (real, answer) = match given {
+                Ok(real) => (real.unwrap_or_else(|| charged(store, &take)), Ok(())),
+                Err(error) => (charged(store, &take), Err(error)),
+            };
+            let done = store.settle(&grant, &take, &real);
+            settled.notify_waiters();
+            done.map(|()| answer)
         })
     }
 
-    /// Waits for its time, which may move up.
+    /// Waits for the time of the grant, which may move up.
     async fn wait(&mut self) {
         let clock = self.shared.store.clock();
-        while let Some(look) = self.grant.next_look(clock.now()).filter(|_| self.shared.store.is_shared()) {
-            sleep_until(clock, look).await;
+        loop {
+            let mut settled = pin!(self.shared.settled.notified());
+            settled.as_mut().enable();
+            let look = self.grant.next_look(clock.now(), self.take.open).filter(|_| self.shared.store.is_shared());
+            let mut time = pin!(sleep_until(clock, look.unwrap_or(self.grant.at)));
+            // If another grant was settled in this process, the time of this grant may have moved up.
+            let has_come = poll_fn(|context| match settled.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(false),
+                Poll::Pending => time.as_mut().poll(context).map(|()| look.is_none()),
+            });
+            if has_come.await {
+                return;
+            }
             let (grant, take) = (self.grant, self.take.clone());
-            // If the bucket does not answer, the time told before is still good.
+            // If the bucket does not answer, the last known time stays valid.
             if let Ok(found) = self.shared.job(move |store| store.look(&grant, &take)).await {
                 self.grant = found;
             }
         }
-        sleep_until(clock, self.grant.at).await;
     }
 }
 
-impl Drop for Taken {
-    /// It is sent; nobody waits for it.
+impl Drop for Granted {
+    /// Sends the job without a wait for its result.
     fn drop(&mut self) {
         let (grant, take) = (self.grant, self.take.clone());
         match self.stage {
@@ -426,18 +404,19 @@ impl Drop for Taken {
             Stage::Open => drop(self.settle_at(None)),
             Stage::Settled => {}
         }
-        // If the bucket counts what runs, this counted until now.
+        // If the bucket counts running jobs, this one counted until now.
         drop(self.shared.job(move |store| store.ended(&grant)));
     }
 }
 
-/// Does the requests one after the other. What was sent before the server was found to be away fails with that: each request waits
-/// once for a silent server. A server forgets what runs of a process that it has not heard of for 12 s, so it is told in between.
+/// Runs the jobs one after another. If a server is found to be away, all jobs that were sent before that fail with the
+/// same error. So each request waits only once for a silent server. A server forgets the running jobs of a process that
+/// sent nothing for 12 s, so this thread also syncs in between.
 fn serve(bucket: &AnyStore, received: &Receiver<Job>) {
     let mut away: Option<(Instant, RedisError)> = None;
     loop {
         let job = if bucket.is_remote() && bucket.policy().counts_jobs() {
-            received.recv_timeout(HERE)
+            received.recv_timeout(KEEPALIVE_INTERVAL)
         } else {
             received.recv().map_err(RecvTimeoutError::from)
         };
@@ -446,7 +425,7 @@ fn serve(bucket: &AnyStore, received: &Receiver<Job>) {
                 Some((found, error)) if sent <= *found => drop(job(Err(error.clone()))),
                 _ => away = job(Ok(bucket)).map(|error| (Instant::now(), error)),
             },
-            // Best effort: if the server does not answer now, it may the next time.
+            // Best effort: if the server does not answer now, the next attempt may succeed.
             Err(RecvTimeoutError::Timeout) => drop(bucket.sync()),
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -464,7 +443,7 @@ impl Wake for Sleeper {
     }
 }
 
-async fn sleep_until(clock: &dyn Clock, time: Nanos) {
+async fn sleep_until(clock: &dyn NanoClock, time: Nanos) {
     let sleeper = Arc::new(Sleeper::default());
     poll_fn(|context| {
         if clock.now() >= time {
@@ -477,25 +456,54 @@ async fn sleep_until(clock: &dyn Clock, time: Nanos) {
     .await;
 }
 
-/// Runs a future on this thread.
-fn block<T>(future: impl Future<Output = T>) -> T {
-    let (mut future, waker) = (pin!(future), Unpark::this_thread());
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
-}
-
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("bucket", &self.store.place()).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Taken {
+impl fmt::Debug for Granted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Taken").field("costs", &self.take.costs).finish_non_exhaustive()
+        f.debug_struct("Granted").field("costs", &self.costs()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Context;
+
+    fn open(limit: &str) -> (tempfile::TempDir, Shared) {
+        let folder = tempfile::tempdir().unwrap();
+        let shared = Shared::with_limits(folder.path().join("b"), &[limit.parse().unwrap()]).unwrap();
+        (folder, shared)
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    fn is_pending(future: &mut (impl Future + Unpin)) -> bool {
+        Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    /// Its units were lost.
+    #[test]
+    fn a_request_dropped_while_it_may_be_late_is_given_back() {
+        let (_folder, shared) = open("1/s,burst=1");
+        shared.acquire(1).block().unwrap();
+        let available = || block_on(shared.available()).unwrap();
+        let mut waits = Box::pin(shared.acquire(1));
+        assert!(is_pending(&mut waits));
+        available(); // The bucket has received the request.
+        assert!(is_pending(&mut waits));
+        std::thread::sleep(Duration::from_millis(1300));
+        let (proceed, proceeds) = mpsc::channel();
+        drop(shared.job(move |_| Ok(proceeds.recv())));
+        assert!(is_pending(&mut waits), "the thread has not checked yet whether the process woke too late");
+        drop(waits);
+        proceed.send(()).unwrap();
+        available(); // The thread has checked, and sent the unused grant back to the bucket.
+        assert_eq!(available(), 1);
     }
 }

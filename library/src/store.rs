@@ -1,9 +1,10 @@
 //! Stores: where the state of the limits is kept, and on which clock.
 //!
-//! Not covered by [semantic versions](crate#what-stays): it is the engine of the program. `shared` is for others.
+//! Not covered by [semantic versions](crate#what-stays): it is the engine of the program. `shared` is for other
+//! programs.
 //!
-//! [`Memory`] is of one process. With the feature `shared`, `File` and `Redis` are buckets that many processes and machines
-//! share, also with scripts that use the program `throttle`. The caller asks for a time and sleeps until then:
+//! [`Memory`] belongs to one process. With the feature `shared`, `File` and `Redis` are buckets that many processes and
+//! machines share, including scripts that use the program `throttle`. The caller requests a time and sleeps until then:
 //!
 //! ```
 //! # #[cfg(feature = "shared")]
@@ -31,9 +32,9 @@
 //! # fn main() {}
 //! ```
 
-use crate::clock::{Clock, Nanos};
+use crate::clock::{MILLISECOND, NanoClock, Nanos};
 use crate::limits::{
-    Ask, Counts, Disagreement, GiveBack, Grant, KeyView, Ledger, Operation, Policy, Refusal, Reply, Served, Take, Thin,
+    Counts, Disagreement, GiveBack, Grant, KeyView, Ledger, Operation, Policy, Refusal, Reply, Served, Take, Thin,
     Waiting,
 };
 use std::fmt::Debug;
@@ -47,62 +48,64 @@ mod memory;
 mod named;
 #[cfg(feature = "shared")]
 mod redis;
+#[cfg(feature = "shared")]
+mod round_trip;
 mod supply;
 
 #[cfg(feature = "shared")]
-pub use file::{File, FileError, Machine, Place};
+pub use file::{File, FileError, Machine, Place, bucket_file};
 pub(crate) use lease::LATE;
-pub use lease::Lease;
 use lease::Rules;
 pub use memory::Memory;
 #[cfg(feature = "shared")]
 pub use named::{Named, folder_of_buckets};
 #[cfg(feature = "shared")]
-pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble};
+pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble, redis_answer};
 pub use supply::{Claim, Refused, Supply, When, wait_for};
 
-/// Keeps the [`Ledger`] of a bucket: alone, or with others who read the same log. No caller sleeps while others wait for an
-/// answer.
+/// Keeps the [`Ledger`] of a bucket, alone or together with other processes that read the same log. A caller sleeps
+/// outside of the store, so it does not delay the answers to others.
 ///
-/// Times are of the store's own [clock](Self::clock). The caller sleeps until the time of its grant. A stream of units
+/// Times are on the store's own [clock](Self::clock). The caller sleeps until the time of its grant. A stream of units
 /// draws from a [`Supply`], which takes leases.
 pub trait Store: Debug {
     /// The clock of all grant times.
-    fn clock(&self) -> &dyn Clock;
+    fn clock(&self) -> &dyn NanoClock;
 
-    /// Where the limits are, for messages.
+    /// The place of the limits, for messages.
     fn place(&self) -> String;
 
-    /// Applies an operation, after all that came before it. Also returns its time.
+    /// Applies an operation after all earlier operations. Also returns its time.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is changed then.
     fn apply(&self, operation: Operation) -> Result<(Reply, Nanos), StoreError>;
 
-    /// Learns what others did.
+    /// Reads the operations of other processes since the last request.
     ///
     /// # Errors
     /// [`StoreError`]
     fn sync(&self) -> Result<(), StoreError>;
 
-    /// Shows the ledger as last seen.
+    /// Passes the ledger, as last read, to `look`.
     fn see(&self, look: &mut dyn FnMut(&Ledger));
 
-    /// Changes the ledger at this time, if it is of this process alone.
+    /// Applies a change to the ledger at the current time, if only this process uses the ledger. Otherwise does
+    /// nothing.
     fn own(&self, _act: &mut dyn FnMut(&mut Ledger, Nanos)) {}
 
-    /// The time that a lease covers, in nanoseconds. 0 means one run: a store of this process alone can be asked again
-    /// at any time.
+    /// The time that a lease covers, in nanoseconds. 0 means that a lease is one run, because a store of this process
+    /// alone can be used again at any time.
     fn span(&self) -> Nanos;
 
-    /// Whether other processes use the limits, so that waiters have to [look](Self::look).
+    /// Whether other processes use the limits, so that waiters have to [poll](Self::look).
     fn is_shared(&self) -> bool {
         true
     }
 
-    /// Whether it is now so late that using the grant of these costs would make a burst: the process was held back, as by
-    /// SIGSTOP. Then the bucket learns that it is not used, and the caller takes another. If it cannot be told, windows count
-    /// the grant.
+    /// Whether it is now too late to use this grant without a burst, because the process was held back, for example by
+    /// SIGSTOP. Then the unused grant is reported to the bucket, and the caller requests another. If the report fails,
+    /// windows count the grant.
     fn is_too_late(&self, grant: &Grant, take: &Take) -> bool {
         let is_late = self.is_late(grant);
         if is_late {
@@ -111,32 +114,32 @@ pub trait Store: Debug {
         is_late
     }
 
-    /// The same, but the bucket does not learn of it.
+    /// Whether it is too late to use this grant, without a report to the bucket.
     fn is_late(&self, grant: &Grant) -> bool {
         let late = self.clock().now().saturating_sub(grant.at);
         self.is_shared() && late > lease::LATE && Rules::of_new(&self.policy()).is_too_late(late)
     }
 
-    /// Reports what was granted and not used because this process woke too late.
+    /// Reports grants that were not used because this process woke too late.
     ///
     /// # Errors
-    /// [`StoreError`]; windows count it then.
+    /// [`StoreError`]; windows count the grants then.
     fn late(&self, late: Vec<GiveBack>) -> Result<(), StoreError> {
         let is_none = late.iter().all(|late| late.unused.is_empty());
         if is_none { Ok(()) } else { self.apply(Operation::Late(late)).map(drop) }
     }
 
-    /// Whether requests take so long that the next lease should be requested while the current one is in use.
+    /// Whether requests are slow, so that the next lease should be requested while the current one is in use.
     fn is_remote(&self) -> bool {
         false
     }
 
-    /// How long a request takes to get there, in nanoseconds.
+    /// How long a request takes to arrive at the store, in nanoseconds.
     fn one_way(&self) -> Nanos {
         0
     }
 
-    /// Requests an operation without waiting for it. `false` if that was not possible.
+    /// Sends an operation without waiting for the reply. `false` if that was not possible.
     fn send(&self, _operation: Operation) -> bool {
         false
     }
@@ -146,19 +149,19 @@ pub trait Store: Debug {
         None
     }
 
-    /// The process is about to end: later requests wait for other processes at most a second. Returns whether they can be made:
-    /// another thread may keep on waiting.
+    /// Announces that the process is about to end: later requests wait for other processes at most a second. Returns
+    /// whether requests are still possible. They are not while another thread waits and keeps the store locked.
     fn leave(&self) -> bool {
         true
     }
 
-    /// The policy, as last seen.
+    /// The policy, as last read.
     fn policy(&self) -> Policy {
-        seen(self, |ledger| ledger.policy().clone())
+        with_ledger(self, |ledger| ledger.policy().clone())
     }
 
-    /// Reserves units, if they are granted by `latest` or without a wait. `costs` are one for each limit, or one for all
-    /// limits; they are granted together. Also returns the time of the request.
+    /// Reserves units if they are granted by `latest` or without a wait. `costs` holds one cost for each limit, or one
+    /// for all limits; all limits are charged together. Also returns the time of the request.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is charged then.
@@ -166,74 +169,74 @@ pub trait Store: Debug {
         self.take_as(Take { costs: costs.into(), latest, ..Take::default() })
     }
 
-    /// The command with this grant runs as the process `pid`, if the bucket counts those: on one machine it keeps its place
-    /// even if this process is killed.
+    /// Reports that the command with this grant runs as the process `pid`, if the bucket counts running commands. On
+    /// one machine the command then keeps its job slot even if this process is killed.
     ///
     /// # Errors
-    /// [`StoreError`]; the place is free as soon as this process has ended.
+    /// [`StoreError`]; then the slot becomes free when this process ends.
     fn started(&self, _grant: &Grant, _pid: u32) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// The command with this grant has ended, if the bucket counts those.
+    /// Reports that the command with this grant has ended, if the bucket counts running commands.
     ///
     /// # Errors
-    /// [`StoreError`]; the bucket learns of it when the process is gone.
+    /// [`StoreError`]; then the slot becomes free when the process is gone.
     fn ended(&self, grant: &Grant) -> Result<(), StoreError> {
         let counts = self.policy().counts_jobs();
         if counts { self.apply(Operation::End { number: grant.number() }).map(drop) } else { Ok(()) }
     }
 
-    /// Whether as many commands run as may, of this key or in all, with so many more of the key, and in all; as far as is known
-    /// without asking the store.
+    /// Whether the job limit of this key or the overall job limit is reached, according to the ledger as last read.
+    /// `with` is the number of commands to count in addition: of the key, and overall.
     fn is_busy(&self, key: &[u8], with: [usize; 2]) -> bool {
-        seen(self, |ledger| ledger.is_busy(key, with))
+        with_ledger(self, |ledger| ledger.is_busy(key, with))
     }
 
-    /// Whether a grant of this key was taken back since, because a server refused something: it must not be used.
-    fn is_taken_back(&self, grant: &Grant, key: &[u8]) -> bool {
-        seen(self, |ledger| ledger.is_outdated_of_key(key, grant.number(), grant.at))
-    }
-
-    /// Like [`take`](Self::take), with all that can be said of it.
+    /// Like [`take`](Self::take), with all properties of a request.
     ///
     /// # Errors
     /// As [`take`](Self::take).
     fn take_as(&self, take: Take) -> Result<(Grant, Nanos), StoreError> {
         match self.apply(Operation::Take(take))? {
-            (Reply::Granted(grants), asked) if grants.len() == 1 => Ok((grants[0], asked)),
+            (Reply::Granted(grants), at) if grants.len() == 1 => Ok((grants[0], at)),
             (Reply::Refused(refusal), _) => Err(refusal.into()),
             _ => Err(Refusal::Never.into()),
         }
     }
 
-    /// A grant with a long wait is an entry, and can move up. Returns the grant with its time now, which may be earlier
-    /// than before: call this every second, as [`wait_for`] does. If the store has lost the entry, it is added again, as it
-    /// was asked for with `take`.
+    /// Reads the current time of a grant. A grant with a long wait is an entry of the ledger, and can move up to an
+    /// earlier time. Call this every second, as [`wait_for`] does. If the store has lost the entry, it is added again
+    /// as requested by `take`.
     ///
     /// # Errors
-    /// [`StoreError`]; the grant stays as it is then.
+    /// [`StoreError`]; the grant is unchanged then.
     fn look(&self, grant: &Grant, take: &Take) -> Result<Grant, StoreError> {
         self.sync()?;
         self.look_again(grant, take)
     }
 
-    /// The same, as far as is known here.
+    /// Like [`look`](Self::look), but uses the ledger as last read.
     ///
     /// # Errors
     /// As for [`look`](Self::look).
     fn look_again(&self, grant: &Grant, take: &Take) -> Result<Grant, StoreError> {
-        match seen(self, |ledger| ledger.time_of(grant.number())) {
+        match with_ledger(self, |ledger| ledger.time_of(grant.number())) {
             Some(at) => return Ok(grant.moved_to(at)),
             None if !grant.is_entry() => return Ok(*grant),
             None => {}
         }
-        let from = seen(self, |ledger| ledger.again_from(grant));
+        let from = with_ledger(self, |ledger| ledger.again_from(grant));
         let again = Take { latest: Nanos::MAX, from, served: Served::default(), ..take.clone() };
         Ok(self.take_as(again)?.0)
     }
 
-    /// Gives back a grant that was not used. If it was an entry, the entries behind it move up.
+    /// A caller that will settle its grant reads within this time, in nanoseconds, that the grant has moved up.
+    fn learns(&self) -> Nanos {
+        MOVE_KNOWN_WITHIN.max(16 * self.one_way())
+    }
+
+    /// Gives back an unused grant. If it was an entry, the entries behind it move up.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is given back then.
@@ -244,9 +247,11 @@ pub trait Store: Debug {
         self.apply(Operation::GiveBack(vec![take.unused(grant)])).map(drop)
     }
 
-    /// Settles a grant for what was taken at its real costs: those of the limits of all, then those of its key if it has one.
-    /// The limits are as if it had cost that from the start, if it is open: see [`Supply::open`]. Otherwise what it cost less
-    /// is given back as for a grant that was not used, and what it cost more is owed by those behind.
+    /// Settles a grant, requested by `take`, at its real costs. `real` has the costs in the overall limits, and then
+    /// the costs in the limits of the key, if there is one.
+    ///
+    /// If the grant is open, the limits are as if it had cost its real costs from the start: see [`Supply::open`].
+    /// Otherwise a lower cost is given back as for an unused grant, and a higher cost is owed by later requests.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is settled then.
@@ -255,7 +260,8 @@ pub trait Store: Debug {
         let (all, of_key) = if real.len() > 1 { real.split_at(own) } else { (real, real) };
         let key = take.key.clone().map(|key| (key, of_key.into()));
         let (number, charged, real) = (grant.number(), take.costs.clone(), all.into());
-        self.apply(Operation::Settle { number, at: grant.at, charged, real, key }).map(drop)
+        let round_trip = 2 * self.one_way();
+        self.apply(Operation::Settle { number, at: grant.at, charged, real, key, round_trip }).map(drop)
     }
 
     /// Grants nothing before `time`, to any caller.
@@ -267,8 +273,8 @@ pub trait Store: Debug {
     }
 
     /// Changes the limits for everyone, from their next request on. A limit at the same index and of the same kind
-    /// keeps its credit or count, unless `fresh` is true at its index: then it starts anew. Waiters move up if the new
-    /// limits allow.
+    /// keeps its credit or count. If `fresh` is true at its index, it is reset instead. Waiters move up if the new
+    /// limits allow it.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is changed then.
@@ -276,8 +282,8 @@ pub trait Store: Debug {
         self.apply(Operation::Set { policy: policy.clone(), fresh: fresh.to_vec() }).map(drop)
     }
 
-    /// Removes all who wait. Those who still do are added again when they next call [`look`](Self::look).
-    /// With a policy, the limits also start anew with that policy. With a key, only those who wait for that are removed, and its
+    /// Removes all waiters. Processes that still wait are added again when they next call [`look`](Self::look). With a
+    /// policy, the limits are also reset to that policy. With a key, only the waiters of that key are removed, and its
     /// pause is lifted.
     ///
     /// # Errors
@@ -294,81 +300,53 @@ pub trait Store: Debug {
     fn view(&self) -> Result<View, StoreError> {
         self.sync()?;
         let now = self.clock().now();
-        Ok(seen(self, |ledger| View::of(ledger, now)))
+        Ok(with_ledger(self, |ledger| View::of(ledger, now)))
     }
 
-    /// Until when nothing is granted to newcomers, if the bucket is paused, as far as is known without asking the store.
+    /// The end of the pause of the bucket, if it is paused, according to the ledger as last read. New requests are
+    /// granted nothing before that time.
     fn paused_until(&self) -> Option<Nanos> {
-        seen(self, Ledger::paused_until)
+        with_ledger(self, Ledger::paused_until)
     }
 
-    /// Units that conform now, as far as is known without asking the store.
+    /// Units that conform now, according to the ledger as last read.
     fn available(&self) -> u64 {
         let now = self.clock().now();
-        seen(self, |ledger| ledger.limits().available(now))
+        with_ledger(self, |ledger| ledger.limits().available(now))
     }
 
-    /// The time by which these costs more will have been granted if requests never pause, as far as is known without
-    /// asking the store; see [`Limits::schedule`](crate::limits::Limits::schedule).
+    /// The time by which these further costs will have been granted if requests never pause, according to the ledger as
+    /// last read; see [`Limits::schedule`](crate::limits::Limits::schedule).
     fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
         let now = self.clock().now();
-        seen(self, |ledger| ledger.limits().schedule(now, costs))
-    }
-
-    /// Adds a lease to `lease`: consecutive reservations, each with its own time. Also returns the time of the request.
-    ///
-    /// # Errors
-    /// [`StoreError`]; nothing is charged then.
-    fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError> {
-        let (reply, asked) = self.apply(Operation::Lease(*ask))?;
-        self.add(reply, lease)?;
-        Ok(asked)
-    }
-
-    /// Adds the runs of a reply to `lease`.
-    ///
-    /// # Errors
-    /// [`StoreError::Refused`]
-    fn add(&self, reply: Reply, lease: &mut Lease) -> Result<(), StoreError> {
-        match reply {
-            Reply::Refused(refusal) => return Err(refusal.into()),
-            Reply::Granted(runs) => lease.add(seen(self, |ledger| Rules::of(ledger.policy(), ledger.limits())), runs),
-            Reply::Done | Reply::Each(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Gives back what is left in `lease`. If nothing was granted since, the result is as if only the used units had been
-    /// requested.
-    ///
-    /// # Errors
-    /// [`StoreError`]; the rest is not given back then.
-    fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
-        let rest: Vec<GiveBack> = lease.take_rest().into_iter().collect();
-        if rest.is_empty() { Ok(()) } else { self.apply(Operation::GiveBack(rest)).map(drop) }
+        with_ledger(self, |ledger| ledger.limits().schedule(now, costs))
     }
 }
 
-/// The most limits of one bucket: so many windows always fit in a file.
-pub(crate) const MOST_LIMITS: usize = 16;
+/// The least value of [`Store::learns`]. The caller polls twice in that time. If it is far from the server, it polls
+/// every eight one-way times.
+const MOVE_KNOWN_WITHIN: Nanos = 50 * MILLISECOND;
 
-/// Whether a bucket can keep these limits. None is opened.
+/// The most limits of one bucket: this many windows always fit in a file.
+pub(crate) const MAX_LIMITS: usize = 16;
+
+/// Whether a bucket can keep these limits. Opens no bucket.
 ///
 /// # Errors
 /// [`StoreError::Limits`].
 pub fn check(policy: &Policy) -> Result<(), StoreError> {
     let of_keys = policy.of_keys().map_or(0, |keys| keys.each.len());
-    if policy.is_empty() || policy.len() + of_keys > MOST_LIMITS { Err(StoreError::Limits) } else { Ok(()) }
+    if policy.is_empty() || policy.len() + of_keys > MAX_LIMITS { Err(StoreError::Limits) } else { Ok(()) }
 }
 
-/// A number that nobody else has, less than 2^62.
+/// A random number below 2^62, unlike any other process's.
 fn random() -> u64 {
-    // Each state has its own seed.
+    // Each `RandomState` has its own random seed.
     RandomState::new().build_hasher().finish() >> 2
 }
 
-/// What `look` finds in the ledger as last seen.
-fn seen<T>(store: &(impl Store + ?Sized), look: impl FnOnce(&Ledger) -> T) -> T {
+/// Returns the result of `look` for the ledger as last read.
+fn with_ledger<T>(store: &(impl Store + ?Sized), look: impl FnOnce(&Ledger) -> T) -> T {
     let (mut look, mut found) = (Some(look), None);
     store.see(&mut |ledger| found = look.take().map(|look| look(ledger)));
     found.expect("a store shows its ledger")
@@ -381,28 +359,28 @@ pub struct View {
     pub policy: Policy,
     /// The state of the limits: see [`Each`](crate::limits::Each).
     pub state: Thin,
-    /// Whole units that each limit would let through; negative if units are owed.
+    /// Whole units that each limit would admit; negative if units are owed.
     pub left: Vec<i128>,
-    /// Whole units that all limits together would let through.
+    /// Whole units that all limits together would admit.
     pub available: u64,
-    /// How long the next unit would wait, that of a new key if there are limits for each; in nanoseconds. `None` if it is never
-    /// granted.
+    /// The wait of the next unit, in nanoseconds. If there are limits for each key, the next unit is a unit of a new
+    /// key. `None` if it is never granted.
     pub wait: Option<Nanos>,
     /// The waiters, in order.
     pub line: Vec<Waiting>,
-    /// Nothing is granted to newcomers before this time, if the bucket is paused.
+    /// If the bucket is paused, nothing is granted to new requests before this time.
     pub paused_until: Option<Nanos>,
-    /// The time between two calls, in nanoseconds, if a server allows less than the limits.
+    /// The learned time between two starts, in nanoseconds, if a server allows less than the limits.
     pub learned: Option<Nanos>,
-    /// How many commands run, if the bucket counts them.
+    /// The number of running commands, if the bucket counts them.
     pub running: usize,
-    /// The keys that are not as new as the bucket, by name.
+    /// The keys whose state differs from a new key's, by name.
     pub keys: Vec<KeyView>,
-    /// When the other keys were made; 0 if there are no limits for each key.
+    /// The time at which the buckets of new keys are made; 0 if there are no limits for each key.
     pub made: Nanos,
-    /// What happened since the bucket was made.
+    /// Event counts since the bucket was made.
     pub counts: Counts,
-    /// The time of all this, on the bucket's clock.
+    /// The time of this view, on the bucket's clock.
     pub now: Nanos,
 }
 
@@ -457,10 +435,10 @@ pub enum StoreError {
     /// The bucket's server cannot be used.
     #[cfg(feature = "shared")]
     Redis(RedisError),
-    /// The limits named are not those of the bucket at this place.
+    /// The given limits differ from the limits of the bucket at this place.
     Disagrees(Disagreement, String),
-    /// The limits of this bucket were changed from these to these, and count another kind than the input now: bytes, units, or
-    /// costs of units.
+    /// The limits of the bucket were changed and now count another kind than the input: bytes, units, or costs of
+    /// units. The fields are the bucket, the limits before and now, and an explanation.
     OtherKind(String, String, String, &'static str),
 }
 
@@ -468,14 +446,14 @@ messages! {
     StoreError {
         StoreError::Stopped => ("stopped"),
         StoreError::Refused(error) => ("{error}"),
-        StoreError::Limits => ("a bucket keeps 1 to {MOST_LIMITS} limits, and not 'unlimited'"),
+        StoreError::Limits => ("a bucket stores 1 to {MAX_LIMITS} limits, but not 'unlimited'"),
         #[cfg(feature = "shared")]
         StoreError::File(error) => ("{error}"),
         #[cfg(feature = "shared")]
         StoreError::Redis(error) => ("{error}"),
-        StoreError::Disagrees(error, bucket) => ("{error}, in the bucket {bucket}"),
+        StoreError::Disagrees(error, bucket) => ("the bucket {bucket} has the limits {}, not {}", error.known, error.said),
         StoreError::OtherKind(bucket, from, to, kinds) => (
-            "the bucket {bucket} was changed from {from} to {to}: {kinds}; start again, counting the same"
+            "the bucket {bucket} was changed from {from} to {to}: {kinds}; start again with limits of the same kinds"
         ),
     }
 }
@@ -489,3 +467,55 @@ holds! {
         Redis(RedisError),
     }
 }
+
+#[cfg(feature = "shared")]
+/// The reason why a bucket that processes share cannot be used.
+///
+/// The error is a text for people. Programs should call [`may_pass`](Self::may_pass).
+#[derive(Clone)]
+pub struct BucketError(std::sync::Arc<StoreError>);
+
+#[cfg(feature = "shared")]
+impl BucketError {
+    /// Whether the same request may succeed later without any action by the user; for example, a server does not
+    /// answer.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        self.0.may_pass()
+    }
+}
+
+#[cfg(feature = "shared")]
+impl From<StoreError> for BucketError {
+    fn from(error: StoreError) -> Self {
+        BucketError(std::sync::Arc::new(error))
+    }
+}
+
+/// Two errors are equal if their texts are equal.
+#[cfg(feature = "shared")]
+impl PartialEq for BucketError {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_string() == other.0.to_string()
+    }
+}
+
+#[cfg(feature = "shared")]
+impl Eq for BucketError {}
+
+#[cfg(feature = "shared")]
+impl std::fmt::Display for BucketError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(&self.0, f)
+    }
+}
+
+#[cfg(feature = "shared")]
+impl Debug for BucketError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(feature = "shared")]
+impl std::error::Error for BucketError {}

@@ -5,7 +5,7 @@
 use futures_util::FutureExt;
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
-use throttle_limits::Limiter;
+use throttle_limits::{Limiter, Semaphore};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -37,7 +37,7 @@ impl Subscriber for Keep {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_and_refusals_are_events_and_grants_without_a_wait_are_none() {
+async fn only_waits_and_refusals_are_events() {
     let (limiter, events) = (Limiter::new(1, 1).unwrap(), Arc::default());
     let _guard = tracing::subscriber::set_default(Keep(Arc::clone(&events), limiter.clone()));
     let all = |events: &Mutex<String>| std::mem::take(&mut *events.lock().unwrap());
@@ -51,4 +51,7 @@ async fn waits_and_refusals_are_events_and_grants_without_a_wait_are_none() {
     assert!((&mut waits).now_or_never().is_none());
     drop(waits);
     assert_eq!(all(&events), "message=a wait begins;message=a wait ends;");
+    let places = Semaphore::new(0, 1).unwrap();
+    assert!(places.try_acquire().is_err());
+    assert_eq!(all(&events), "message=refused;error=not enough places are free; acquire to wait for them;");
 }

@@ -1,4 +1,4 @@
-//! The interface between the pump and what it moves.
+//! The interface between the pump and the flows that it drives.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,184 +8,178 @@ use throttle_limits::limits::{Grant, Refusal, Served, Start, Take};
 
 /// Units on their way from a source to a sink.
 pub trait Flow {
-    /// Reads more input. If there is none, waits until there is some or the input ends, but not longer than so many
-    /// nanoseconds; only a flow whose units have keys has to come back in time.
+    /// Reads more input. If there is none, waits until input arrives or ends, for at most `wait` nanoseconds. Only a
+    /// flow whose units have keys must return after that time.
     ///
     /// # Errors
-    /// If reading fails.
+    /// Reading failed.
     fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError>;
 
     /// The number of units that were read and not yet handed over.
     fn waiting(&self) -> u64;
 
-    /// What else there is to know of it.
+    /// Further facts for the pump and its meter.
     fn state(&self) -> State {
         State { foreseen: self.waiting(), ..State::default() }
     }
 
-    /// Waits until the sink can accept a unit, and returns how many it can accept.
+    /// Waits until the sink can accept a unit, and returns how many units it can accept.
     ///
     /// # Errors
-    /// If the sink fails; [`FlowError::Write`] of `BrokenPipe` if its reader is gone.
+    /// The sink fails. [`FlowError::Write`] with `BrokenPipe`: the reader of the sink is gone.
     fn ready(&mut self) -> Result<u64, FlowError>;
 
-    /// Chooses what is handed over next, and returns what it costs. If that is not usual, it is granted alone. One with a
-    /// key of a shared bucket is out of the flow until [`Turn::OfKey`] gives the answer; meanwhile others are chosen.
-    /// Waits for nothing.
+    /// Chooses the next unit to hand over, and returns its price. A unit with an unusual price is granted alone. A unit
+    /// with a key of a shared bucket leaves the flow until [`Turn::OfKey`] brings its answer; meanwhile the flow
+    /// chooses other units. Does not block.
     fn choose(&mut self) -> Price {
         Price::Usual
     }
 
-    /// What a server has told since the last call. If it asked to wait, the flow unparks the thread of the pump, which may
-    /// sleep until a grant.
+    /// Returns and clears the reports of servers since the last call. When a server requests a pause, the flow unparks
+    /// the pump's thread, which may sleep until a grant.
     fn take_answers(&self) -> Answers {
         Answers::default()
     }
 
-    /// Hands over units together, and adds those that left to `passed`, even if it then fails.
+    /// Hands over units together. Adds the units that left to `passed`, even if an error follows.
     ///
     /// # Errors
-    /// If reading or writing fails, or nothing may leave after a unit that gets no grant.
+    /// Reading or writing failed, or a unit was refused and the flow must end there.
     fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError>;
 }
 
-/// What a server has told about units that were handed over: of each key of a shared bucket, or of all.
-pub type Answers = BTreeMap<Option<Box<[u8]>>, Told>;
+/// Reports of servers about units that were handed over: one for each key of a shared bucket, or a single report under
+/// `None` for all units.
+pub type Answers = BTreeMap<Option<Box<[u8]>>, ServerReport>;
 
-/// What a server has told about units of a key, or about all.
+/// A report of servers about the units of one key, or about all units.
 #[derive(Debug, Default)]
-pub struct Told {
-    /// How long nothing may be handed over from now on, in nanoseconds.
+pub struct ServerReport {
+    /// How long no further unit may be handed over, in nanoseconds from now.
     pub hold: Option<Nanos>,
-    /// The starts of those that it refused.
+    /// The starts of the units that servers refused.
     pub refused: Vec<Start>,
-    /// Those that it served.
+    /// The units that servers served.
     pub served: Served,
-    /// Whether one has succeeded, if a bucket has to know.
+    /// Whether a unit has succeeded. Recorded only for a bucket that counts failures.
     pub succeeded: bool,
-    /// How many have failed since.
+    /// The number of failed units since the last success.
     pub failed: u32,
 }
 
-impl Told {
-    /// This, and then what is told `later`.
-    pub(crate) fn add(&mut self, later: Told) {
+impl ServerReport {
+    /// Appends a later report.
+    pub(crate) fn add(&mut self, later: ServerReport) {
         self.hold = self.hold.max(later.hold);
         self.refused.extend(later.refused);
         self.served = self.served.and(later.served);
         self.tried(later.succeeded, later.failed);
     }
 
-    /// One has succeeded, or so many have failed.
+    /// Records a success if `succeeded`, and then `failed` failures.
     pub(crate) fn tried(&mut self, succeeded: bool, failed: u32) {
         self.failed = if succeeded { 0 } else { self.failed }.saturating_add(failed);
         self.succeeded |= succeeded;
     }
 
-    /// Whether it cannot wait: otherwise other processes would keep sending.
+    /// Whether the report must be sent at once: otherwise other processes would keep sending units.
     pub(crate) fn is_urgent(&self) -> bool {
         self.hold.is_some() || self.failed > 0
     }
 }
 
-/// What is handed over together.
+/// The units of one call of [`Flow::pass`].
 pub enum Turn<'a> {
-    /// So many units of the usual price.
+    /// This number of units of the usual price.
     Usual(u64),
-    /// The unit that was chosen, with this grant of these costs, and those behind it for which `joins` is true when it is
-    /// called with their costs, one after the other.
+    /// The chosen unit, and the units behind it that join it. `pass` calls `joins` with the costs of one unit after the
+    /// other, until it returns false.
     Costly {
-        /// The grant of the first of them.
+        /// The grant of the chosen unit.
         grant: Grant,
-        /// What it was charged.
+        /// The costs that were charged for the chosen unit.
         costs: &'a [u64],
-        /// Whether a unit of these costs may leave with it.
+        /// Whether a unit of these costs may leave at the same time.
         joins: &'a mut dyn FnMut(&[u64]) -> bool,
-        /// Tells what the unit really cost, if its price was [`Price::AtLeast`].
+        /// Settles the real cost of the unit if its price was [`Price::AtLeast`].
         settle: &'a dyn Fn(&[u64]),
     },
-    /// The unit with a key that has this number.
+    /// The answer to the request with this ticket ([`Price::OfKey`]).
     OfKey(u64, Answer<'a>),
-    /// The unit that was chosen gets no grant.
+    /// The chosen unit gets no grant.
     Refused(Unpaid),
 }
 
-/// What becomes of a unit with a key of a shared bucket.
+/// The answer to a request for a unit with a key of a shared bucket.
 pub enum Answer<'a> {
-    /// It leaves, with this grant for what it asked.
+    /// The unit leaves with this grant for this request.
     Granted(Grant, &'a Take),
-    /// Its key has to wait for so many nanoseconds: it waits again, and another unit may go first.
+    /// The key has to wait for this many nanoseconds. The unit returns to the line, and another unit may go first.
     NotYet(Nanos),
-    /// It is never granted: it costs too much, or its key is not tried any more.
+    /// The unit is never granted: it costs too much, or its key was abandoned.
     Refused(Refusal),
 }
 
-impl Turn<'_> {
-    /// How many units there are at least.
-    pub(super) fn units(&self) -> u64 {
-        if let Turn::Usual(units) = self { *units } else { 1 }
-    }
-}
-
-/// What the pump and its meter want to know of a flow.
+/// The state of a flow, for the pump and its meter.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// The units that were read and not yet handed over, also one that was read in part, and their bytes, as far as they
-    /// are counted.
+    /// The units that were read and not yet handed over, and their bytes as far as they are counted. Includes a unit
+    /// that was read in part.
     pub ahead: Passed,
-    /// How many of the [`waiting`](Flow::waiting) units the sink will accept without a wait, as far as is known.
+    /// The number of [`waiting`](Flow::waiting) units that the sink is expected to accept without a wait.
     pub foreseen: u64,
-    /// How many keys have units that wait, and how many keys there are.
+    /// The number of keys with waiting units, and the number of all keys.
     pub keys: [u64; 2],
-    /// When the next of the units that were read conforms, if limits of the flow's own are what is waited for.
+    /// The time at which the next unit conforms, if the flow waits for limits of its own.
     pub limited_until: Option<Nanos>,
-    /// Until when a server asked all to wait last, if the pump does not know it.
+    /// The end of the latest pause of all units, if the flow applies that pause itself.
     pub paused_until: Option<Nanos>,
-    /// What may leave waits for the reader of the output.
+    /// Whether a unit that the limits allow to leave waits for the reader of the output.
     pub waits_for_sink: bool,
-    /// No more input is waited for: all was read, or too much of it waits.
+    /// Whether the flow reads no more: the input has ended, or the queue is full.
     pub reads_no_more: bool,
 }
 
-/// What a unit costs.
+/// The price of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Price {
-    /// One of each limit.
+    /// A cost of one for each limit.
     Usual,
-    /// So much of each limit.
+    /// These costs, one for each limit.
     Costs(Box<[u64]>),
-    /// What is asked of a shared bucket, which keeps the limits of the unit's key and those of all.
+    /// A request to a shared bucket, which keeps the limits of the unit's key and the limits of all keys.
     OfKey {
-        /// The number of the unit.
+        /// Identifies the unit in the answer.
         ticket: u64,
-        /// What it costs.
+        /// The costs of the unit.
         take: Take,
-        /// How long it has waited, in nanoseconds.
+        /// How long the unit has waited, in nanoseconds.
         waited: Nanos,
     },
-    /// At least so much of each limit. Its end was not read yet: what it costs is settled when it is.
+    /// At least these costs. The end of the unit was not read yet; its real cost is settled at its end.
     AtLeast(Box<[u64]>),
-    /// It cannot be read.
+    /// The cost cannot be read.
     Unknown,
-    /// No unit may be handed over after all.
+    /// No unit can be handed over now.
     Nothing,
 }
 
 /// Why a unit gets no grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpaid {
-    /// What it costs cannot be read.
+    /// Its cost cannot be read.
     Unread,
-    /// It costs more than a limit ever grants.
+    /// Its cost is above the most that a limit ever grants.
     TooMuch,
 }
 
-/// What was handed over.
+/// Units and bytes that were handed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     /// Whole units.
     pub units: u64,
-    /// Bytes, including those of a unit that an error cut short.
+    /// Bytes, including the written bytes of a unit that an error cut short.
     pub bytes: u64,
 }
 
@@ -194,9 +188,9 @@ pub struct Passed {
 pub enum Filled {
     /// Something was read.
     Some,
-    /// Nothing is available now, or there is no room for it.
+    /// Nothing is available now, or the buffer has no room.
     Nothing,
-    /// There is no more input, and no unit of it is left but those that [wait](Flow::waiting).
+    /// The input has ended, and no units remain but the [waiting](Flow::waiting) ones.
     End,
 }
 
@@ -206,10 +200,10 @@ pub enum FlowError {
     /// The source could not be read.
     #[error("read")]
     Read(#[source] io::Error),
-    /// Units that were read could not be kept until they may leave.
+    /// Units could not be stored until they may leave.
     #[error("hold")]
     Hold(#[source] io::Error),
-    /// This unit can never leave: its number in the input, its beginning, and why.
+    /// A unit can never leave: its number in the input, its first bytes, and the reason.
     #[error("unit {0}: {2}")]
     Refused(u64, Box<[u8]>, String),
     /// The sink could not be written.

@@ -11,22 +11,22 @@ use rustix::io::Errno;
 use std::io;
 use throttle_limits::clock::Nanos;
 
-/// How much of a unit that can never leave is kept to name it.
-const NAMED: usize = 400;
+/// The most bytes of a unit in an error that names it.
+const MAX_NAME_BYTES: usize = 400;
 
-/// A pipe accepts a write of at most this many bytes as a whole or not at all (`PIPE_BUF`, pipe(7)).
-const WHOLE: usize = 4096;
+/// A pipe accepts a write of at most this many bytes either whole or not at all (`PIPE_BUF`, pipe(7)).
+const PIPE_BUF: usize = 4096;
 
 /// A source of bytes.
 pub trait Source {
-    /// Reads into `space`, which is not empty. `None` if nothing is available and `wait` is false; 0 at the end of the
-    /// input.
+    /// Reads into `space`, which is not empty. Returns `None` if nothing is available and `wait` is false, and 0 at the
+    /// end of the input.
     ///
     /// # Errors
-    /// If reading fails.
+    /// Reading failed.
     fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>>;
 
-    /// What can be polled until there is something to read; `None` if reading never has to wait.
+    /// A descriptor to poll for input; `None` if reading never waits.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -42,35 +42,43 @@ impl<S: Source + ?Sized> Source for Box<S> {
     }
 }
 
+/// Bytes in memory.
+impl Source for io::Cursor<Vec<u8>> {
+    fn read(&mut self, space: &mut [u8], _: bool) -> io::Result<Option<usize>> {
+        io::Read::read(self, space).map(Some)
+    }
+}
+
 /// A sink of bytes.
 pub trait Sink {
     /// Waits until something can be written.
     ///
     /// # Errors
-    /// `BrokenPipe` if the reader is gone.
+    /// `BrokenPipe` if the reader of the output is gone.
     fn ready(&mut self) -> io::Result<()>;
 
-    /// Waits until `bytes` (not empty) can be written, writes some of them, and returns how many.
+    /// Waits until the sink accepts some of `bytes` (not empty), writes them, and returns their number.
     ///
     /// # Errors
-    /// If writing fails.
+    /// Writing failed.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Writes some of `bytes` (not empty) without a wait for the reader, and returns how many; `None` if it takes none now.
+    /// Writes some of `bytes` (not empty) without waiting for the reader, and returns their number. `None`: the sink
+    /// accepts nothing now.
     ///
     /// # Errors
-    /// If writing fails.
+    /// Writing failed.
     fn write_at_once(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
         self.write(bytes).map(Some)
     }
 
-    /// What can be polled until its reader has left, if there is such a thing.
+    /// A descriptor to poll for the departure of the reader; `None` if the sink has no descriptor.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
 
-/// Writes all of `bytes`. On an error, `written` says how many were written.
+/// Writes `bytes` completely. On an error, `written` has the number of bytes that were written.
 pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize) -> Result<(), FlowError> {
     while *written < bytes.len() {
         match sink.write(&bytes[*written..]).map_err(FlowError::Write)? {
@@ -81,7 +89,7 @@ pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize)
     Ok(())
 }
 
-/// Reads into `buffer`. Also notes the end of the input.
+/// Reads into `buffer`, and records the end of the input there.
 pub(crate) fn read_into(buffer: &mut Buffer, source: &mut impl Source, wait: bool) -> Result<Filled, FlowError> {
     buffer.make_room().map_err(FlowError::Hold)?;
     match source.read(buffer.space(), wait).map_err(FlowError::Read)? {
@@ -94,7 +102,7 @@ pub(crate) fn read_into(buffer: &mut Buffer, source: &mut impl Source, wait: boo
 
 /// The error for a unit, with its number in the input.
 pub(super) fn refused(unit: &[u8], number: u64, why: String) -> FlowError {
-    FlowError::Refused(number, unit[..unit.len().min(NAMED)].into(), why)
+    FlowError::Refused(number, unit[..unit.len().min(MAX_NAME_BYTES)].into(), why)
 }
 
 /// A flow that copies units through a buffer.
@@ -104,25 +112,19 @@ pub struct Copying<'a, R, W> {
     sink: W,
     buffer: Buffer,
     meter: &'a Meter,
-    /// What limits want to know of units: these leave one by one then.
+    /// Finds the costs of a unit. If limits count costs, units leave one by one.
     look: Look,
-    /// Units that have left.
+    /// The number of units that have left.
     passed: u64,
 }
 
 impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
-    /// Copies units from `source` to `sink`; `buffer` frames them.
-    pub fn new(source: R, sink: W, buffer: Buffer, meter: &'a Meter) -> Self {
-        Copying { source, sink, buffer, meter, look: Look::default(), passed: 0 }
+    /// Copies units from `source` to `sink`; `buffer` frames them. Charges each unit the costs that `look` finds.
+    pub fn new(source: R, sink: W, buffer: Buffer, look: Look, meter: &'a Meter) -> Self {
+        Copying { source, sink, buffer, meter, look, passed: 0 }
     }
 
-    /// Limits want to know this of each unit.
-    #[must_use]
-    pub fn looked_into(self, look: Look) -> Self {
-        Copying { look, ..self }
-    }
-
-    /// Passes a unit that is larger than the buffer: piece after piece, up to its end, with nothing in between. Returns its
+    /// Passes a unit that is larger than the buffer, piece by piece up to its end, with nothing in between. Returns its
     /// length without its delimiter.
     fn pass_outgrown(&mut self, passed: &mut Passed) -> Result<u64, FlowError> {
         let mut length = 0;
@@ -144,8 +146,8 @@ impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
         }
     }
 
-    /// How many units after the next one leave with it.
-    fn count_those_that_join(&self, take: &mut dyn FnMut(&[u64]) -> bool) -> u64 {
+    /// The number of units that leave together with the first unit of the buffer, not counting that unit.
+    fn count_joining(&self, take: &mut dyn FnMut(&[u64]) -> bool) -> u64 {
         let (Copying { buffer, look, .. }, mut costs) = (self, Vec::new());
         let delimiter = buffer.delimiter();
         let ends = |byte: &u8| Some(*byte) == delimiter;
@@ -200,7 +202,7 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
                 settle(&self.look.settled_by_length(length));
                 return Ok(());
             }
-            Turn::Costly { joins, .. } => 1 + self.count_those_that_join(joins),
+            Turn::Costly { joins, .. } => 1 + self.count_joining(joins),
             Turn::OfKey(..) => 1,
             Turn::Refused(why) => {
                 let why = self.look.why(self.buffer.first(), why);
@@ -221,7 +223,7 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
     }
 }
 
-/// A file descriptor as a source or a sink. If it is in non-blocking mode, this waits with poll.
+/// A file descriptor as a source or a sink. Waits with poll if the descriptor is in non-blocking mode.
 #[derive(Debug)]
 pub struct Descriptor<F>(pub F);
 
@@ -251,8 +253,8 @@ impl<F: AsFd> Sink for Descriptor<F> {
     }
 
     fn write_at_once(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        // A pipe that poll(2) calls writable takes a whole page.
-        let page = &bytes[..bytes.len().min(WHOLE)];
+        // A pipe that poll(2) reports as writable accepts a whole page.
+        let page = &bytes[..bytes.len().min(PIPE_BUF)];
         if is_ready(&self.0, PollFlags::OUT)? { self.write(page).map(Some) } else { Ok(None) }
     }
 

@@ -1,13 +1,13 @@
 //! Costs: how much of a limit each unit takes.
 
-use super::selector::{Part, SelectorError, TooLarge, escaped, meant_as_json};
+use super::selector::{Part, SelectorError, escaped, meant_as_json, too_large};
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 use thiserror::Error;
 use throttle_limits::rate::Amount;
 
-/// How much of a limit a unit takes: `800`, `f3`, `/max_tokens` or `bytes/4`, or a sum of them; then perhaps `,else=100`.
+/// The cost of a unit: `800`, `f3`, `/max_tokens` or `bytes/4`, or a sum of these. `,else=100` may follow.
 ///
 /// ```
 /// use throttle::flow::cost::Cost;
@@ -17,7 +17,7 @@ use throttle_limits::rate::Amount;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// They are added.
+    /// The terms of the sum.
     terms: Vec<Term>,
     /// The cost of a unit whose cost cannot be read.
     otherwise: Option<u64>,
@@ -27,24 +27,22 @@ pub struct Cost {
 enum Term {
     Fixed(u64),
     Part(Part),
-    /// Its bytes divided by this, rounded up.
+    /// The unit's bytes divided by this number, rounded up.
     Bytes(NonZeroU64),
 }
 
-/// What may follow a term.
+/// Characters that may follow a term.
 const ENDS: [char; 2] = [',', '+'];
 
 impl Cost {
-    /// The cost of `unit`, which is given without its delimiter: a whole number, 0 passes free. `None` if it cannot be read
-    /// and nothing is to be taken instead. What is more than 64 bits hold is 2^64-1.
-    #[must_use]
+    /// The cost of `unit`, which has no delimiter. The cost is a whole number; a unit with cost 0 passes free. `None`
+    /// if it cannot be read and there is no `else=`. Costs above 64 bits become 2^64-1.
     pub fn of(&self, unit: &[u8]) -> Option<u64> {
         self.sum(unit.len() as u64, |part| part.of(unit).and_then(|text| whole_number(&text)))
     }
 
-    /// The cost of a unit of so many bytes that no buffer holds: what can be said without its bytes, or what `else=`
-    /// says. `None` if that is not known: see [`too_large`](Self::too_large).
-    #[must_use]
+    /// The cost of a unit of this length that fits into no buffer: from its length alone, or from `else=`. `None` if
+    /// neither is enough: see [`too_large`](Self::too_large).
     pub fn of_length(&self, bytes: u64) -> Option<u64> {
         self.sum(bytes, |_| None)
     }
@@ -59,46 +57,43 @@ impl Cost {
         sum.or(self.otherwise)
     }
 
-    /// Whether the bytes of a unit have to be read: it is not enough to know how long it is.
-    #[must_use]
+    /// Whether the bytes of a unit must be read: its length is not enough.
     pub fn looks_inside(&self) -> bool {
         self.terms.iter().any(|term| matches!(term, Term::Part(_)))
     }
 
-    /// The cost if there is no unit: the fixed number, or what `else=` says.
-    #[must_use]
+    /// The cost if there is no unit: the fixed number, or the number of `else=`.
     pub fn unread(&self) -> Option<u64> {
         self.fixed().or(self.otherwise)
     }
 
-    /// The cost of every unit, if it is the same.
+    /// The cost of every unit, if it is fixed.
     fn fixed(&self) -> Option<u64> {
         let number = |term: &Term| if let Term::Fixed(number) = term { Some(*number) } else { None };
         self.terms.iter().try_fold(0_u64, |sum, term| Some(sum.saturating_add(number(term)?)))
     }
 
-    /// The error for a unit that no buffer holds, so that its cost cannot be read.
-    #[must_use]
-    pub fn too_large(&self) -> TooLarge {
-        TooLarge { by: format!("cost={self}"), advice: "add what a longer one costs, like else=1000".to_owned() }
+    /// The error for a unit that fits into no buffer, so that its cost cannot be read.
+    pub fn too_large(&self) -> String {
+        too_large(&format!("cost={self}"), "add the cost of a longer unit, like else=1000")
     }
 
-    /// Whether both count the same; what a unit without it costs does not matter.
-    #[must_use]
+    /// Whether both have the same terms. Their `else=` may differ.
     pub fn is_kind_of(&self, other: &Cost) -> bool {
         self.terms == other.terms
     }
 
-    /// What it counts, without what a unit without it costs.
+    /// This cost without `else=`.
     #[must_use]
     pub fn kind(&self) -> Cost {
         Cost { otherwise: None, ..self.clone() }
     }
 
-    /// Reads the cost at the beginning of `text`, without `else=`, and returns the rest: it begins with a comma, or is empty.
+    /// Parses the cost at the beginning of `text`, without `else=`. Returns the rest, which is empty or begins with a
+    /// comma.
     ///
     /// # Errors
-    /// What is wrong, with a right spelling.
+    /// The message shows a right spelling.
     pub fn read(text: &str) -> Result<(Self, &str), CostError> {
         let mut cost = Cost::default();
         let mut rest = cost.add(text)?;
@@ -108,7 +103,7 @@ impl Cost {
         Ok((cost, rest))
     }
 
-    /// Adds the first term of `text`, and returns what follows it.
+    /// Adds the first term of `text`, and returns the rest.
     fn add<'a>(&mut self, text: &'a str) -> Result<&'a str, CostError> {
         if let Some(part) = Part::read(text, &ENDS) {
             let (part, rest) = part?;
@@ -123,10 +118,10 @@ impl Cost {
         Ok(rest)
     }
 
-    /// The same cost, and `otherwise` for a unit whose cost cannot be read.
+    /// This cost with an `else=` of `otherwise`, for units whose cost cannot be read.
     ///
     /// # Errors
-    /// It can always be read.
+    /// This cost can always be read, so `otherwise` would never be used.
     pub fn or_else(self, otherwise: u64) -> Result<Self, CostError> {
         match self.fixed() {
             Some(cost) => Err(CostError::ElseNeverUsed(cost)),
@@ -134,58 +129,57 @@ impl Cost {
         }
     }
 
-    /// Reads the number after `else=`.
+    /// Parses the number after `else=`.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not a number.
     pub fn read_else(text: &str) -> Result<u64, CostError> {
         amount(text).ok_or_else(|| CostError::Else(text.to_owned()))
     }
 }
 
-/// Why a text is no cost. The message shows how to write it.
+/// Why a text is not a cost. The message shows a right spelling.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the messages are the documentation")]
-#[non_exhaustive]
 pub enum CostError {
-    #[error("how much? write a number, f3, /max_tokens or bytes/4, like cost=800")]
+    #[error("the cost is missing; write a number, f3, /max_tokens or bytes/4, like cost=800")]
     Empty,
     #[error("{0}")]
     Part(#[from] SelectorError),
     #[error("a cost is a whole number that is not negative, like cost=800")]
     NotWhole,
-    #[error("field {0} is f{0}")]
+    #[error("field {0} is written f{0}")]
     Field(u64),
-    #[error("only bytes are divided, by a whole number; anything can be added: bytes/4+300")]
+    #[error("only bytes can be divided, and only by a whole number; write for example bytes/4+300")]
     Bytes,
-    #[error("a cost is called bytes: write cost=bytes, or cost=bytes/4")]
+    #[error("the number of bytes is named bytes; write cost=bytes or cost=bytes/4")]
     Byte,
     #[error("nothing can be divided by 0; write for example bytes/4")]
     DividedByZero,
-    #[error("a cost is a number in the unit: f3 or /max_tokens; or of its bytes: bytes/4")]
+    #[error("a cost is a number in the unit or its number of bytes; write for example f3, /max_tokens or bytes/4")]
     NoNumber,
-    #[error("no cost is called '{word}'; JSON: {pointer}; else write 800, f3 or bytes/4")]
+    #[error("unknown cost '{word}'; write {pointer} for JSON, otherwise for example 800, f3 or bytes/4")]
     Unknown { word: String, pointer: String },
-    #[error("a number that is fixed can always be read; write cost={0} alone, or cost=f3,else=100")]
+    #[error("else= is never used with a fixed number; write cost={0} alone, or cost=f3,else=100")]
     ElseNeverUsed(u64),
-    #[error("what follows the cost is no part of it: '{0}'; a comma in a JSON Pointer is \\,, a plus \\+")]
+    #[error("unexpected text after the cost: '{0}'; a comma in a JSON Pointer is \\,, a plus \\+")]
     More(String),
-    #[error("else=N is the cost of a unit whose own cannot be read: a whole number, like else=100")]
+    #[error("else= needs a whole number, the cost of a unit whose own cost cannot be read; write for example else=100")]
     Else(String),
 }
 
-/// What follows `bytes`.
+/// Parses the text after `bytes`.
 fn divisor(text: &str) -> Result<NonZeroU64, CostError> {
     let per = if text.is_empty() { Some(1) } else { text.strip_prefix('/').and_then(amount) };
     NonZeroU64::new(per.ok_or(CostError::Bytes)?).ok_or(CostError::DividedByZero)
 }
 
-/// A number in an option: `800` or `4k`.
+/// Parses a number in an option: `800` or `4k`.
 fn amount(text: &str) -> Option<u64> {
     text.parse().ok().filter(|amount: &Amount| !amount.is_bytes()).map(|amount| amount.value())
 }
 
-/// A number in a unit: digits, perhaps among blanks.
+/// Parses a number in a unit: digits, perhaps with blanks around them.
 fn whole_number(text: &[u8]) -> Option<u64> {
     let digits = text.trim_ascii();
     let add = |number: u64, digit: &u8| {
@@ -195,7 +189,7 @@ fn whole_number(text: &[u8]) -> Option<u64> {
     if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
 }
 
-/// What a word that is no cost was meant to be.
+/// The error for a word that is not a cost, with a guess at its meaning.
 fn unknown(word: &str) -> CostError {
     let number = word.trim_start_matches(['$', '{', 'F']).trim_end_matches('}');
     match word {

@@ -1,22 +1,22 @@
-//! Units that are dropped since they would wait for too long: which they are, and how many of each key.
+//! Drops units that would wait longer than the longest wait, and counts them for each key.
 
 use std::collections::{BTreeMap, HashMap};
 use throttle_limits::clock::{Nanos, SECOND};
 use throttle_limits::limits::{Each, Thin};
 use throttle_limits::line::{KeyId, NO_KEY};
 
-/// Of so many keys it is counted how many units were dropped.
-const COUNTED_KEYS: usize = 10_000;
+/// The most keys whose dropped units are counted.
+const MAX_COUNTED_KEYS: usize = 10_000;
 
-/// How often it is told that units are dropped.
-const TELL_EVERY: Nanos = 10 * SECOND;
+/// The time between two reports of dropped units.
+const REPORT_INTERVAL: Nanos = 10 * SECOND;
 
 /// Units that were dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// How many.
+    /// Their number.
     pub units: u64,
-    /// How many of each key, if there are keys, and not too many.
+    /// The number of dropped units for each key, for at most 10 000 keys. Empty if units have no keys.
     pub keys: BTreeMap<Box<[u8]>, u64>,
 }
 
@@ -26,7 +26,7 @@ impl Dropped {
         let Some(key) = key else { return };
         if let Some(units) = self.keys.get_mut(key) {
             *units += 1;
-        } else if self.keys.len() < COUNTED_KEYS {
+        } else if self.keys.len() < MAX_COUNTED_KEYS {
             self.keys.insert(key.into(), 1);
         }
     }
@@ -37,14 +37,14 @@ impl Dropped {
 pub(super) struct Dropping {
     max_wait: Nanos,
     is_keyed: bool,
-    /// Of keys that have units that wait.
+    /// One for each key with waiting units.
     tails: HashMap<KeyId, Tail>,
-    /// Units that were dropped since this was last told, and when that was.
-    untold: Dropped,
-    told: Option<Nanos>,
+    /// The units dropped since the latest report, and the time of that report.
+    unreported: Dropped,
+    reported_at: Option<Nanos>,
 }
 
-/// The limits as they will be when so many units that wait have left, each as early as it may.
+/// The state of the limits after `units` waiting units have left, each at its earliest time.
 #[derive(Debug)]
 struct Tail {
     thin: Thin,
@@ -53,31 +53,31 @@ struct Tail {
 
 impl Dropping {
     pub(super) fn new(max_wait: Nanos, is_keyed: bool) -> Self {
-        Dropping { max_wait, is_keyed, tails: HashMap::new(), untold: Dropped::default(), told: None }
+        Dropping { max_wait, is_keyed, tails: HashMap::new(), unreported: Dropped::default(), reported_at: None }
     }
 
-    pub(super) fn untold(&self) -> &Dropped {
-        &self.untold
+    pub(super) fn unreported(&self) -> &Dropped {
+        &self.unreported
     }
 
-    /// A unit of this key is dropped. Returns the key that it counts for, if there are keys.
+    /// Counts a dropped unit of this key. Returns the key that it is counted for, if units have keys.
     pub(super) fn count<'k>(&mut self, key: Option<&'k [u8]>) -> Option<&'k [u8]> {
         let key = self.is_keyed.then_some(key.unwrap_or(NO_KEY));
-        self.untold.count(key);
+        self.unreported.count(key);
         key
     }
 
-    /// What is to be told now.
+    /// Returns a report that is due now, and begins the next one.
     pub(super) fn news(&mut self, now: Nanos) -> Option<Dropped> {
-        let is_due = self.told.is_none_or(|told| now >= told.saturating_add(TELL_EVERY));
-        (self.untold.units > 0 && is_due).then(|| {
-            self.told = Some(now);
-            std::mem::take(&mut self.untold)
+        let is_due = self.reported_at.is_none_or(|reported_at| now >= reported_at.saturating_add(REPORT_INTERVAL));
+        (self.unreported.units > 0 && is_due).then(|| {
+            self.reported_at = Some(now);
+            std::mem::take(&mut self.unreported)
         })
     }
 
-    /// Whether it is known that a unit of these costs, which arrives now behind the others of its key, would wait for too
-    /// long. If not, it is going to wait. `limits` are those that only this key waits for, with their state.
+    /// Whether a unit with these costs, which arrives now behind the other units of its key, would certainly wait too
+    /// long. If not, adds the unit to the tail of its key. `limits` are the limits of this key alone, with their state.
     pub(super) fn is_late(&mut self, now: Nanos, key: KeyId, (each, thin): (&Each, &Thin), costs: &[u64]) -> bool {
         let last = self.tails.get(&key).map_or(thin, |tail| &tail.thin);
         let leaves = each.conforms_at(last, now, costs).map_or(Nanos::MAX, |(time, _)| time);
@@ -90,7 +90,7 @@ impl Dropping {
         false
     }
 
-    /// A unit of this key has left that waited.
+    /// Records that a waiting unit of this key has left.
     pub(super) fn has_left(&mut self, key: KeyId) {
         if let Some(tail) = self.tails.get_mut(&key) {
             tail.units = tail.units.saturating_sub(1);
@@ -100,7 +100,7 @@ impl Dropping {
         }
     }
 
-    /// A unit of this key was dropped that waited, so those behind it may leave earlier than was known.
+    /// Forgets the tail of a key: a waiting unit was dropped, so the units behind it may leave earlier.
     pub(super) fn forget(&mut self, key: KeyId) {
         self.tails.remove(&key);
     }
@@ -113,8 +113,8 @@ mod tests {
     use throttle_limits::limits::Policy;
     use throttle_limits::line::{Line, Next, Rules, Unit};
 
-    /// Which units leave, and when: they arrive at these times. Those that are late by `dropping` are not
-    /// even added.
+    /// Returns the units that leave, and when, if units arrive at these times. Units that `dropping` finds late are not
+    /// added.
     fn leave(
         policy: &Policy,
         arrivals: &[Nanos],
@@ -122,7 +122,7 @@ mod tests {
         mut dropping: Option<Dropping>,
     ) -> Vec<(u64, Nanos)> {
         let rules = Rules { each: &[(policy, 0)], max_wait: Some(max_wait), ..Rules::default() };
-        let (mut order, mut left) = (Line::new(&rules, 0), Vec::new());
+        let (mut order, mut departures) = (Line::new(&rules, 0), Vec::new());
         let end = arrivals.last().unwrap_or(&0) + max_wait;
         for now in 0..=end {
             for (age, _) in (0..).zip(arrivals).filter(|(_, arrived)| **arrived == now) {
@@ -141,20 +141,23 @@ mod tests {
                         if let Some(dropping) = &mut dropping {
                             dropping.has_left(key);
                         }
-                        left.push((unit.age, charged.at));
+                        departures.push((unit.age, charged.at));
                     }
                     Next::Drop(key, _) => drop(dropping.as_mut().map(|dropping| dropping.forget(key))),
                     _ => break,
                 }
             }
         }
-        assert!(dropping.is_none_or(|dropping| dropping.tails.is_empty()), "nothing is kept of keys that do not wait");
-        left
+        assert!(
+            dropping.is_none_or(|dropping| dropping.tails.is_empty()),
+            "no tail is kept for a key without waiting units"
+        );
+        departures
     }
 
     proptest! {
         #[test]
-        fn what_is_known_to_be_late_is_what_would_have_been_dropped_at_its_deadline(
+        fn late_units_are_those_that_a_deadline_would_drop(
             gaps in prop::collection::vec(0_u64..12, 1..30),
             limit in prop::sample::select(vec!["1M/ms,burst=1", "150k/ms,burst=2", "70k/ms,burst=3,initial=0"]),
             max_wait in 0_u64..30,

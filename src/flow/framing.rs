@@ -1,12 +1,12 @@
-//! Framing: cuts a stream of bytes into units and keeps them until they are released.
+//! Framing: cuts a stream of bytes into units and stores them until they are released.
 
 use memchr::{memchr_iter, memrchr, memrchr_iter};
 use std::io;
 
-/// The longest unit that is held as a whole, in bytes, with its delimiter.
+/// The longest unit that is stored as a whole, in bytes, with its delimiter.
 pub const LARGEST: usize = (64 << 20) + 1;
 
-/// Where a unit ends.
+/// How the input is cut into units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// Every byte is a unit.
@@ -16,7 +16,6 @@ pub enum Framing {
 }
 
 /// A unit without its delimiter.
-#[must_use]
 pub fn trimmed(unit: &[u8], delimiter: Option<u8>) -> &[u8] {
     match unit {
         [text @ .., last] if Some(*last) == delimiter => text,
@@ -24,18 +23,18 @@ pub fn trimmed(unit: &[u8], delimiter: Option<u8>) -> &[u8] {
     }
 }
 
-/// If less room than this is left, the buffer moves its contents to the front.
-const LEAST_READ: usize = 64 * 1024;
+/// The least room for a read, in bytes. With less, the buffer moves its contents to the front.
+const MIN_READ_BYTES: usize = 64 * 1024;
 
 /// Input that was read and not yet released, and the number of complete units in it.
 ///
-/// Its size is fixed, unless it [grows](Self::growing) for a long unit. A unit larger than the buffer is never held complete:
-/// see [`outgrown`](Self::outgrown).
+/// Its size is fixed, unless it [grows](Self::growing) for a long unit. A unit larger than the buffer is never stored
+/// complete: see [`outgrown`](Self::outgrown).
 #[derive(Debug)]
 pub struct Buffer {
     framing: Framing,
     data: Vec<u8>,
-    /// Its usual size, and its largest.
+    /// The usual size, and the largest size.
     size: usize,
     most: usize,
     start: usize,
@@ -48,7 +47,6 @@ pub struct Buffer {
 
 impl Buffer {
     /// A buffer of `size` bytes, at least one.
-    #[must_use]
     pub fn new(framing: Framing, size: usize) -> Self {
         let size = size.max(1);
         Buffer {
@@ -64,16 +62,16 @@ impl Buffer {
         }
     }
 
-    /// The same buffer, which grows up to `most` bytes while it holds the beginning of a long unit.
+    /// This buffer, but it grows up to `most` bytes while it holds the beginning of a long unit.
     #[must_use]
     pub fn growing(self, most: usize) -> Self {
         Buffer { most: most.max(self.size), ..self }
     }
 
-    /// Grows if it is full and may.
+    /// Grows, if the buffer is full and may grow.
     ///
     /// # Errors
-    /// There is no memory.
+    /// The system has no memory left.
     pub fn make_room(&mut self) -> io::Result<()> {
         if self.held() == self.data.len() && self.data.len() < self.most {
             let length = (self.data.len() + self.size).min(self.most);
@@ -85,12 +83,12 @@ impl Buffer {
 
     /// The room for more input; empty only if the buffer is full.
     pub fn space(&mut self) -> &mut [u8] {
-        if self.data.len() - self.end < LEAST_READ {
+        if self.data.len() - self.end < MIN_READ_BYTES {
             self.data.copy_within(self.start..self.end, 0);
             (self.end, self.whole) = (self.end - self.start, self.whole - self.start);
             self.start = 0;
         }
-        // Little is read behind the end of a long unit, so that it can be taken without a copy.
+        // Little is read after the end of a long unit, so that the unit can be taken out without a copy.
         let room = if self.is_large() { self.size } else { usize::MAX };
         let end = self.data.len().min(self.end.saturating_add(room));
         &mut self.data[self.end..end]
@@ -114,7 +112,7 @@ impl Buffer {
         }
     }
 
-    /// Marks the end of the input: what is left is a unit, too.
+    /// Marks the end of the input. The rest of the input is a unit.
     pub fn input_ended(&mut self) {
         self.input_ended = true;
         if self.whole < self.end {
@@ -124,57 +122,49 @@ impl Buffer {
     }
 
     /// The number of complete units in the buffer.
-    #[must_use]
     pub fn waiting(&self) -> u64 {
         self.waiting
     }
 
-    /// The number of units in the buffer, with one of which only the beginning was read.
-    #[must_use]
+    /// The number of units in the buffer, including a unit that was read in part.
     pub fn units(&self) -> u64 {
         self.waiting + u64::from(self.whole.max(self.start) < self.end)
     }
 
     /// Whether the buffer is full and holds no complete unit.
-    #[must_use]
     pub fn outgrown(&self) -> bool {
         self.waiting == 0 && self.held() == self.most
     }
 
-    /// The first unit without its delimiter; `None` if it is not there as a whole.
-    #[must_use]
+    /// The first unit without its delimiter; `None` if it is not complete.
     pub fn first(&self) -> Option<&[u8]> {
         (self.waiting > 0).then(|| trimmed(self.run(1), self.delimiter()))
     }
 
-    /// What there is of the first unit, without its delimiter.
-    #[must_use]
+    /// The first unit as far as it was read, without its delimiter.
     pub fn beginning(&self) -> &[u8] {
         trimmed(self.piece().0, self.delimiter())
     }
 
     /// Whether the buffer is empty and no more input will come.
-    #[must_use]
     pub fn is_finished(&self) -> bool {
         self.input_ended && self.start == self.end
     }
 
-    /// Whether there is room for more input and more may come, if units that were taken out still hold `taken` bytes of the
-    /// memory that it may grow to.
-    #[must_use]
+    /// Whether the buffer has room for more input and more may come. Units that were taken out still hold `taken` bytes
+    /// of the memory that the buffer may grow to.
     pub fn wants_more(&self, taken: usize) -> bool {
         let may_grow = self.waiting == 0 && self.data.len() < self.most.saturating_sub(taken);
         let has_room = self.held() < self.data.len() && !(self.is_large() && self.waiting > 0);
         !self.input_ended && (has_room || may_grow)
     }
 
-    /// The bytes of the first `units` units, at most those that wait.
-    #[must_use]
+    /// The bytes of the first `units` units, at most all complete units.
     pub fn run(&self, units: u64) -> &[u8] {
         &self.data[self.start..self.end_of(units)]
     }
 
-    /// Takes out the first unit, one that is long without a copy.
+    /// Takes out the first unit, without a copy if it is long.
     pub fn take_first(&mut self) -> Vec<u8> {
         let unit = self.start..self.end_of(1);
         if unit.len() <= self.size {
@@ -189,8 +179,7 @@ impl Buffer {
         taken
     }
 
-    /// How many units end within the first `bytes` bytes of the buffer.
-    #[must_use]
+    /// The number of units that end within the first `bytes` bytes of the buffer.
     pub fn units_within(&self, bytes: usize) -> u64 {
         match self.framing {
             Framing::Bytes => bytes as u64,
@@ -203,7 +192,7 @@ impl Buffer {
         self.release_run(units, self.end_of(units) - self.start);
     }
 
-    /// Drops the first `units` units, which are known to be `bytes` long, so their ends need not be searched again.
+    /// Drops the first `units` units, which are `bytes` long. Their ends are not searched again.
     pub fn release_run(&mut self, units: u64, bytes: usize) {
         self.start += bytes;
         self.waiting -= units.min(self.waiting);
@@ -213,8 +202,7 @@ impl Buffer {
         self.rewind();
     }
 
-    /// All bytes of a unit that is passed in pieces, and whether they include its end.
-    #[must_use]
+    /// The bytes of a unit that is passed in pieces, and whether they include its end.
     pub fn piece(&self) -> (&[u8], bool) {
         if self.waiting > 0 { (self.run(1), true) } else { (&self.data[self.start..self.end], false) }
     }
@@ -232,7 +220,6 @@ impl Buffer {
     }
 
     /// The delimiter, if there is one.
-    #[must_use]
     pub fn delimiter(&self) -> Option<u8> {
         match self.framing {
             Framing::Bytes => None,
@@ -240,7 +227,7 @@ impl Buffer {
         }
     }
 
-    /// Whether it has grown.
+    /// Whether the buffer has grown.
     fn is_large(&self) -> bool {
         self.data.len() > self.size
     }
@@ -258,12 +245,12 @@ impl Buffer {
             Framing::Bytes => self.start + place(units),
             Framing::EndedBy(byte) => {
                 let held = &self.data[self.start..self.whole];
-                let left = self.waiting - units;
-                let end = if units <= left {
+                let remaining = self.waiting - units;
+                let end = if units <= remaining {
                     memchr_iter(byte, held).nth(place(last))
                 } else {
-                    // The last unit may lack its end; then there is one delimiter less.
-                    let ends_behind = if held.last() == Some(&byte) { left } else { left - 1 };
+                    // The last unit may lack its delimiter; then there is one delimiter less.
+                    let ends_behind = if held.last() == Some(&byte) { remaining } else { remaining - 1 };
                     memrchr_iter(byte, held).nth(place(ends_behind))
                 };
                 end.map_or(self.whole, |end| self.start + end + 1)
@@ -271,14 +258,14 @@ impl Buffer {
         }
     }
 
-    /// An empty buffer is filled from the front again, which is still in the CPU cache.
+    /// If the buffer is empty, lets it fill from its front again, because the front is still in the CPU cache.
     fn rewind(&mut self) {
         if self.start == self.end {
             (self.start, self.end, self.whole) = (0, 0, 0);
         }
     }
 
-    /// Goes on in memory of the usual size, which what it holds must fit into. Returns the memory that it had.
+    /// Replaces the memory by memory of the usual size, which must have room for the contents. Returns the old memory.
     fn shrink(&mut self) -> Vec<u8> {
         let (held, mut data) = (self.held(), vec![0; self.size]);
         data[..held].copy_from_slice(&self.data[self.start..self.end]);
@@ -287,7 +274,7 @@ impl Buffer {
     }
 }
 
-/// A position in a buffer; one beyond any buffer stays beyond.
+/// Converts a number of units to a position. A number beyond any buffer becomes a position beyond any buffer.
 fn place(units: u64) -> usize {
     usize::try_from(units).unwrap_or(usize::MAX)
 }
@@ -392,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_unit_waits_until_its_memory_is_free_and_nothing_is_read_behind_it() {
+    fn reading_waits_until_a_long_unit_has_free_memory() {
         let mut buffer = Buffer::new(Framing::EndedBy(b'\n'), 4).growing(20);
         for (input, wants_more) in [(&b"abcd"[..], true), (b"efgh", true), (b"ij\nk", false)] {
             assert!(buffer.wants_more(0) && buffer.wants_more(20) == (buffer.held() < 4));

@@ -2,7 +2,7 @@
 
 use std::sync::{LockResult, PoisonError};
 
-/// What a lock guards even if it is poisoned: a thread that panics leaves nothing half done.
+/// Returns the guard even if the lock is poisoned: a thread that panics leaves no change incomplete.
 pub fn unpoisoned<G>(locked: LockResult<G>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
 }

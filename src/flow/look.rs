@@ -1,4 +1,4 @@
-//! What limits want to know of a unit: its key, and its costs; and how units are sorted by that.
+//! Finds the key and the costs of a unit, and defines how units are sorted by key.
 
 use super::contract::Unpaid;
 use super::cost::Cost;
@@ -12,95 +12,91 @@ use throttle_limits::limits::{OfKey, Policy, Take};
 use throttle_limits::line::{Line, NamedKey, Rules};
 use throttle_limits::store::View;
 
-/// The longest key that is kept, in bytes. Linux passes a command no variable that is longer than 128 KiB.
-const LONGEST_KEY: usize = 64 * 1024;
+/// The longest key that is stored, in bytes. Linux passes a command no variable longer than 128 KiB.
+const MAX_KEY_BYTES: usize = 64 * 1024;
 
-/// The longest name of a key in a bucket that others use, in bytes.
-const LONGEST_SHARED: usize = 200;
+/// The longest name of a key in a shared bucket, in bytes.
+const MAX_SHARED_NAME_BYTES: usize = 200;
 
-/// What limits want to know of a unit.
+/// Finds the key and the costs of a unit.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
-    /// Finds its key; `None`: no limits are kept for each key.
+    /// Finds the key; `None`: no limits are kept per key.
     pub per: Option<Selector>,
-    /// What it costs limits of each kind, or each limit; `None`: one. If there are none, every limit counts units.
+    /// The cost for each limit, or for each kind of limit; `None`: every unit costs one. Empty if every limit counts
+    /// units.
     pub costs: Vec<Option<Cost>>,
-    /// What the limits that count these costs are called, and the most that they ever grant.
+    /// The names of the limits that count these costs, and the highest cost that each limit ever grants.
     pub limits: Vec<(String, u64)>,
 }
 
 impl Look {
-    /// The key of `unit`, which is given without its delimiter; `None` if it has none. A long one is known by its hash.
-    #[must_use]
+    /// Returns the key of `unit`, or `None` if it has no key. A key above 64 KiB is replaced by its hash. `unit` has no
+    /// delimiter.
     pub fn key<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         self.per.as_ref().and_then(|per| per.key(unit)).map(bounded)
     }
 
-    /// Puts the costs of `unit`, which is given without its delimiter, into `costs`.
+    /// Stores the costs of `unit` in `costs`. `unit` has no delimiter.
     ///
     /// # Errors
-    /// Which cannot be read, and what to do.
+    /// A cost cannot be read. The message has the cost's limit, and what to do.
     pub fn costs(&self, unit: &[u8], costs: &mut Vec<u64>) -> Result<(), String> {
         costs.clear();
         for (kind, cost) in self.costs.iter().enumerate() {
             let unreadable = |cost| {
                 let limit = self.limit(kind);
-                format!("{limit}: the cost cannot be read; add what such a unit costs, like cost={cost},else=1")
+                format!("{limit}: the cost cannot be read; add the cost of such a unit, like cost={cost},else=1")
             };
             costs.push(cost.as_ref().map_or(Ok(1), |cost| cost.of(unit).ok_or_else(|| unreadable(cost)))?);
         }
         Ok(())
     }
 
-    /// Which of these costs is never granted, if that is known.
-    #[must_use]
+    /// Reports the first of these costs that is above the most that its limit grants.
     pub fn too_much(&self, costs: &[u64]) -> Option<String> {
         let mut counted = self.costs.iter().zip(&self.limits).zip(costs).enumerate();
         counted.find_map(|(kind, ((cost, (_, most)), is))| {
             let limit = cost.as_ref().filter(|_| is > most).map(|_| self.limit(kind))?;
-            Some(format!("{limit}: it costs {is}, more than the window ever lets through"))
+            Some(format!("{limit}: it costs {is}, more than the window allows"))
         })
     }
 
-    /// `limit 5/s,cost=f2`
+    /// The text `limit 5/s,cost=f2`.
     fn limit(&self, kind: usize) -> String {
         self.limits.get(kind).map(|(name, _)| format!("limit {name}")).unwrap_or_default()
     }
 
-    /// Whether the bytes of units have to be read: it is not enough to know how long they are.
-    #[must_use]
+    /// Whether the bytes of units must be read: their lengths are not enough.
     pub fn looks_inside(&self) -> bool {
         self.per.is_some() || self.costs.iter().flatten().any(Cost::looks_inside)
     }
 
-    /// What `unit` costs, which is given without its delimiter; `None` if that cannot be read.
-    #[must_use]
+    /// Returns the costs of `unit`, or `None` if one cannot be read. `unit` has no delimiter.
     pub fn costs_of(&self, unit: &[u8]) -> Option<Box<[u64]>> {
         self.costs.iter().map(|cost| cost.as_ref().map_or(Some(1), |cost| cost.of(unit))).collect()
     }
 
-    /// What a unit of so many bytes costs that no buffer holds; `None` if that is not known.
-    #[must_use]
+    /// Returns the costs of a unit of this length that does not fit into the buffer; `None` if they depend on its
+    /// bytes.
     pub fn costs_of_length(&self, bytes: u64) -> Option<Box<[u64]>> {
         self.costs.iter().map(|cost| cost.as_ref().map_or(Some(1), |cost| cost.of_length(bytes))).collect()
     }
 
-    /// What such a unit is settled at: not more than limits ever grant.
-    #[must_use]
+    /// The settled costs of a unit that did not fit into the buffer. Each is at most the highest cost that its limit
+    /// ever grants.
     pub(crate) fn settled_by_length(&self, bytes: u64) -> Box<[u64]> {
         let costs = self.costs_of_length(bytes).unwrap_or_default();
         costs.iter().zip(&self.limits).map(|(cost, (_, most))| *cost.min(most)).collect()
     }
 
-    /// What the first limit that has a cost counts of these.
-    #[must_use]
+    /// The charge of the first limit that has a cost of its own; 1 if there is none.
     pub fn charged(&self, costs: &[u64]) -> u64 {
         let mut counted = self.costs.iter().zip(costs).filter(|(cost, _)| cost.is_some());
         counted.next().map_or(1, |(_, costs)| *costs)
     }
 
-    /// Why `unit` gets no grant, and what to do; `None` if no buffer holds it.
-    #[must_use]
+    /// Why `unit` gets no grant, and what to do. `unit` is `None` if it does not fit into the buffer.
     pub fn why(&self, unit: Option<&[u8]>, unpaid: Unpaid) -> String {
         let mut costs = Vec::new();
         let unread = unit.and_then(|unit| self.costs(unit, &mut costs).err());
@@ -110,21 +106,20 @@ impl Look {
         }
     }
 
-    /// Why a unit that no buffer holds has no key or cost; `None` if its bytes need not be read.
-    #[must_use]
+    /// Why a unit that does not fit into the buffer has no key or cost; `None` if its bytes need not be read.
     pub fn too_large(&self) -> Option<String> {
         let is_unknown = |cost: &&Cost| cost.of_length(0).is_none();
         let cost = || self.costs.iter().flatten().find(is_unknown).map(Cost::too_large);
-        self.per.as_ref().map(Selector::too_large).or_else(cost).map(|error| error.to_string())
+        self.per.as_ref().map(Selector::too_large).or_else(cost)
     }
 }
 
-/// The key, or its hash if it is very long.
+/// Returns the key, or its hash if the key is longer than `MAX_KEY_BYTES`.
 pub(crate) fn bounded(key: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
-    if key.len() <= LONGEST_KEY { key } else { hash_of(&key).into() }
+    if key.len() <= MAX_KEY_BYTES { key } else { hash_of(&key).into() }
 }
 
-/// One number, if every limit has the same cost.
+/// Shortens the costs to one number if they are equal.
 fn once_if_equal(costs: &[u64]) -> &[u64] {
     match costs {
         [] => &[1],
@@ -133,65 +128,64 @@ fn once_if_equal(costs: &[u64]) -> &[u64] {
     }
 }
 
-/// The name of a key in a bucket that others use: its hash, if it is long.
-#[must_use]
+/// Returns the name of a key in a shared bucket: the key, or its hash if the key is long.
 pub fn short(key: &[u8]) -> Box<[u8]> {
-    if key.len() <= LONGEST_SHARED { key.into() } else { hash_of(key).into() }
+    if key.len() <= MAX_SHARED_NAME_BYTES { key.into() } else { hash_of(key).into() }
 }
 
 fn hash_of(key: &[u8]) -> Vec<u8> {
     Sha256::digest(key).iter().fold("sha256:".to_owned(), |hex, byte| format!("{hex}{byte:02x}")).into_bytes()
 }
 
-/// Notices if the first units have no key, which may be a mistake: they share one limit.
+/// Detects that none of the first units has a key. That may be a mistake, because all units without a key share the
+/// limits of one key.
 #[derive(Debug, Default)]
 pub(crate) struct Keyless(u32);
 
-/// So many units without a key, and none with one.
+/// The number of first units that must all lack a key before the user is warned.
 pub const FIRST_UNITS: u32 = 10;
 
 impl Keyless {
-    /// Whether this is the last of the first units, none of which has a key.
+    /// Records a unit. Returns true for the last of the first units if none of them has a key.
     pub(crate) fn note(&mut self, has_key: bool) -> bool {
         self.0 = if has_key { u32::MAX } else { self.0.saturating_add(1) };
         self.0 == FIRST_UNITS
     }
 }
 
-/// Why a cost is never granted.
-pub const TOO_MUCH: &str = "it costs more than a window ever lets through";
+/// The reason for refusing a cost that no limit can grant.
+pub const TOO_MUCH: &str = "it costs more than a window allows";
 
 /// How units are sorted.
 #[derive(Clone, Debug, Default)]
 pub struct Sorting {
-    /// What their limits want to know of them.
+    /// Finds their keys and costs.
     pub look: Look,
-    /// The limits of each key, and which of the costs each counts.
+    /// The limits of each key. The number is the index of the cost that the limit counts.
     pub each: Vec<(Policy, usize)>,
-    /// Keys that have other limits.
+    /// Keys with limits that differ from `each`.
     pub named: Vec<NamedKey>,
-    /// The limits of all together.
+    /// The limits of all keys together.
     pub all: Vec<(Policy, usize)>,
-    /// The most commands of one key that run at once; `None`: nothing runs.
+    /// The most commands of one key that run at once; `None`: the run has no commands.
     pub jobs: Option<NonZeroU32>,
-    /// After so many commands of one key have failed in a row, its other units are not tried.
+    /// The number of consecutive failures of a key after which its other units are not tried.
     pub fails: Option<NonZeroU32>,
-    /// Units that would wait longer are dropped, in nanoseconds.
+    /// The longest wait in nanoseconds. Units that would wait longer are dropped.
     pub max_wait: Option<Nanos>,
-    /// The most units that are read while others wait.
+    /// The most units in the queue before reading stops.
     pub ahead: usize,
-    /// If a bucket that others use keeps the limits: how many of the costs are those of its limits of all. The others are
-    /// those of each key.
+    /// For a shared bucket that keeps the limits: how many of the costs belong to limits of all keys. The other costs
+    /// belong to limits of each key.
     pub shared: Option<usize>,
-    /// Whether that bucket counts the commands that run.
+    /// Whether the shared bucket counts running commands.
     pub counts_jobs: bool,
-    /// The state of a bucket with the same limits: the order begins with that state, at its time.
+    /// The stored state of a bucket with the same limits. The line begins with this state, at its time.
     pub found: Option<Arc<View>>,
 }
 
 impl Sorting {
-    /// Nothing waits; the buckets of all keys are made at `now`, or are as they were found.
-    #[must_use]
+    /// Makes an empty line. Its limits begin as new at `now`, or in the state of `found`.
     pub fn begin<T>(&self, now: Nanos) -> Line<T> {
         let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let all: Vec<_> = self.all.iter().map(|(policy, kind)| (policy, *kind)).collect();
@@ -205,14 +199,12 @@ impl Sorting {
         line
     }
 
-    /// Whether keys have limits of their own, here or in a bucket.
-    #[must_use]
+    /// Whether keys have limits of their own, in this process or in a shared bucket.
     pub fn has_keys(&self) -> bool {
         self.look.per.is_some() || self.shared.is_some()
     }
 
-    /// What a unit of this key costs a bucket that others use, which keeps so many limits of all.
-    #[must_use]
+    /// The request for a unit of this key to a shared bucket. The first `of_all` costs belong to limits of all keys.
     pub fn price(of_all: usize, key: &[u8], costs: &[u64]) -> Take {
         let (all, each) = costs.split_at(of_all.min(costs.len()));
         let key = OfKey { costs: once_if_equal(each).into(), ..OfKey::of(short(key)) };

@@ -1,7 +1,7 @@
 //! The meter: counts units, bytes and time for progress and summary.
 //!
-//! The pump reports what it is about to wait for; time counts for that until its next report. A reading by another
-//! thread includes the current wait, so a status in the middle of it is right.
+//! The pump reports each wait before it begins; time counts for that wait until the next report. A reading by another
+//! thread includes the current wait, so the status is right at any time.
 
 use super::dropping::Dropped;
 use super::lock::unpoisoned;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use throttle_limits::clock::Nanos;
 
-/// What the pump is doing now.
+/// The current activity of the pump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Its own work: deciding and counting.
@@ -35,11 +35,11 @@ struct Record {
     started: Nanos,
     phase: Phase,
     since: Nanos,
-    /// Until then the limits are not what is waited for.
+    /// The end of a pause. Time before it does not count as a wait for limits.
     paused_until: Nanos,
     lateness: Histogram<u64>,
     dropped: Dropped,
-    /// All but its time and lateness.
+    /// The numbers up to now. The elapsed time and the lateness are added when the meter is read.
     reading: Reading,
 }
 
@@ -58,7 +58,7 @@ pub struct Reading {
     pub sink: Nanos,
     /// Time spent waiting for each limit, by index.
     pub limits: Vec<Nanos>,
-    /// How late units left that had waited for a limit: median and 99th percentile, to two digits. `None` if no unit
+    /// The lateness of units that had waited for a limit: median and 99th percentile, to two digits. `None` if no unit
     /// had waited.
     pub lateness: Option<(Nanos, Nanos)>,
     /// The current wait for a limit, if there is one.
@@ -69,11 +69,11 @@ pub struct Reading {
     pub bytes_ahead: u64,
     /// Units that were dropped.
     pub dropped: u64,
-    /// What the pump is doing.
+    /// The current activity of the pump.
     pub phase: Phase,
-    /// Keys whose units wait.
+    /// The number of keys with waiting units.
     pub keys_waiting: u64,
-    /// The most keys that limits were kept for at one time.
+    /// The highest number of keys with limits at one time.
     pub keys: u64,
 }
 
@@ -84,52 +84,51 @@ pub struct Wait {
     pub since: Nanos,
     /// When it ends.
     pub until: Nanos,
-    /// The units granted for that time.
+    /// The number of units granted for that time.
     pub units: u64,
 }
 
-/// Longer lateness is counted as this much.
-const LONGEST_LATENESS: Nanos = 1 << 45;
+/// The most lateness that is recorded, in nanoseconds. Longer lateness is recorded as this value.
+const MAX_LATENESS: Nanos = 1 << 45;
 
 impl Meter {
     /// A meter that starts at `now`, for `limits` limits.
     ///
     /// # Panics
     /// Never: the bounds of the histogram are constants that it accepts.
-    #[must_use]
     pub fn new(now: Nanos, limits: usize) -> Self {
-        let lateness = Histogram::new_with_bounds(1, LONGEST_LATENESS, 2).expect("constant bounds");
+        let lateness = Histogram::new_with_bounds(1, MAX_LATENESS, 2).expect("constant bounds");
         let reading = Reading { limits: vec![0; limits], ..Reading::default() };
         let (phase, dropped) = (Phase::Working, Dropped::default());
         let record = Record { started: now, phase, since: now, paused_until: now, lateness, dropped, reading };
         Meter { record: Mutex::new(record) }
     }
 
-    /// From `now` on, time counts for `phase`.
+    /// Counts time for `phase` from `now` on.
     pub fn enter(&self, phase: Phase, now: Nanos) {
         self.lock().enter(phase, now);
     }
 
-    /// The current wait for a limit ends at `until`, when `units` leave.
+    /// Records that the current wait for a limit ends at `until`, when `units` leave.
     pub fn waits_until(&self, until: Nanos, units: u64) {
         let mut record = self.lock();
         record.reading.wait = Some(Wait { since: record.since, until, units });
     }
 
-    /// Nothing leaves before `until`, whatever the limits say: that is no time spent waiting for them.
+    /// Records a pause until `until`. Time in a pause does not count as a wait for limits.
     pub fn paused_until(&self, until: Nanos) {
         self.lock().paused_until = until;
     }
 
-    /// `units` units with `bytes` bytes in all are read and not yet released, units of the first number of `keys` wait,
-    /// and the second is that of all keys.
+    /// Records that `units` units with `bytes` bytes were read and not yet released. `keys` has the number of keys with
+    /// waiting units, and the number of all keys.
     pub fn read_ahead(&self, units: u64, bytes: u64, keys: [u64; 2]) {
         let reading = &mut self.lock().reading;
         (reading.units_ahead, reading.bytes_ahead) = (units, bytes);
         (reading.keys_waiting, reading.keys) = (keys[0], reading.keys.max(keys[1]));
     }
 
-    /// These units left at `now`.
+    /// Records that these units left at `now`.
     pub fn passed(&self, units: u64, bytes: u64, now: Nanos) {
         let mut record = self.lock();
         record.enter(Phase::Working, now);
@@ -138,31 +137,29 @@ impl Meter {
         record.reading.units_ahead = record.reading.units_ahead.saturating_sub(units);
     }
 
-    /// Bytes of a unit that is passed in pieces.
+    /// Counts bytes of a unit that is passed in pieces.
     pub fn passed_piece(&self, bytes: u64) {
         self.lock().reading.bytes += bytes;
     }
 
-    /// A unit of this key was dropped.
+    /// Counts a dropped unit of this key.
     pub fn dropped(&self, key: Option<&[u8]>) {
         let mut record = self.lock();
         record.dropped.count(key);
         record.reading.dropped = record.dropped.units;
     }
 
-    /// How many units of each key were dropped.
-    #[must_use]
+    /// The number of dropped units of each key.
     pub fn dropped_by_key(&self) -> BTreeMap<Box<[u8]>, u64> {
         self.lock().dropped.keys.clone()
     }
 
-    /// `units` that waited for a limit are about to leave, `lateness` nanoseconds after their time.
+    /// Records that `units` units that waited for a limit leave `lateness` nanoseconds after their time.
     pub fn late(&self, units: u64, lateness: Nanos) {
         self.lock().lateness.saturating_record_n(lateness, units);
     }
 
-    /// Everything so far.
-    #[must_use]
+    /// The numbers at `now`.
     pub fn read(&self, now: Nanos) -> Reading {
         let mut record = self.lock();
         let phase = record.phase;
@@ -173,7 +170,7 @@ impl Meter {
         Reading { elapsed, lateness, phase, ..record.reading.clone() }
     }
 
-    /// Counting continues even if another thread panicked.
+    /// Returns the record. Counting continues even if another thread panicked.
     fn lock(&self) -> MutexGuard<'_, Record> {
         unpoisoned(self.record.lock())
     }

@@ -1,39 +1,39 @@
-//! Units that leave together.
+//! Collects units that leave together.
 
 use super::contract::{FlowError, Passed};
 use super::copy::Sink;
 use std::io;
 
-/// The output of one turn is written when it has so many bytes. A longer unit is not copied.
-const TURN: usize = 128 * 1024;
+/// The size in bytes at which no more units join the output of one turn. A unit longer than this is not copied.
+const MAX_TURN_BYTES: usize = 128 * 1024;
 
-/// What leaves in one turn.
+/// The output of one turn: the units that leave together.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
-    /// A long unit, which is the last.
+    /// A long unit. It leaves after `bytes`, and no unit follows it in this turn.
     long: Vec<u8>,
-    /// The length of both.
+    /// The length of `bytes` and `long` together, in bytes.
     taken: usize,
-    /// How much of both is written.
+    /// The number of these bytes that were written.
     written: usize,
-    /// How many units they are.
+    /// The number of units in `bytes` and `long`.
     units: u64,
-    /// The reader did not take all of it at once.
+    /// Whether the reader took only a part of the output at once.
     pub(super) is_stalled: bool,
-    /// The reader has stalled, and takes more by now.
+    /// Whether the reader takes output again after a stall.
     pub(super) can_write: bool,
 }
 
 impl Outgoing {
     /// Whether more units may leave in this turn.
     pub(super) fn has_room(&self) -> bool {
-        self.taken < TURN
+        self.taken < MAX_TURN_BYTES
     }
 
     /// Whether a unit of this length is not copied.
     pub(super) fn is_long(length: usize) -> bool {
-        length > TURN
+        length > MAX_TURN_BYTES
     }
 
     /// Adds a unit.
@@ -43,7 +43,7 @@ impl Outgoing {
         self.bytes.extend_from_slice(unit);
     }
 
-    /// Adds a unit, the last one if it is long.
+    /// Adds an owned unit. A long unit must be the last.
     pub(super) fn take(&mut self, unit: Vec<u8>) {
         (self.units, self.taken) = (self.units + 1, self.taken + unit.len());
         if Outgoing::is_long(unit.len()) {
@@ -53,12 +53,12 @@ impl Outgoing {
         }
     }
 
-    /// How many units there are.
+    /// The number of units.
     pub(super) fn units(&self) -> u64 {
         self.units
     }
 
-    /// Writes all of it; or, if it is `at_once`, what the reader takes without a wait.
+    /// Writes the whole output. With `at_once`, writes only the bytes that the reader takes without a wait.
     pub(super) fn write(&mut self, sink: &mut impl Sink, at_once: bool, passed: &mut Passed) -> Result<(), FlowError> {
         self.can_write = false;
         loop {

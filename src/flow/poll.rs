@@ -6,8 +6,9 @@ use rustix::io::Errno;
 use std::io;
 use std::time::Duration;
 
-/// Waits until one of the descriptors that are there is ready as wanted, or for `timeout`: for ever if there is none, or if
-/// it is longer than poll can wait. Returns what each is ready for: nothing after the timeout or a signal.
+/// Waits until one of the given descriptors is ready, for at most `timeout`. Waits for ever without a timeout, or with
+/// a timeout longer than poll accepts. Ends in time even if the process was stopped meanwhile. Returns the events of
+/// each descriptor: none after the timeout or a signal.
 ///
 /// # Errors
 /// The system has no room for the wait.
@@ -15,8 +16,16 @@ pub fn poll<const N: usize>(
     wanted: [(Option<BorrowedFd<'_>>, PollFlags); N],
     timeout: Option<Duration>,
 ) -> io::Result<[PollFlags; N]> {
+    timer::with(timeout, |timer| poll_with(wanted, timeout.filter(|_| timer.is_none()), timer))
+}
+
+fn poll_with<const N: usize>(
+    wanted: [(Option<BorrowedFd<'_>>, PollFlags); N],
+    timeout: Option<Duration>,
+    timer: Option<BorrowedFd<'_>>,
+) -> io::Result<[PollFlags; N]> {
     let there = wanted.iter().filter_map(|(fd, flags)| fd.as_ref().map(|fd| PollFd::new(fd, *flags)));
-    let mut fds: Vec<_> = there.collect();
+    let mut fds: Vec<_> = there.chain(timer.as_ref().map(|timer| PollFd::new(timer, PollFlags::IN))).collect();
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match rustix::event::poll(&mut fds, timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
@@ -26,12 +35,55 @@ pub fn poll<const N: usize>(
     Ok(wanted.map(|(fd, _)| fd.and_then(|_| found.next()).unwrap_or(PollFlags::empty())))
 }
 
-/// Whether `wanted` can be done now, or an error or the end was reached.
+/// A timer for long waits. When a stopped process continues to poll, the kernel restarts the rest of the timeout
+/// (ppoll(2), signal(7)). A wait of an hour that was stopped for an hour would take two hours. A timer also counts the
+/// time during which the process is stopped, so it is due when the process continues.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod timer {
+    use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    };
+    use std::ops::RangeInclusive;
+    use std::time::Duration;
+
+    /// The waits that get a timer. Without a timer, a shorter wait may take twice as long. A longer wait has no end.
+    /// The timer takes a file descriptor, which a command that is about to start may need, so it exists only during the
+    /// wait.
+    const TIMED_WAITS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(30 * 24 * 3600);
+
+    /// Calls `wait` with a descriptor that is readable after `timeout`, if that is a long wait and the system has a
+    /// timer.
+    pub(super) fn with<T>(timeout: Option<Duration>, wait: impl FnOnce(Option<BorrowedFd<'_>>) -> T) -> T {
+        let timer = timeout.filter(|timeout| TIMED_WAITS.contains(timeout)).and_then(timer);
+        wait(timer.as_ref().map(AsFd::as_fd))
+    }
+
+    fn timer(timeout: Duration) -> Option<OwnedFd> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).ok()?;
+        let (it_interval, it_value) = (Timespec::default(), Timespec::try_from(timeout).ok()?);
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value }).ok()?;
+        Some(timer)
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod timer {
+    use rustix::fd::BorrowedFd;
+    use std::time::Duration;
+
+    pub(super) fn with<T>(_: Option<Duration>, wait: impl FnOnce(Option<BorrowedFd<'_>>) -> T) -> T {
+        wait(None)
+    }
+}
+
+/// Whether the descriptor is ready for `wanted`, or is at an error or the end.
 pub(super) fn is_ready(fd: impl AsFd, wanted: PollFlags) -> io::Result<bool> {
     poll([(Some(fd.as_fd()), wanted)], Some(Duration::ZERO)).map(|[found]| !found.is_empty())
 }
 
-/// Waits until `wanted` can be done. `BrokenPipe` if that is to write and the reader is gone.
+/// Waits until the descriptor is ready for `wanted`. Fails with `BrokenPipe` if it waits to write and the reader is
+/// gone.
 pub(super) fn wait_for(fd: impl AsFd, wanted: PollFlags) -> io::Result<()> {
     loop {
         match poll([(Some(fd.as_fd()), wanted)], None)? {

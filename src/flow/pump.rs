@@ -1,10 +1,10 @@
-//! The pump: one loop that reads units, waits for the sink, takes a grant, sleeps until its time, and hands over.
+//! The pump: one loop that reads units, waits for the sink, takes a grant, sleeps until its time, and hands units over.
 
-use super::contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, State, Told, Turn, Unpaid};
+use super::contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, ServerReport, State, Turn, Unpaid};
 use super::meter::{Meter, Phase};
 use std::cell::RefCell;
 use thiserror::Error;
-use throttle_limits::clock::{Clock, MILLISECOND, Nanos};
+use throttle_limits::clock::{MILLISECOND, NanoClock, Nanos};
 use throttle_limits::limits::{Grant, Refusal, Served, Take};
 use throttle_limits::store::{Claim, Refused, StoreError, Supply, When};
 
@@ -19,23 +19,17 @@ pub enum PumpError {
     Store(#[from] StoreError),
 }
 
-/// If as many commands run as may, and nothing tells when one ends, others are asked for after this time.
-const BUSY: Nanos = 5 * MILLISECOND;
+/// The wait before the next request, in nanoseconds, while the job limit is reached and no event reports the end of a
+/// command.
+const BUSY_WAIT: Nanos = 5 * MILLISECOND;
 
-/// Moves every unit of `flow` when the limits that `supply` draws from allow it, until its end.
+/// Moves every unit of `flow` to its sink when the limits of `supply` allow, until the flow ends. Sleeps on `clock`,
+/// which must show the time of the supply's clock.
 ///
 /// # Errors
-/// [`PumpError`]; units that were read and not handed over still wait in `flow`. A supply that has retired ends the pump
+/// [`PumpError`]. Units that were read and not handed over remain in `flow`. A supply that has retired ends the pump
 /// with [`StoreError::Stopped`].
-pub fn run(flow: &mut impl Flow, supply: &Supply, meter: &Meter) -> Result<(), PumpError> {
-    run_on(flow, supply, supply.clock(), meter)
-}
-
-/// As [`run`], but sleeps on `clock`, which must show the time of the supply's clock.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_on(flow: &mut impl Flow, supply: &Supply, clock: &dyn Clock, meter: &Meter) -> Result<(), PumpError> {
+pub fn run(flow: &mut impl Flow, supply: &Supply, clock: &dyn NanoClock, meter: &Meter) -> Result<(), PumpError> {
     let mut pump = Pump { flow, supply, clock, meter, answers: RefCell::default() };
     while pump.gather()? {
         let room = pump.wait_for_sink()?;
@@ -48,14 +42,15 @@ pub fn run_on(flow: &mut impl Flow, supply: &Supply, clock: &dyn Clock, meter: &
 struct Pump<'a, F> {
     flow: &'a mut F,
     supply: &'a Supply,
-    clock: &'a dyn Clock,
+    clock: &'a dyn NanoClock,
     meter: &'a Meter,
-    /// What a server has told, and the supply does not know yet. Holds are times, not spans.
+    /// Reports of servers that were not yet passed on to the supply. Here, the `hold` of a report is a point in time,
+    /// not a duration.
     answers: RefCell<Answers>,
 }
 
 impl<F: Flow> Pump<'_, F> {
-    /// Waits until a unit was read; `false` at the end of the input.
+    /// Waits until a unit was read. Returns `false` at the end of the input.
     fn gather(&mut self) -> Result<bool, PumpError> {
         self.pass_on()?;
         while self.flow.waiting() == 0 && self.until_event() > 0 {
@@ -72,7 +67,7 @@ impl<F: Flow> Pump<'_, F> {
             }
             if self.flow.fill(event)? == Filled::End && self.flow.waiting() == 0 {
                 self.enter(Phase::Working);
-                // Other processes that share the limits have to know what the last units were told.
+                // Other processes that share the limits need the reports about the last units.
                 let _ = self.pass_on();
                 return Ok(false);
             }
@@ -81,34 +76,33 @@ impl<F: Flow> Pump<'_, F> {
         Ok(true)
     }
 
-    /// How long until there is news of units with keys that were asked for.
+    /// The time until the supply's next event for units that were requested by key; `Nanos::MAX` if none is expected.
     fn until_event(&self) -> Nanos {
         let next = if self.supply.has_keys() { self.supply.next_event() } else { None };
         next.map_or(Nanos::MAX, |time| time.saturating_sub(self.supply.clock().now()))
     }
 
-    /// Passes on what a server has told. If nothing may be handed over for some time, gives back what is reserved, and holds the
-    /// limits for that long.
+    /// Passes reports of servers on to the supply. For a pause, the supply gives its reserved grants back and holds the
+    /// limits for that time.
     fn pass_on(&mut self) -> Result<(), StoreError> {
-        self.is_told();
-        for (key, told) in self.answers.take() {
-            let (key, until) = (key.as_deref(), told.hold.unwrap_or(0));
-            if told.served != Served::default() {
-                self.supply.served(key, told.served);
+        self.has_urgent_report();
+        for (key, report) in self.answers.take() {
+            let (key, until) = (key.as_deref(), report.hold.unwrap_or(0));
+            if report.served != Served::default() {
+                self.supply.served(key, report.served);
             }
             if let Some(key) = key {
-                self.supply.tried(key, told.succeeded, told.failed)?;
-            } else if let Some(until) = told.hold {
+                self.supply.tried(key, report.succeeded, report.failed)?;
+            } else if let Some(until) = report.hold {
                 self.meter.paused_until(until);
             }
-            if told.hold.is_some() || !told.refused.is_empty() {
-                self.supply.hold(key, until, told.refused)?;
+            if report.hold.is_some() || !report.refused.is_empty() {
+                self.supply.hold(key, until, report.refused)?;
             }
         }
         Ok(())
     }
 
-    /// Waits until the sink can accept a unit, and returns how many it can accept.
     fn wait_for_sink(&mut self) -> Result<u64, PumpError> {
         self.note_read_ahead();
         self.enter(Phase::Sink);
@@ -117,7 +111,7 @@ impl<F: Flow> Pump<'_, F> {
         Ok(room)
     }
 
-    /// Takes a grant for waiting units that the sink has room for, sleeps until its time, and hands them over.
+    /// Takes a grant for the waiting units that the sink accepts, sleeps until its time, and hands the units over.
     fn release_run(&mut self, room: u64) -> Result<(), PumpError> {
         if self.supply.has_keys() {
             return self.release_of_keys(room);
@@ -136,9 +130,9 @@ impl<F: Flow> Pump<'_, F> {
         }
         self.top_up()?;
         let ready = self.flow.waiting().min(room);
-        let (mut grant, asked) = self.supply.next_run(ready)?;
+        let (mut grant, requested) = self.supply.next_run(ready)?;
         self.supply.foresee(|| self.flow.state().foreseen.saturating_sub(grant.units));
-        let (has_waited, units) = (grant.at > asked, grant.units);
+        let (has_waited, units) = (grant.at > requested, grant.units);
         if has_waited && !self.sleep_until(&mut grant, units, &[units])? {
             return Ok(());
         }
@@ -146,17 +140,19 @@ impl<F: Flow> Pump<'_, F> {
         self.hand_over(&grant, Turn::Usual(units + more))
     }
 
-    /// The same for one unit of these costs, and for those behind it that may leave at the same time.
+    /// Takes a grant for one unit with these costs, and hands it over with the units behind it that may leave at the
+    /// same time.
     fn release_one(&mut self, costs: &[u64]) -> Result<(), PumpError> {
-        let (mut grant, asked) = match self.supply.take(costs) {
+        let (mut grant, requested) = match self.supply.take(costs) {
             Err(StoreError::Refused(Refusal::Never)) => return self.pass(Turn::Refused(Unpaid::TooMuch)),
             taken => taken?,
         };
-        if grant.at > asked && !self.sleep_until(&mut grant, 1, costs)? {
+        if grant.at > requested && !self.sleep_until(&mut grant, 1, costs)? {
             return Ok(());
         }
         let supply = self.supply;
-        // Best effort: if it fails, those behind wait for less than it cost.
+        // Best effort: if settling fails, this unit stays charged with less than its real cost, and the units behind it
+        // wait less.
         let settle = |real: &[u64]| drop(supply.settle(&grant, &Take::of(costs), real));
         self.hand_over(
             &grant,
@@ -164,8 +160,9 @@ impl<F: Flow> Pump<'_, F> {
         )
     }
 
-    /// The same for units with keys of a shared bucket: hands over those that were granted and whose time has come, and asks
-    /// for those whose own limits conform soon, if they have a place in the sink.
+    /// Serves units with keys of a shared bucket: hands over the units whose grants are due, and requests grants for
+    /// other units. A unit is requested only if the sink has a free place for it and the limits of its key conform
+    /// soon.
     fn release_of_keys(&mut self, room: u64) -> Result<(), PumpError> {
         let refused = self.supply.answered()?;
         self.refuse(refused)?;
@@ -177,10 +174,10 @@ impl<F: Flow> Pump<'_, F> {
         }
         let ((wanted, more_at), reserved) = (self.supply.wanted(), self.supply.reserved());
         if room == 0 && reserved == 0 {
-            return Ok(()); // The sink says when it has room again.
+            return Ok(()); // The sink reports when it has room again.
         }
         let most = wanted.min(room.saturating_sub(reserved));
-        // If all places in the sink are reserved, none is asked for before one is free.
+        // When every place in the sink is reserved, no unit is requested until a place is free.
         let mut at = if wanted > 0 { Nanos::MAX } else { more_at };
         if most > 0 {
             let (takes, rest) = self.choose_several(most)?;
@@ -193,14 +190,14 @@ impl<F: Flow> Pump<'_, F> {
             }
             at = self.supply.clock().now().saturating_add(rest.max(MILLISECOND));
         }
-        let soon = || self.supply.clock().now().saturating_add(BUSY);
+        let soon = || self.supply.clock().now().saturating_add(BUSY_WAIT);
         let next = self.supply.next_event().unwrap_or_else(soon).min(at);
         self.enter_limit(next, None, 0);
-        self.supply.sleep_unless(self.clock, next, &|| self.is_told())?;
+        self.supply.sleep_unless(self.clock, next, &|| self.has_urgent_report())?;
         Ok(())
     }
 
-    /// Hands over a unit with its grant, if that is still good. Returns whether it was.
+    /// Hands over a unit with its grant, if the grant is still valid. Returns whether it was.
     fn use_claim(&mut self, Claim { ticket, granted }: &Claim) -> Result<bool, PumpError> {
         match granted {
             Some((grant, take)) => {
@@ -212,8 +209,8 @@ impl<F: Flow> Pump<'_, F> {
         Ok(granted.is_some())
     }
 
-    /// Chooses at most so many units to ask for: of those whose turn it is, all whose own limits conform soon. Also returns how
-    /// long none of the others can go.
+    /// Chooses up to `most` units to request, in the order of their turns. Skips units if the limits of their key do
+    /// not conform soon. Also returns for how many nanoseconds no other unit can leave.
     fn choose_several(&mut self, most: usize) -> Result<(Vec<(u64, Take)>, Nanos), PumpError> {
         let mut takes = Vec::new();
         while takes.len() < most {
@@ -240,12 +237,12 @@ impl<F: Flow> Pump<'_, F> {
         Ok((takes, 0))
     }
 
-    /// These got no grant.
+    /// Returns the refused units to the flow.
     fn refuse(&mut self, refused: Refused) -> Result<(), PumpError> {
         for (ticket, refusal) in refused {
             let what = match refusal {
                 Refusal::TooLong { wait } => Answer::NotYet(wait),
-                Refusal::Busy => Answer::NotYet(BUSY),
+                Refusal::Busy => Answer::NotYet(BUSY_WAIT),
                 refusal => Answer::Refused(refusal),
             };
             self.pass(Turn::OfKey(ticket, what))?;
@@ -254,13 +251,14 @@ impl<F: Flow> Pump<'_, F> {
     }
 
     fn hand_over(&mut self, grant: &Grant, turn: Turn<'_>) -> Result<(), PumpError> {
-        if !matches!(turn, Turn::OfKey(..)) && self.is_told() {
+        if !matches!(turn, Turn::OfKey(..)) && self.has_urgent_report() {
             return Ok(());
         }
         let (units, costs) = match turn {
+            Turn::Usual(units) => (units, None),
             Turn::Costly { costs, .. } => (1, Some(costs)),
             Turn::OfKey(_, Answer::Granted(_, take)) => (1, Some(&*take.costs)),
-            _ => (turn.units(), None),
+            _ => (1, None),
         };
         if let Some(costs) = costs {
             self.supply.open(grant, costs);
@@ -278,18 +276,18 @@ impl<F: Flow> Pump<'_, F> {
         Ok(result?)
     }
 
-    /// Whether a server has told what cannot wait, such as a time for which nothing may be handed over.
-    fn is_told(&self) -> bool {
+    /// Collects reports of servers from the flow. Returns whether there is an urgent report, such as a pause.
+    fn has_urgent_report(&self) -> bool {
         let mut answers = self.answers.borrow_mut();
-        for (key, mut told) in self.flow.take_answers() {
-            told.hold = told.hold.map(|time| self.clock.now().saturating_add(time));
-            answers.entry(key).or_default().add(told);
+        for (key, mut report) in self.flow.take_answers() {
+            report.hold = report.hold.map(|time| self.clock.now().saturating_add(time));
+            answers.entry(key).or_default().add(report);
         }
-        answers.values().any(Told::is_urgent)
+        answers.values().any(ServerReport::is_urgent)
     }
 
-    /// Reads what else is available if less than a quantum waits and the limits will soon cause a wait: then one long run
-    /// leaves, instead of a short one and another after the wait.
+    /// Reads more available input if the limits will soon require a wait and less than a quantum waits: the smallest
+    /// run that is worth a wake-up. Then one long run leaves, not a short run before the wait and another run after it.
     fn top_up(&mut self) -> Result<(), PumpError> {
         let quantum = self.supply.quantum();
         if self.flow.waiting() < quantum && self.supply.available() < quantum {
@@ -298,11 +296,12 @@ impl<F: Flow> Pump<'_, F> {
         Ok(())
     }
 
-    /// Sleeps until the grant of so many units with these costs, or until there is news of a [hold](Flow::take_answers). Returns
-    /// whether the grant may be used now; it has another time if this thread woke too late.
+    /// Sleeps until the time of a grant of `units` units with these costs, or until a server reports a
+    /// [hold](Flow::take_answers). Returns whether the grant may be used now. After a late wake-up, the grant has a
+    /// later time.
     fn sleep_until(&mut self, grant: &mut Grant, units: u64, costs: &[u64]) -> Result<bool, StoreError> {
         self.enter_limit(grant.at, grant.bound_by, units);
-        let has_come = self.supply.sleep_unless(self.clock, grant.at, &|| self.is_told())?;
+        let has_come = self.supply.sleep_unless(self.clock, grant.at, &|| self.has_urgent_report())?;
         if has_come {
             self.meter.late(units, self.clock.now().saturating_sub(grant.at));
             *grant = self.supply.woke(*grant, costs);

@@ -1,4 +1,4 @@
-//! Selectors: what each unit is counted by, like its host or its second field.
+//! Selectors: find the key of a unit, such as its host or its second field.
 
 mod error;
 mod host;
@@ -8,7 +8,8 @@ mod pointer;
 #[cfg(test)]
 mod tests;
 
-pub use error::{SelectorError, TooLarge};
+pub use error::SelectorError;
+pub(super) use error::too_large;
 pub(super) use part::{Part, meant_as_json};
 pub(super) use pointer::escaped;
 
@@ -17,8 +18,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-/// The most memory for a compiled regular expression.
-const LARGEST_REGEX: usize = 1 << 20;
+/// The most memory for a compiled regular expression, in bytes.
+const MAX_REGEX_BYTES: usize = 1 << 20;
 
 /// Finds the key of a unit: `host`, `f2`, `f2:,`, `/user/id` or `re:REGEX`.
 ///
@@ -36,22 +37,21 @@ pub struct Selector(Kind);
 enum Kind {
     Host,
     Part(Part),
-    /// The text is the one that was written.
+    /// A regular expression, with its original text.
     Match(Regex),
     /// The same key for every unit.
     Always(Box<[u8]>),
 }
 
 impl Selector {
-    /// The key of `unit`, which is given without its delimiter; `None` if it has none.
+    /// The key of `unit`, which has no delimiter; `None` if it has no key.
     ///
-    /// - `host`: the host of the first URL that has one, in lower case, without user, port and final dots, as the crate `url`
-    ///   reads it; without a URL that of the first `name@host`
-    /// - a field: its bytes, which may be none
-    /// - a JSON Pointer: the decoded text of a string, or a number, `true` or `false` as they are written. The whole unit must
-    ///   be one JSON value. Of equal names the last one counts, as for jq
+    /// - `host`: the host of the first URL that has a host, as the crate `url` reads it. It is in lower case, without
+    ///   user, port and final dots. Without a URL: the host of the first `name@host`
+    /// - a field: its bytes, possibly none
+    /// - a JSON Pointer: the decoded text of a string, or a number, `true` or `false` as written. The whole unit must
+    ///   be one JSON value. The last of equal names counts, as in jq
     /// - a regular expression: its first group if that matched, or else the whole match
-    #[must_use]
     pub fn key<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         match &self.0 {
             Kind::Host => host::of(unit),
@@ -65,16 +65,15 @@ impl Selector {
         }
     }
 
-    /// Finds this key in every unit.
-    #[must_use]
+    /// A selector with this key for every unit.
     pub fn always(key: &[u8]) -> Self {
         Selector(Kind::Always(key.into()))
     }
 
-    /// Reads the selector at the beginning of `text`, and returns the rest: it begins with a comma, or is empty.
+    /// Parses the selector at the beginning of `text`. Returns the rest, which is empty or begins with a comma.
     ///
     /// # Errors
-    /// What is wrong, with a right spelling.
+    /// The message shows a right spelling.
     pub fn read(text: &str) -> Result<(Self, &str), SelectorError> {
         if let Some(pattern) = text.strip_prefix("re:") {
             return matching(pattern).map(|regex| (Selector(Kind::Match(regex)), ""));
@@ -88,28 +87,26 @@ impl Selector {
         }
     }
 
-    /// Whether nothing can follow it in a list: all that follows is part of it.
-    #[must_use]
+    /// Whether the selector takes the rest of a list, so that nothing can follow it.
     pub fn is_last(&self) -> bool {
         matches!(self.0, Kind::Match(_))
     }
 
-    /// The error for a unit that no buffer holds, so that its key cannot be found.
-    #[must_use]
-    pub fn too_large(&self) -> TooLarge {
-        TooLarge { by: format!("per={self}"), advice: "make the units shorter, or leave per= out".to_owned() }
+    /// The error for a unit that fits into no buffer, so that its key cannot be found.
+    pub fn too_large(&self) -> String {
+        too_large(&format!("per={self}"), "make the units shorter, or leave per= out")
     }
 }
 
-/// Compiles `pattern`. It matches bytes: `\w` and the like are those of ASCII, and case is, too.
+/// Compiles `pattern`, which matches bytes. Classes such as `\w`, and case, cover ASCII only.
 fn matching(pattern: &str) -> Result<Regex, SelectorError> {
     if pattern.is_empty() {
         return Err(SelectorError::NoPattern);
     }
-    let compiled = RegexBuilder::new(pattern).unicode(false).size_limit(LARGEST_REGEX).build();
+    let compiled = RegexBuilder::new(pattern).unicode(false).size_limit(MAX_REGEX_BYTES).build();
     compiled.map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => SelectorError::PatternTooLarge,
-        // The last of its lines says what is wrong; those before it show where.
+        // The last line has the reason; earlier lines show the place.
         error => {
             let text = error.to_string();
             let why = text.lines().next_back().unwrap_or_default();
@@ -118,7 +115,7 @@ fn matching(pattern: &str) -> Result<Regex, SelectorError> {
     })
 }
 
-/// What a word that is no selector was meant to be.
+/// The error for a word that is not a selector, with a guess at its meaning.
 fn unknown(word: &str) -> SelectorError {
     let number = word.trim_start_matches(['$', '{', '-', 'F']).trim_end_matches('}');
     match (number.parse(), word.to_lowercase().as_str()) {
@@ -161,7 +158,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Each has one text, which is read back as itself.
+/// Each selector has one text, which parses back to the same selector.
 impl PartialEq for Selector {
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()

@@ -1,7 +1,7 @@
-//! A flow whose units pass when the limits of their keys allow: strictly in order within a key, by turns between keys.
-//! Or, with a longest wait, units that would wait longer are dropped.
+//! A flow whose units have keys with limits of their own. Within a key, units pass in input order; keys take turns.
+//! With a longest wait, the flow drops units that would wait longer.
 //!
-//! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.
+//! A unit that conforms at once goes from the buffer to the output. Only waiting units are copied.
 
 use super::contract::{Answer, Filled, Flow, FlowError, Passed, Price, State, Turn};
 use super::copy::{Sink, Source, read_into, refused};
@@ -18,65 +18,65 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
-use throttle_limits::clock::{Clock, Nanos};
+use throttle_limits::clock::{NanoClock, Nanos};
 use throttle_limits::limits::Refusal;
 use throttle_limits::line::{Charged, Costs, Crowd, KeyId, Line, NO_KEY, Next, Unit};
 
-/// Something that is told once.
+/// An event that the flow reports to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// So many units wait that no more are read.
+    /// The queue is full, so the flow stops reading. Reported once.
     Full(Crowd),
-    /// This selector found no key in the first units.
+    /// This selector found no key in the first units. Reported once.
     NoKeys(Selector),
-    /// Units were dropped since this was last told.
+    /// Units were dropped since the latest report.
     Dropped(Dropped),
 }
 
-/// Units of one key and of equal costs, one after the other: they are charged together.
+/// Consecutive units of one key with equal costs, which are charged together.
 #[derive(Debug, Default)]
 struct Run {
     key: Option<KeyId>,
     name: Vec<u8>,
     costs: Vec<u64>,
-    /// How many more may leave, and how many have left that were not charged.
-    left: u64,
+    /// The number of units that may still leave, and the number that have left without being charged yet.
+    remaining: u64,
     used: u64,
 }
 
 impl Run {
-    /// Begins with a unit that has left: as many more may leave as conform now.
+    /// Begins a run after a unit that has left. Each further unit that conforms now may join the run.
     fn begin(&mut self, key: KeyId, name: &[u8], costs: &[u64], line: &mut Line<Box<[u8]>>) {
-        self.left = line.more(key, costs);
-        if self.left > 0 {
+        self.remaining = line.more(key, costs);
+        if self.remaining > 0 {
             self.key = Some(key);
             name.clone_into(&mut self.name);
             costs.clone_into(&mut self.costs);
         }
     }
 
-    /// Whether the next unit belongs to it and may leave. Then it is counted.
+    /// Whether the next unit belongs to the run and may leave. If so, counts it.
     fn goes_on(&mut self, name: &[u8], costs: &[u64]) -> bool {
-        let goes_on = self.left > 0 && self.name == name && self.costs == costs;
+        let goes_on = self.remaining > 0 && self.name == name && self.costs == costs;
         if goes_on {
-            (self.left, self.used) = (self.left - 1, self.used + 1);
+            (self.remaining, self.used) = (self.remaining - 1, self.used + 1);
         }
         goes_on
     }
 
-    /// Charges what has left.
+    /// Charges the units that have left, and ends the run.
     fn end(&mut self, line: &mut Line<Box<[u8]>>) {
         if let Some(key) = self.key.filter(|_| self.used > 0) {
             line.pass_more(key, &self.costs, self.used);
         }
-        (self.left, self.used) = (0, 0);
+        (self.remaining, self.used) = (0, 0);
     }
 }
 
-/// A unit that a shared bucket is asked for.
-type Asked = (KeyId, Unit<Box<[u8]>>);
+/// A unit with a request at a shared bucket.
+type Requested = (KeyId, Unit<Box<[u8]>>);
 
-/// A flow of units by key.
+/// A flow of units with keys.
 pub struct Sorted<'a, R, W> {
     source: R,
     sink: W,
@@ -85,47 +85,41 @@ pub struct Sorted<'a, R, W> {
     line: RefCell<Line<Box<[u8]>>>,
     ahead: usize,
     is_dry: bool,
-    clock: &'a dyn Clock,
+    clock: &'a dyn NanoClock,
     meter: &'a Meter,
-    tell: Box<dyn FnMut(News) + 'a>,
-    age: u64,
-    /// Units of the input so far.
+    report: Box<dyn FnMut(News) + 'a>,
+    /// The number of units read from the input.
     lines: u64,
     outgoing: Outgoing,
-    /// Why the next unit can never leave, if that is known. All that came before it leave first.
+    /// Why the next unit can never leave. All earlier units leave first.
     ends: Option<FlowError>,
-    /// What is outgoing, if it counts from when it was handed over.
+    /// The units in `outgoing`, if windows count them from the time when they were handed over.
     handed: Vec<(KeyId, Charged, Costs)>,
     costs: Vec<u64>,
     run: Run,
     /// `None`: no unit is dropped.
     dropping: Option<Dropping>,
     keyless: Keyless,
-    told_full: bool,
+    reported_full: bool,
     /// See [`Sorting::shared`].
     shared: Option<usize>,
-    /// The units that a shared bucket is asked for, by their numbers, and the latest of these.
-    asked: BTreeMap<u64, Asked>,
+    /// The units with a request at a shared bucket, by ticket, and the latest ticket.
+    requested: BTreeMap<u64, Requested>,
     ticket: u64,
 }
 
-impl<R, W> std::fmt::Debug for Sorted<'_, R, W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sorted").field("line", &self.line).finish_non_exhaustive()
-    }
-}
-
 impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
-    /// Units from `source` to `sink`, which end as `framing` says. If the clock is `is_dry`, its time is made up: all input is read
-    /// before time passes. `tell` is told what the user should know, and `meter` what is dropped.
+    /// Moves units from `source` to `sink`; `framing` delimits them. With `is_dry`, the clock is simulated, and the
+    /// flow reads all input before time passes. Calls `report` with events for the user, and counts dropped units in
+    /// `meter`.
     pub fn new(
         source: R,
         sink: W,
         framing: Framing,
         sorting: &Sorting,
-        (clock, is_dry): (&'a dyn Clock, bool),
+        (clock, is_dry): (&'a dyn NanoClock, bool),
         meter: &'a Meter,
-        tell: impl FnMut(News) + 'a,
+        report: impl FnMut(News) + 'a,
     ) -> Self {
         Sorted {
             source,
@@ -137,8 +131,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             is_dry,
             clock,
             meter,
-            tell: Box::new(tell),
-            age: 0,
+            report: Box::new(report),
             lines: 0,
             outgoing: Outgoing::default(),
             ends: None,
@@ -147,31 +140,31 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             run: Run::default(),
             dropping: sorting.max_wait.map(|max_wait| Dropping::new(max_wait, sorting.look.per.is_some())),
             keyless: Keyless::default(),
-            told_full: false,
+            reported_full: false,
             shared: sorting.shared,
-            asked: BTreeMap::new(),
+            requested: BTreeMap::new(),
             ticket: 0,
         }
     }
 
-    /// Units that were dropped and not told of.
-    pub fn untold(&self) -> Option<&Dropped> {
-        self.dropping.as_ref().map(Dropping::untold).filter(|dropped| dropped.units > 0)
+    /// The dropped units that were not reported yet.
+    pub fn unreported(&self) -> Option<&Dropped> {
+        self.dropping.as_ref().map(Dropping::unreported).filter(|dropped| dropped.units > 0)
     }
 
-    /// Whether so many units wait that no more are read. If units are dropped, the writer never waits.
+    /// Whether reading stops because the queue is full. A flow that drops units never stops, so the writer never waits.
     fn is_full(&self) -> bool {
-        let ahead = self.ahead.saturating_sub(self.asked.len());
+        let ahead = self.ahead.saturating_sub(self.requested.len());
         self.line.borrow().is_full(ahead) && self.dropping.is_none()
     }
 
     /// Whether no unit waits.
     fn is_empty(&self) -> bool {
-        self.line.borrow().is_empty() && self.asked.is_empty()
+        self.line.borrow().is_empty() && self.requested.is_empty()
     }
 
-    /// Whether a unit was read that is not sorted yet. Nothing may follow a last unit that has no end, so that one is sorted
-    /// when no other waits.
+    /// Whether the buffer has a unit that is not sorted yet. A last unit without a delimiter must leave after all
+    /// others, so it is sorted only when no other unit waits.
     fn has_new(&self) -> bool {
         let ends = || match self.buffer.waiting() {
             0 => false,
@@ -181,17 +174,19 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         self.ends.is_none() && !self.is_full() && ends()
     }
 
-    /// When something is to be done with the units that wait: one may go, or is dropped.
+    /// When a waiting unit may go or is dropped.
     fn due_at(&self, now: Nanos) -> Option<Nanos> {
         let mut line = self.line.borrow_mut();
         if self.outgoing.is_stalled { line.deadline() } else { line.ready_at(now) }
     }
 
-    /// Takes out the units that may go now: those that waited, then those that were just read.
+    /// Takes out the units that may go now: first waiting units, then units that were just read.
     fn sort(&mut self) {
         let now = self.clock.now();
         if self.outgoing.is_stalled {
-            self.drop_overdue(now);
+            while let Some((key, _)) = self.line.get_mut().take_overdue(now) {
+                self.drop_waiting(key);
+            }
         } else {
             self.take_waiting(now);
         }
@@ -200,41 +195,42 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
         self.run.end(self.line.get_mut());
         if let Some(dropped) = self.dropping.as_mut().and_then(|dropping| dropping.news(now)) {
-            (self.tell)(News::Dropped(dropped));
+            (self.report)(News::Dropped(dropped));
         }
-        // A single unit that waits has no others to be shuffled with: in input order, or as it is long.
-        if self.is_full() && self.line.get_mut().len() > 1 && !std::mem::replace(&mut self.told_full, true) {
-            (self.tell)(News::Full(self.line.borrow().crowd()));
+        // With a single waiting unit, a full queue is not worth a message: units pass in input order, or that unit is
+        // long.
+        if self.is_full() && self.line.get_mut().len() > 1 && !std::mem::replace(&mut self.reported_full, true) {
+            (self.report)(News::Full(self.line.borrow().crowd()));
         }
     }
 
-    /// What the unit costs whose turn it is, if a shared bucket keeps the limits.
+    /// The price of the next unit, if a shared bucket keeps the limits.
     fn choose_of_key(&mut self, of_all: usize) -> Price {
         match self.line.get_mut().next(self.clock.now()) {
             Next::Go(key, unit, _) => {
                 let take = Sorting::price(of_all, self.line.get_mut().name(key), &unit.costs);
                 let waited = self.clock.now().saturating_sub(unit.arrived);
                 self.ticket += 1;
-                self.asked.insert(self.ticket, (key, unit));
-                self.line.get_mut().set_away(self.clock.now(), self.asked.len());
+                self.requested.insert(self.ticket, (key, unit));
+                self.line.get_mut().set_away(self.clock.now(), self.requested.len());
                 Price::OfKey { ticket: self.ticket, take, waited }
             }
-            // No unit is dropped under the limits of a bucket.
+            // Units under the limits of a shared bucket are not dropped.
             Next::Drop(..) | Next::At(_) | Next::Nothing => Price::Nothing,
         }
     }
 
-    /// A unit that a shared bucket was asked for has an answer.
+    /// Applies a shared bucket's answer to the unit that was requested with this ticket.
     fn answer(&mut self, ticket: u64, answer: &Answer<'_>) -> Result<(), FlowError> {
-        let Some((key, unit)) = self.asked.remove(&ticket) else { return Ok(()) };
+        let Some((key, unit)) = self.requested.remove(&ticket) else { return Ok(()) };
         let (line, now) = (self.line.get_mut(), self.clock.now());
-        line.set_away(now, self.asked.len());
+        line.set_away(now, self.requested.len());
         match answer {
             Answer::Granted(..) => {
                 line.ended(now, key);
                 self.outgoing.take(unit.content.into());
             }
-            // It was in the line before, so it is granted some time.
+            // The line accepted this unit before, so it accepts the unit again.
             Answer::NotYet(wait) => drop(line.put_back(now, key, unit, now.saturating_add(*wait))),
             Answer::Refused(refusal) => {
                 let is_given_up = matches!(refusal, Refusal::GivenUp(_));
@@ -245,7 +241,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         Ok(())
     }
 
-    /// Takes out those that waited and may go, and drops those that wait too long.
+    /// Takes out the waiting units that may go, and drops the units that wait too long.
     fn take_waiting(&mut self, now: Nanos) {
         if self.shared.is_some() {
             return;
@@ -267,14 +263,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
     }
 
-    /// Drops those that wait too long, while none may go.
-    fn drop_overdue(&mut self, now: Nanos) {
-        while let Some((key, _)) = self.line.get_mut().take_overdue(now) {
-            self.drop_waiting(key);
-        }
-    }
-
-    /// A unit of this key that waited is dropped.
+    /// Counts a waiting unit of this key as dropped.
     fn drop_waiting(&mut self, key: KeyId) {
         if let Some(dropping) = &mut self.dropping {
             self.meter.dropped(dropping.count(Some(self.line.get_mut().name(key))));
@@ -282,7 +271,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
     }
 
-    /// Sorts the first unit of the buffer: it leaves, or waits.
+    /// Sorts the first unit of the buffer: it leaves, or it waits.
     fn sort_next(&mut self, now: Nanos) -> Result<(), FlowError> {
         let unit = self.buffer.run(1);
         let text = trimmed(unit, self.buffer.delimiter());
@@ -291,7 +280,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
         let key = self.look.per.as_ref().and_then(|per| per.key(text));
         if let Some(per) = self.look.per.as_ref().filter(|_| self.keyless.note(key.is_some())) {
-            (self.tell)(News::NoKeys(per.clone()));
+            (self.report)(News::NoKeys(per.clone()));
         }
         let name = key.as_deref().unwrap_or(NO_KEY);
         if !self.run.goes_on(name, &self.costs) {
@@ -321,12 +310,12 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         Ok(())
     }
 
-    /// Has the first unit of the buffer wait, or drops it.
+    /// Moves the first unit of the buffer to the line, or drops it.
     fn add(&mut self, now: Nanos, key: Option<&[u8]>) -> Result<(), FlowError> {
         if let Some(why) = self.look.too_much(&self.costs) {
             return Err(self.in_this_unit(why));
         }
-        (self.age, self.lines) = (self.age + 1, self.lines + 1);
+        self.lines += 1;
         let line = self.line.get_mut();
         if let Some(dropping) = &mut self.dropping {
             let limits = |id| line.limits(self.look.per.is_some().then_some(id));
@@ -339,17 +328,18 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
         let content = self.buffer.take_first().into_boxed_slice();
         let (costs, size) = (self.costs.as_slice().into(), content.len() + size_of::<Unit<Box<[u8]>>>());
-        let unit = Unit { age: self.age, costs, size, arrived: now, content };
+        let unit = Unit { age: self.lines, costs, size, arrived: now, content };
         let added = line.add(now, key, unit);
         added.map(drop).map_err(|unit| refused(&unit.content, self.lines, TOO_MUCH.to_owned()))
     }
 
-    /// Why the first unit of the buffer cannot be sorted.
+    /// An error about the first unit of the buffer.
     fn in_this_unit(&self, why: String) -> FlowError {
         refused(self.buffer.beginning(), self.lines + 1, why)
     }
 
-    /// Waits until there is input, or a unit may go, at most so many nanoseconds; fails if its reader leaves before that.
+    /// Waits until input arrives or a unit may go, for at most `most` nanoseconds. Fails if the reader of the output
+    /// leaves.
     fn wait(&mut self, reads: bool, most: Nanos) -> Result<(), FlowError> {
         let now = self.clock.now();
         let at = self.due_at(now).into_iter().chain(now.checked_add(most)).min();
@@ -359,30 +349,30 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             }
             return Ok(());
         }
-        let left = at.map(|at| Duration::from_nanos(at.saturating_sub(now)));
+        let timeout = at.map(|at| Duration::from_nanos(at.saturating_sub(now)));
         let source = self.source.fd().filter(|_| reads);
         let sink = self.sink.fd().filter(|_| at.is_some() || self.outgoing.is_stalled);
-        // If nothing is to be written, only what is always reported: POLLERR, if it is a pipe without a reader.
+        // With nothing to write, poll reports only POLLERR: the output is a pipe without a reader.
         let wanted = if self.outgoing.is_stalled { PollFlags::OUT } else { PollFlags::empty() };
-        let [_, reader] = poll([(source, PollFlags::IN), (sink, wanted)], left).map_err(FlowError::Read)?;
+        let [_, reader] = poll([(source, PollFlags::IN), (sink, wanted)], timeout).map_err(FlowError::Read)?;
         self.note(reader)
     }
 
-    /// What was polled of the sink.
+    /// Records what poll reported about the sink.
     fn note(&mut self, reader: PollFlags) -> Result<(), FlowError> {
         self.outgoing.can_write = self.outgoing.is_stalled && reader.contains(PollFlags::OUT);
         if reader.contains(PollFlags::ERR) { Err(FlowError::Write(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) }
     }
 
-    /// The error for a unit that does not fit the buffer.
+    /// The error for a unit that does not fit into the buffer.
     fn outgrown(&self) -> FlowError {
-        let no_room = || format!("a unit that may have to wait takes at most {} MiB; make it shorter", LARGEST >> 20);
+        let no_room = || format!("a unit that may have to wait must fit into {} MiB; make it shorter", LARGEST >> 20);
         let words = self.look.too_large().unwrap_or_else(no_room);
         self.in_this_unit(words)
     }
 }
 
-/// The usual size of the buffer. It grows for a long unit.
+/// The usual size of the buffer in bytes. It grows for a long unit.
 pub const BUFFER: usize = 256 * 1024;
 
 impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
@@ -404,7 +394,7 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         Ok(Filled::Nothing)
     }
 
-    /// Units that were just read wait until it is known whether they may go.
+    /// 1 if the flow has something to do now: units to sort, output to write, or a waiting unit whose time has come.
     fn waiting(&self) -> u64 {
         let now = self.clock.now();
         u64::from(self.has_new() || self.outgoing.can_write || self.due_at(now).is_some_and(|at| at <= now))
@@ -415,7 +405,7 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         let line = self.line.borrow();
         State {
             ahead: Passed {
-                units: (line.len() + self.asked.len()) as u64 + self.buffer.units() + self.outgoing.units(),
+                units: (line.len() + self.requested.len()) as u64 + self.buffer.units() + self.outgoing.units(),
                 bytes: line.memory() as u64,
             },
             keys: [line.keys_waiting() as u64, line.keys() as u64],
@@ -443,7 +433,7 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         }
     }
 
-    /// Hands over all units that may go, however many were asked for.
+    /// Hands over all units that may go, whatever number the pump requested.
     fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
         if let Turn::OfKey(ticket, answer) = turn {
             self.answer(ticket, &answer)?;

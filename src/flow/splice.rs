@@ -12,52 +12,53 @@ use rustix::pipe::{SpliceFlags, splice};
 use std::io;
 use throttle_limits::clock::Nanos;
 
-/// Shorter runs are copied: that is cheaper than moving pages that are mostly empty.
-const LEAST_RUN: u64 = 64 * 1024;
+/// The shortest run that is spliced, in bytes. Copying a shorter run is cheaper than moving pages that are mostly
+/// empty.
+const MIN_SPLICED_BYTES: u64 = 64 * 1024;
 
-/// At most this much of a file counts as waiting, so that the meter is never far behind.
-const MOST_WAITING: u64 = 4 * 1024 * 1024;
+/// The most bytes of a file that count as waiting, so that the meter is never far behind.
+const MAX_WAITING_BYTES: u64 = 4 * 1024 * 1024;
 
-/// A flow of bytes that do not pass through our memory. Short runs are copied, and so is everything if the kernel
-/// cannot splice these two descriptors.
+/// A flow of bytes that bypass our memory. Short runs are copied. All bytes are copied if the kernel cannot splice
+/// these two descriptors.
 #[derive(Debug)]
 pub struct Splice<R, W> {
     source: Descriptor<R>,
     sink: Descriptor<W>,
     from_file: bool,
     waiting: u64,
-    /// The buffer for runs that are copied.
+    /// The buffer for copied runs.
     buffer: Box<[u8]>,
     /// Whether the kernel has refused to splice.
     refused: bool,
 }
 
 impl<R: AsFd, W: AsFd> Splice<R, W> {
-    /// Splices from a pipe to a pipe or file, or from a file to a pipe. Other descriptors are returned unused.
+    /// Splices from a pipe to a pipe or file, or from a file to a pipe.
     ///
     /// # Errors
-    /// The two descriptors, unused.
+    /// Returns the descriptors unused if they are of other kinds.
     pub fn new(source: R, sink: W) -> Result<Self, (R, W)> {
         let from = file_type(&source);
         let to = file_type(&sink);
         let from_file = from == Some(FileType::RegularFile);
-        // A file of size 0 may have contents that are made up on reading, as in /proc.
+        // A file of size 0 may have generated contents, as in /proc.
         let splices = match (from, to) {
             (Some(FileType::Fifo), Some(FileType::Fifo | FileType::RegularFile)) => true,
-            (Some(FileType::RegularFile), Some(FileType::Fifo)) => left_in_file(&source).is_ok_and(|left| left > 0),
+            (Some(FileType::RegularFile), Some(FileType::Fifo)) => left_in_file(&source).is_ok_and(|bytes| bytes > 0),
             _ => false,
         };
         if !splices {
             return Err((source, sink));
         }
-        let buffer = vec![0; usize::try_from(LEAST_RUN).unwrap_or(usize::MAX)].into_boxed_slice();
+        let buffer = vec![0; usize::try_from(MIN_SPLICED_BYTES).unwrap_or(usize::MAX)].into_boxed_slice();
         let (source, sink) = (Descriptor(source), Descriptor(sink));
         Ok(Splice { source, sink, from_file, waiting: 0, buffer, refused: false })
     }
 
-    /// Moves up to `bytes`; returns 0 at the end of the input.
+    /// Moves up to `bytes`. Moves nothing at the end of the input.
     fn move_some(&mut self, bytes: u64, passed: &mut Passed) -> Result<(), FlowError> {
-        if bytes < LEAST_RUN || self.refused {
+        if bytes < MIN_SPLICED_BYTES || self.refused {
             return self.copy_some(bytes, passed);
         }
         loop {
@@ -74,8 +75,8 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
                     self.refused = true;
                     return self.copy_some(bytes, passed);
                 }
-                // The kernel does not say which side failed. Reading a pipe never fails, and writing to one fails only
-                // without a reader.
+                // The kernel does not report which side failed. Reading a pipe never fails, and writing to a pipe fails
+                // only without a reader.
                 Err(error) if self.from_file && error != Errno::PIPE => return Err(FlowError::Read(error.into())),
                 Err(error) => return Err(FlowError::Write(error.into())),
             }
@@ -101,7 +102,7 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
     /// Counts the waiting bytes. With `wait`, blocks until there are some or the input ends.
     fn look(&mut self, wait: bool) -> io::Result<()> {
         if self.from_file {
-            self.waiting = left_in_file(&self.source.0)?.min(MOST_WAITING);
+            self.waiting = left_in_file(&self.source.0)?.min(MAX_WAITING_BYTES);
             return Ok(());
         }
         if wait {
@@ -111,7 +112,8 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         Ok(())
     }
 
-    /// Whether an empty pipe has no writer left. Then it is readable, and the last writer's bytes have been counted.
+    /// Whether the pipe is empty and has lost its last writer. Such a pipe is readable without having bytes. The bytes
+    /// are counted after the poll, so no byte of the last writer is missed.
     fn hung_up(&mut self) -> io::Result<bool> {
         let readable = is_ready(&self.source.0, PollFlags::IN)?;
         self.waiting = rustix::io::ioctl_fionread(&self.source.0)?;
@@ -148,12 +150,13 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
     }
 
     fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
-        let left = self.waiting - turn.units();
-        while self.waiting > left {
+        let units = if let Turn::Usual(units) = turn { units } else { 1 };
+        let waiting_after = self.waiting - units;
+        while self.waiting > waiting_after {
             let before = self.waiting;
-            self.move_some(before - left, passed)?;
+            self.move_some(before - waiting_after, passed)?;
             if self.waiting == before {
-                self.waiting = 0; // The file became shorter in the meantime.
+                self.waiting = 0; // The file has become shorter.
                 break;
             }
         }
@@ -161,8 +164,8 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
     }
 }
 
-/// Widens a pipe to `bytes`, so that its two ends wake each other less often. Does nothing for other files. A normal
-/// user may have 1 MiB (`/proc/sys/fs/pipe-max-size`).
+/// Widens a pipe to `bytes`, so that its two ends wake each other less often. Does nothing for other files. An ordinary
+/// user may set 1 MiB (`/proc/sys/fs/pipe-max-size`).
 pub fn enlarge(pipe: impl AsFd, bytes: usize) {
     if is_pipe(&pipe) && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < bytes) {
         let _ = rustix::pipe::fcntl_setpipe_size(&pipe, bytes);

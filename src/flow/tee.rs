@@ -1,8 +1,9 @@
-//! Counts the units between two pipes in a copy, and moves the original pages: tee(2), then splice(2).
+//! Passes units from a pipe to a pipe: counts them in a copy of the bytes, and moves the original pages. Uses tee(2),
+//! then splice(2).
 //!
-//! Input is first duplicated into a pipe of our own, which copies no bytes. Output is moved from there, which copies
-//! none either. Only the copy for counting remains. Both ends share that pipe, so the sink must be given exactly the
-//! bytes that the source has read, in order: they are the first ones in the pipe.
+//! Input is first duplicated into a pipe of our own, without copying bytes. Output is moved from that pipe, again
+//! without a copy. The only copy of the bytes is made for counting. Both ends share our pipe, whose first bytes are the
+//! oldest. So the sink must get exactly the bytes that the source has read, in order.
 
 use super::copy::{Descriptor, Sink, Source};
 use super::poll::{is_ready, wait_for};
@@ -15,8 +16,8 @@ use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
-/// The size of our own pipe. It has to hold as much as a buffer, even if pages are only partly filled.
-const WIDTH: usize = 1024 * 1024;
+/// The size of our own pipe, in bytes. It has to hold the content of a buffer even if its pages are only partly filled.
+const PIPE_BYTES: usize = 1024 * 1024;
 
 /// The reading end; see [`tee`].
 #[derive(Debug)]
@@ -36,17 +37,16 @@ pub struct TeeSink<W> {
 struct Side {
     read: OwnedFd,
     write: OwnedFd,
-    /// Bytes in the pipe: read and not yet written.
+    /// The number of bytes in our pipe: they were read from the source and not yet written to the sink.
     held: Cell<usize>,
     /// Whether bytes are copied from now on.
     given_up: Cell<bool>,
 }
 
-/// Two ends for a [`Copying`](super::Copying) from the pipe `source` to the pipe `sink`. Other descriptors are returned
-/// unused.
+/// Makes the two ends of a [`Copying`](super::Copying) from the pipe `source` to the pipe `sink`.
 ///
 /// # Errors
-/// The two descriptors, unused.
+/// Returns the descriptors unused if they are not pipes, or if the system has no room for our own pipe.
 pub fn tee<R: AsFd, W: AsFd>(source: R, sink: W) -> Result<(TeeSource<R>, TeeSink<W>), (R, W)> {
     let side = if splice::is_pipe(&source) && splice::is_pipe(&sink) { Side::new().ok() } else { None };
     let Some(side) = side.map(Rc::new) else { return Err((source, sink)) };
@@ -57,11 +57,11 @@ pub fn tee<R: AsFd, W: AsFd>(source: R, sink: W) -> Result<(TeeSource<R>, TeeSin
 impl Side {
     fn new() -> io::Result<Self> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        enlarge(&write, WIDTH);
+        enlarge(&write, PIPE_BYTES);
         Ok(Side { read, write, held: Cell::new(0), given_up: Cell::new(false) })
     }
 
-    /// Copies bytes from now on. The bytes in the pipe are in the buffer, too.
+    /// Copies bytes from now on. The bytes in our pipe are dropped: the buffer has them as well.
     fn give_up(&self) -> io::Result<()> {
         self.given_up.set(true);
         let mut scratch = [0; 4096];
@@ -79,7 +79,7 @@ impl Side {
 }
 
 impl<R: AsFd> TeeSource<R> {
-    /// Reads the bytes that were just duplicated; all of them are available.
+    /// Reads the bytes that were just duplicated, which are available.
     fn read_all(&mut self, space: &mut [u8]) -> io::Result<()> {
         let mut filled = 0;
         while filled < space.len() {

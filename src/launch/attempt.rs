@@ -1,4 +1,4 @@
-//! One attempt at a job, and what is told of it once it has ended.
+//! One attempt at a job, and the facts about it after its end.
 
 use super::job::{Job, Outcome};
 use super::passed_input::Feed;
@@ -14,15 +14,15 @@ use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{Grant, Take};
 use throttle_limits::line::{Charged, Costs, KeyId, MEMORY};
 
-/// A job that is about to be tried.
+/// A job that waits for an attempt.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) job: Arc<Job>,
-    /// Counted from 1.
+    /// The number of the attempt, from 1.
     pub(super) number: u32,
-    /// What those before it have come to.
+    /// The results of earlier attempts.
     pub(super) history: History,
-    /// When it could have started, but for the limits and the slots.
+    /// When the attempt could have started without limits and slots.
     pub(super) ready: Instant,
 }
 
@@ -36,7 +36,8 @@ impl Attempt {
         }
     }
 
-    /// What it counts as while it waits, in bytes: so many open files may wait as if all of them took [`MEMORY`].
+    /// The size in bytes of a waiting attempt. An input in an open file also counts: the files of [`most_files`]
+    /// attempts together count as [`MEMORY`].
     pub(super) fn size(&self) -> usize {
         let file = if self.job.is_in_file() { MEMORY / most_files() } else { 0 };
         self.job.memory() + size_of::<Attempt>() + file
@@ -48,7 +49,7 @@ impl Attempt {
     }
 }
 
-/// How many files attempts may hold that wait: a quarter of those that this process may open.
+/// The most open files of waiting attempts: a quarter of the files that this process may open.
 fn most_files() -> usize {
     let open_files =
         getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
@@ -61,8 +62,9 @@ pub(super) struct Granted {
     pub(super) key: KeyId,
     pub(super) charged: Charged,
     pub(super) costs: Costs,
-    /// Its age in the line, and since when it waited there.
+    /// The age of the attempt in the line: the number of its job.
     pub(super) age: u64,
+    /// When the attempt began to wait in the line.
     pub(super) arrived: Nanos,
 }
 
@@ -72,21 +74,22 @@ pub(super) struct Running {
     pub(super) attempt: Attempt,
     pub(super) slot: u32,
     pub(super) started: Instant,
-    /// Where its command may tell of the answer it got.
+    /// The file for the command's reply.
     pub(super) reply: Option<ReplyFile>,
-    /// Its grant, also if no limits are kept for each key; `None`: it never runs.
+    /// The grant from the queue's line, which exists even if no limits are kept per key. `None`: the attempt never
+    /// runs.
     pub(super) granted: Option<Granted>,
-    /// What its real cost settles.
+    /// The charge that the real cost settles.
     pub(super) charge: Option<Charge>,
-    /// What feeds our standard input to it.
+    /// The thread that feeds our standard input to the command.
     pub(super) feed: Option<Feed>,
 }
 
-/// What an attempt was charged, where limits count a cost of their own, or others share those of its key.
+/// The charge of an attempt whose limits count a cost, or whose key has limits in a shared bucket.
 #[derive(Clone, Debug)]
 pub(super) struct Charge {
     pub(super) grant: Grant,
-    /// What was asked for.
+    /// The granted request.
     pub(super) take: Take,
 }
 
@@ -96,11 +99,11 @@ impl Running {
     }
 }
 
-/// A pause of all commands, or of those of one key, that a server asked for.
+/// A requested pause of all commands, or of the commands of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paused {
-    /// How long nothing starts from now on.
-    pub left: Duration,
+    /// The rest of the pause, from now.
+    pub rest: Duration,
     /// Whether the pause is longer than allowed. Then [`SentAway`](super::Event::SentAway) or
     /// [`KeySentAway`](super::Event::KeySentAway) reports it.
     pub is_overlong: bool,
@@ -109,48 +112,49 @@ pub struct Paused {
 /// An attempt that has ended, or could not start.
 #[derive(Debug)]
 pub struct Ended {
-    /// What it was made for.
+    /// The job of the attempt.
     pub job: Arc<Job>,
-    /// Which attempt it was, from 1.
+    /// The number of the attempt, from 1.
     pub number: u32,
-    /// How it ended.
+    /// How the attempt ended.
     pub outcome: Outcome,
-    /// What follows from that.
+    /// The decision about the job.
     pub verdict: Verdict,
-    /// If it is to be tried again: how long until then.
+    /// The time until the next attempt, if there is one.
     pub due_in: Option<Duration>,
-    /// The pause that a server asked for.
+    /// The requested pause.
     pub pause: Paused,
-    /// The time from one command of its key to the next, or of all if there are no keys, if the server allows less than the
-    /// limits.
+    /// The learned time between two commands, if the server allows less than the limits. It applies to the job's key,
+    /// or to all commands if no limits are kept per key.
     pub pace: Option<Duration>,
-    /// What the command told about the answer it got.
+    /// The command's reply.
     pub reply: Reply,
-    /// What it really cost the first limit that counts a cost, if the command told that.
+    /// The real cost for the log: the first cost that the reply settled. If no limit counts a cost, it is the first
+    /// cost in the reply.
     pub cost: Option<u64>,
-    /// How long it waited for the limits and a slot.
+    /// How long the attempt waited for the limits and a slot.
     pub waited: Duration,
     /// When it started.
     pub started: Instant,
     /// When it ended.
     pub at: Instant,
-    /// The slot it had.
+    /// The number of its slot.
     pub slot: u32,
 }
 
-/// Keeps a record of attempts that have ended. A slot is free only after that, so that a crash loses no more records than
-/// there are slots, and results that wait for their turn.
+/// Records attempts that have ended. The slot of an attempt is freed only after its record is written. So a crash loses
+/// at most one record for each slot, and the results whose output waits for earlier jobs.
 pub trait Ledger: Debug + Send + Sync {
-    /// Records it.
+    /// Records the end of an attempt.
     ///
     /// # Errors
-    /// It could not be recorded: nothing should be launched any more.
+    /// The record cannot be written: nothing more should start.
     fn record(&self, ended: &Ended) -> io::Result<()>;
 
     /// Records that the units of this job are done: its command has succeeded, and its output was written.
     ///
     /// # Errors
-    /// As of [`record`](Self::record).
+    /// The errors of [`record`](Self::record).
     fn record_done(&self, job: &Job) -> io::Result<()>;
 
     /// Whether [`record`](Self::record) may have to wait for a reader.

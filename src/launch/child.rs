@@ -1,4 +1,4 @@
-//! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
+//! Attends to one command: reads its output, enforces its timeout, and ends its process group with it.
 
 use super::attempt::Running;
 use super::event::Event;
@@ -22,26 +22,28 @@ use tokio::process::Child;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-/// The most that a pipe usually holds: at most so much was written before the command's end and is not read yet.
-const IN_A_PIPE: usize = 1 << 20;
+/// The most bytes that a pipe usually holds. When a command has ended, up to this many bytes of its output may still be
+/// unread.
+const MAX_PIPE_BYTES: usize = 1 << 20;
 
 /// Bytes read at once.
-const READ: usize = 8 * 1024;
+const READ_BYTES: usize = 8 * 1024;
 
-/// Attends to the command until its end, prints its output, and sends how it ended.
+/// Attends to the command until its end, prints its output, and sends the event of its end.
 pub(super) async fn attend(shared: Arc<Shared>, running: Running, mut child: Child, target: Target) {
     let job = Arc::clone(&running.attempt.job);
     let mut out = Stream::new(&shared, &job, child.stdout.take(), true);
     let mut err = Stream::new(&shared, &job, child.stderr.take(), false);
     let outcome = watch(&shared, &job, &mut child, target, [&mut out, &mut err]).await;
-    // Frees a file descriptor before something waits for one.
+    // Frees a file descriptor before other code waits for one.
     drop(child);
     let closed: io::Result<()> = [out.close(&shared).await, err.close(&shared).await].into_iter().collect();
     let outcome = closed.map_or_else(Outcome::OutputLost, |()| outcome);
     shared.finish(running, outcome, Collected { out: out.spool, err: err.spool }).await;
 }
 
-/// Reads its output and watches its time side by side: a reader of ours that takes nothing holds up no timeout.
+/// Reads output and watches the timeout concurrently. So the timeout is not delayed when the reader of our output does
+/// not read.
 async fn watch(
     shared: &Arc<Shared>,
     job: &Arc<Job>,
@@ -59,7 +61,7 @@ async fn watch(
     };
     let (end, (lost, is_open)) = tokio::join!(living, listen(shared, streams, &has_ended));
     if is_open && end.kill_at.is_none() && !shared.slots.is_ending() {
-        shared.tell(Event::LeftBehind(Arc::clone(job))).await;
+        shared.report(Event::LeftBehind(Arc::clone(job))).await;
     }
     outcome(end.status, end.kill_at.is_some(), lost)
 }
@@ -67,11 +69,12 @@ async fn watch(
 /// The end of a command.
 struct End {
     status: io::Result<ExitStatus>,
-    /// If it took too long: when the rest of its group is killed; see [`Slots::ran`](super::Slots::ran).
+    /// After a timeout: the time at which the rest of the group is killed, as [`Slots::ran`](super::Slots::ran) counts
+    /// time.
     kill_at: Option<Duration>,
 }
 
-/// Waits for its end, and ends it if it takes too long.
+/// Waits until the command ends. After the timeout, ends the command.
 async fn live(shared: &Arc<Shared>, child: &mut Child, target: Target) -> End {
     let timeout = shared.options.timeout.map_or(NEVER, |timeout| timeout.min(NEVER));
     if let Some(status) = ended_within(shared, child, timeout).await {
@@ -88,7 +91,8 @@ async fn live(shared: &Arc<Shared>, child: &mut Child, target: Target) -> End {
     End { status: child.wait().await, kill_at }
 }
 
-/// How it ended, if it did within `time`. If we were stopped meanwhile, both may be true: then it ended in time.
+/// The exit status, if the command ended within `time`. If we were stopped meanwhile, the end and the timeout may both
+/// have come; the end counts.
 async fn ended_within(shared: &Shared, child: &mut Child, time: Duration) -> Option<io::Result<ExitStatus>> {
     tokio::select! {
         status = child.wait() => return Some(status),
@@ -97,8 +101,8 @@ async fn ended_within(shared: &Shared, child: &mut Child, time: Duration) -> Opt
     child.try_wait().transpose()
 }
 
-/// Reads its output until no process holds that open, or for a while after its end. Returns why output was lost, if it was,
-/// and whether a process still holds it open.
+/// Reads the output until no process holds it open, but at most until one second after the command's end. Returns the
+/// error that lost output, if there was one, and whether a process still holds the output open.
 async fn listen(shared: &Arc<Shared>, [out, err]: [&mut Stream; 2], has_ended: &Notify) -> (Option<io::Error>, bool) {
     let (mut out_buffer, mut err_buffer) = (Vec::new(), Vec::new());
     let is_open = |out: &Stream, err: &Stream| out.pipe.is_some() || err.pipe.is_some();
@@ -125,7 +129,7 @@ async fn listen(shared: &Arc<Shared>, [out, err]: [&mut Stream; 2], has_ended: &
     (lost, false)
 }
 
-/// After a timeout, or when the run ends, also waits for what is left of the group, and finally kills it.
+/// Waits for the rest of the group after a timeout or when the run ends. Kills the rest at `kill_at`, if that is given.
 async fn end_group(shared: &Arc<Shared>, rest: Target, kill_at: Option<Duration>) {
     let mut killed_at = None;
     while (kill_at.is_some() || shared.slots.is_ending()) && shared.slots.survives(rest) {
@@ -134,7 +138,7 @@ async fn end_group(shared: &Arc<Shared>, rest: Target, kill_at: Option<Duration>
         if overdue {
             rest.signal(Signal::KILL);
         }
-        // A process that still seems to exist cannot be signalled, or is a zombie and there is no /proc to tell.
+        // A process that still seems to exist by then cannot be signalled, or is a zombie on a system without /proc.
         if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + shared.options.second {
             break;
         }
@@ -156,7 +160,7 @@ fn outcome(status: io::Result<ExitStatus>, timed_out: bool, lost: Option<io::Err
     }
 }
 
-/// What a command writes to.
+/// The pipe that a command writes to.
 trait Pipe: AsyncRead + AsFd + Send + Unpin {}
 
 impl<P: AsyncRead + AsFd + Send + Unpin> Pipe for P {}
@@ -165,13 +169,13 @@ impl<P: AsyncRead + AsFd + Send + Unpin> Pipe for P {}
 struct Stream {
     /// `None` once it is closed.
     pipe: Option<Box<dyn Pipe>>,
-    /// All that was written; with lines printed as they come, the line that has not ended yet.
+    /// The output that was read. If each line is printed as soon as it is complete, only the incomplete last line.
     spool: Spool,
     tag: Option<Vec<u8>>,
     /// Whether the next byte begins a line.
     at_start: bool,
     is_stdout: bool,
-    /// Something could not be kept: what follows would be in the wrong place.
+    /// Whether some output could not be stored. The rest is then dropped, because it would be in the wrong place.
     is_cut: bool,
 }
 
@@ -182,7 +186,7 @@ impl Stream {
         Stream { pipe, spool: Spool::default(), tag, at_start: true, is_stdout, is_cut: false }
     }
 
-    /// Takes the bytes that were read. Closes the pipe at its end.
+    /// Takes the bytes that were read into `buffer`. Closes the pipe at the end of the output or after an error.
     async fn take(&mut self, shared: &Arc<Shared>, read: io::Result<usize>, buffer: &mut Vec<u8>) -> io::Result<()> {
         if !matches!(read, Ok(1..)) {
             self.pipe = None;
@@ -211,7 +215,7 @@ impl Stream {
         shared.print_lines(lines, self.is_stdout).await
     }
 
-    /// `bytes` with the tag before each line that begins in them.
+    /// Puts the tag before each line that begins in `bytes`.
     fn tagged(&mut self, bytes: Vec<u8>) -> Vec<u8> {
         let was_at_start = std::mem::replace(&mut self.at_start, bytes.ends_with(b"\n"));
         let Some(tag) = &self.tag else { return bytes };
@@ -223,12 +227,12 @@ impl Stream {
         text
     }
 
-    /// Takes the bytes that are in the pipe now. We may not have read them yet because of a slow reader or a stop, and the
-    /// runtime may not know of them yet.
+    /// Takes the bytes that are in the pipe now. A slow reader or a stop may have kept us from reading them, and the
+    /// runtime may not have noticed them yet.
     async fn drain(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
         let (mut buffer, mut taken) = (Vec::new(), 0);
-        while let Some(pipe) = self.pipe.as_ref().filter(|_| taken < IN_A_PIPE) {
-            buffer.reserve(READ);
+        while let Some(pipe) = self.pipe.as_ref().filter(|_| taken < MAX_PIPE_BYTES) {
+            buffer.reserve(READ_BYTES);
             match rustix::io::read(pipe, spare_capacity(&mut buffer)) {
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
@@ -241,7 +245,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends a last line that has no newline, so that the next command's output begins on a new line.
+    /// Ends an incomplete last line, so that the next command's output begins on a new line.
     async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
         let by_line = shared.options.output == Output::Lines;
         if !self.at_start && !self.is_cut && (by_line || self.tag.is_some()) {
@@ -254,11 +258,11 @@ impl Stream {
     }
 }
 
-/// Reads into `buffer`, which is allocated only if there is something to read: most commands print nothing.
+/// Reads into `buffer`, which is allocated only when there is something to read: most commands print nothing.
 async fn read_some(pipe: &mut Option<Box<dyn Pipe>>, buffer: &mut Vec<u8>) -> io::Result<usize> {
     match pipe {
         Some(pipe) => {
-            buffer.reserve(READ);
+            buffer.reserve(READ_BYTES);
             pipe.read_buf(buffer).await
         }
         None => std::future::pending().await,

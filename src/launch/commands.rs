@@ -1,4 +1,4 @@
-//! Starts commands, one for each attempt at a job, and ends them when asked to.
+//! Starts a command for each attempt at a job, and ends commands on request.
 
 use super::attempt::{Charge, Ledger, Running};
 use super::child;
@@ -14,7 +14,7 @@ use super::spool::Spool;
 use super::target::Target;
 use super::temporary::{is_shortage, of_the_system};
 use super::units::Units;
-use crate::flow::{STACK, unpoisoned};
+use crate::flow::{STACK, room, unpoisoned};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -34,36 +34,37 @@ use throttle_limits::store::Supply;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
-/// Threads that may be blocked by readers that do not read: more would only take memory.
-const BLOCKED: usize = 8;
+/// The most threads that may block on output whose reader does not read. More threads would only take memory.
+const MAX_BLOCKED_THREADS: usize = 8;
 
-/// What fits into any pipe before it is read: one page (pipe(7)).
-const FITS_A_PIPE: u64 = 4096;
+/// The bytes that fit into any pipe before it is read: one page (pipe(7)).
+const MIN_PIPE_BYTES: u64 = 4096;
 
-/// Starts commands, and ends them.
+/// Starts and ends commands.
 #[derive(Clone)]
 pub struct Launcher {
     pub(super) shared: Arc<Shared>,
     tasks: tokio::runtime::Handle,
 }
 
-/// What waited when a run ended.
+/// The jobs that waited when a run ended.
 #[derive(Debug)]
 pub struct Waiting {
-    /// The jobs of which another attempt will not be made any more, the oldest first.
+    /// The jobs that waited for another attempt, the oldest first.
     pub again: Vec<Arc<Job>>,
-    /// How many jobs were read that will not be tried at all.
+    /// The number of jobs that were read and never tried.
     pub unstarted: usize,
-    /// All of the input was read, and nothing waited.
+    /// Whether all input was read and no job waited.
     pub is_all_started: bool,
 }
 
 impl Launcher {
-    /// Ready to start commands as `options` say. SIGCHLD must not be ignored: the system would wait for commands itself, and
-    /// how they ended would be lost (wait(2)).
+    /// Prepares to start commands with `options`. SIGCHLD must not be ignored: the system would then reap commands
+    /// itself, and their exit statuses would be lost (wait(2)).
     ///
     /// # Errors
-    /// The system gives us no threads, not four more for the caller, no process for a command, or no way to wait for events.
+    /// The system has no room for the threads of the run (four threads of the caller included), for the process of a
+    /// command, or for a means to wait for events.
     pub fn new(
         options: Options,
         screen: Arc<dyn Screen>,
@@ -74,15 +75,15 @@ impl Launcher {
         expect_replies();
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").thread_stack_size(STACK).enable_all();
-        // A thread that has ended might not be replaced: the system may have no room for a new one.
-        runtime.max_blocking_threads(BLOCKED).thread_keep_alive(NEVER);
+        // Threads are kept: the system may have no room to replace a thread that has ended.
+        runtime.max_blocking_threads(MAX_BLOCKED_THREADS).thread_keep_alive(NEVER);
         expect_room_for_a_runtime()?;
-        // Its threads hand their timer slack down to the commands they start. One to print is there from now on; any thread
-        // may become one that starts commands.
+        // Threads and commands inherit the timer slack of the thread that starts them, and any thread of the runtime
+        // may later start commands. So the threads, including the printing thread, start here with the usual slack.
         let with_a_printer = || runtime.build().inspect(|runtime| drop(runtime.handle().spawn_blocking(|| ())));
         let runtime = with_usual_slack(with_a_printer)?;
         let tasks = runtime.handle().clone();
-        // Commands outlive the launcher.
+        // Commands outlive the launcher, so the runtime that attends to them is never dropped.
         std::mem::forget(runtime);
         let slots = Slots::new(options.jobs, options.burst);
         let queue = Queue::new(&options)?;
@@ -105,32 +106,32 @@ impl Launcher {
         Ok(Launcher { shared: Arc::new(shared), tasks })
     }
 
-    /// For the time when nothing runs yet, and all else is open: without this room each command would fail.
+    /// Checks that a command will find room for its files. Must be called before the first command, after everything
+    /// else is open: without that room each command would fail.
     ///
     /// # Errors
-    /// The system has no room for the files that one command takes: its input, its reply, and a pipe for each output that
-    /// we read.
+    /// The system has no room for the files of a command: its input, its reply, and a pipe for each output.
     pub fn expect_room_for_a_command(&self) -> io::Result<()> {
         let pipes = if self.shared.options.output == Output::Direct { 0 } else { 2 };
-        // A shortage is about no file.
+        // The error of a shortage names no file.
         let named = |error: io::Error| io::Error::new(error.kind(), format!("/dev/null: {error}"));
         let _input = File::open("/dev/null").map_err(|error| if is_shortage(&error) { error } else { named(error) })?;
         let _reply = self.replies().then(ReplyFile::new).transpose()?;
         (0..pipes).map(|_| io::pipe()).collect::<io::Result<Vec<_>>>().map(drop)
     }
 
-    /// Whether each command gets a file for its reply: it says what follows from its end, or what it cost.
+    /// Whether each command gets a reply file, for retries or for its real cost.
     fn replies(&self) -> bool {
         let Options { again, settling, .. } = &self.shared.options;
         again.is_some() || settling.is_any()
     }
 
-    /// The commands that run.
+    /// The slots of running commands.
     pub fn slots(&self) -> &Slots {
         &self.shared.slots
     }
 
-    /// Takes out the jobs that wait. For the time when no command runs and none will.
+    /// Takes out the waiting jobs. Must be called when no command runs and none will start.
     pub fn take_waiting(&self) -> Waiting {
         let queue = &self.shared.queue;
         let waiting = queue.drain();
@@ -138,24 +139,26 @@ impl Launcher {
         let (first, again): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|attempt| attempt.number == 1);
         let mut again: Vec<_> = again.into_iter().map(|attempt| attempt.job).collect();
         again.sort_by_key(|job| job.seq);
-        // Without keys, a first attempt is there only because its turn has come: it is the next of the input.
-        let unstarted = if queue.is_keyed() { first.len() } else { 0 };
+        // Without keys, a first attempt enters the queue only at its turn. Such a job was already reported as the next
+        // job of the input, and must not be counted twice.
+        let unstarted = if queue.is_keyed { first.len() } else { 0 };
         Waiting { again, unstarted, is_all_started }
     }
 
-    /// Prints output that waits for its turn, when no command runs and none will. Returns the jobs that succeeded and whose
-    /// output cannot be printed. May block.
+    /// Prints the output that waits for the output of earlier jobs. Must be called when no command runs and none will
+    /// start. Returns the successful jobs whose output cannot be printed. May block.
     pub fn print_rest(&self) -> Vec<Arc<Job>> {
         self.shared.print_rest()
     }
 
-    /// Returns when every event so far was reported to the user.
+    /// Returns when every event that was sent before was reported to the user.
     pub fn flush(&self) {
-        // An error means that it was reported.
+        // The receiver drops the sender once the event was reported. This call then returns an error, which can be
+        // ignored.
         let _ = self.shared.events.send_and_wait(Event::Flush).blocking_recv();
     }
 
-    /// Ends the commands that were stopped for wanting the terminal, which they will not get.
+    /// Ends the commands that were stopped because they wanted the terminal, which they will not get.
     pub fn end_commands_that_want_the_terminal(&self) {
         for (seq, target) in self.shared.slots.running() {
             self.end_if_it_wants_the_terminal(seq, target);
@@ -169,8 +172,8 @@ impl Launcher {
         }
     }
 
-    /// Makes the next attempt, if there is one, as soon as it has a slot, unless it is `refused`. Returns the job if it is
-    /// new.
+    /// Starts the next attempt, if there is one, once it has a slot. A `refused` attempt fails without a start. Returns
+    /// the job if this is its first attempt.
     pub(super) fn start_next(&self, charge: Option<Charge>, refused: Option<Outcome>) -> Option<Arc<Job>> {
         let Shared { options, queue, slots, screen, events, supply, .. } = &*self.shared;
         let job = queue.choose()?;
@@ -185,12 +188,13 @@ impl Launcher {
             (Ok(granted), refused) => (Some(granted), refused),
             (Err(never), refused) => (None, refused.or(Some(never))),
         };
-        // Built on this thread, so that all of its memory comes from one allocator arena.
+        // The command is built on this thread, so that all its memory comes from one allocator arena.
         let command = refused.map_or_else(|| Ok(self.command(&attempt.job.units)), Err);
         let mut input = None;
-        // A job that is tried only once has no other owner.
+        // A job with a single attempt has no other owner.
         if let Some(job) = Arc::get_mut(&mut attempt.job).filter(|_| options.again.is_none()) {
-            // The command has copies. The first may be in a tag, or be the name of the command.
+            // The command has copies of the units. The first unit may be needed for a tag, or as the name of the
+            // command.
             job.forget_units(options.tag || options.template.name().is_none());
             input = job.input.take();
         }
@@ -200,8 +204,8 @@ impl Launcher {
         is_new.then_some(job)
     }
 
-    /// Has the command started, and attended to until its end: by a task, as starting takes a while and several can start
-    /// at once.
+    /// Starts the command and attends to it until its end. A task does both: a start takes a while, and several starts
+    /// can overlap.
     fn run(&self, mut running: Running, command: Result<Command, Outcome>, input: Option<Spool>) {
         let launcher = self.clone();
         self.tasks.spawn(async move {
@@ -212,9 +216,9 @@ impl Launcher {
             };
             match started {
                 Ok((child, target)) => {
-                    // It may have been stopped before its number was known.
+                    // The command may have been stopped before its process id was recorded.
                     launcher.end_if_it_wants_the_terminal(running.seq(), target);
-                    launcher.tell_of_start(&running, &child);
+                    launcher.report_start(&running, &child);
                     child::attend(shared, running, child, target).await;
                 }
                 Err(outcome) => shared.finish(running, outcome, Collected::default()).await,
@@ -222,9 +226,9 @@ impl Launcher {
         });
     }
 
-    /// Reports the command's process to a bucket that counts commands. Nobody waits for that: it holds only in case that
-    /// this process is killed.
-    fn tell_of_start(&self, running: &Running, child: &Child) {
+    /// Reports the command's process to a bucket that counts commands. Nothing waits for this report: it matters only
+    /// if this process is killed.
+    fn report_start(&self, running: &Running, child: &Child) {
         let charge = running.charge.as_ref().filter(|_| self.shared.counts_jobs());
         if let (Some(pid), Some(charge)) = (child.id(), charge) {
             let (supply, grant) = (Arc::clone(&self.shared.supply), charge.grant);
@@ -232,7 +236,7 @@ impl Launcher {
         }
     }
 
-    /// Starts the command, and frees its memory.
+    /// Starts the process of `command`, and frees the memory of `command`.
     async fn spawn(
         &self,
         running: &mut Running,
@@ -245,13 +249,13 @@ impl Launcher {
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
         command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));
-        if self.shared.queue.has_keys() {
-            command.env_remove("THROTTLE_KEY"); // That of a run around this one, if the unit has none.
+        if self.shared.queue.has_keys {
+            command.env_remove("THROTTLE_KEY"); // An outer run may have set it.
         }
         command.envs(attempt.job.key.as_deref().map(|key| ("THROTTLE_KEY", without_nul(key))));
         let units = || match (&mut input, &attempt.job.input) {
             (Some(units), _) => as_input(units).map(Some),
-            // Another attempt will need them.
+            // Another attempt will need the units.
             (None, Some(units)) => as_input(&mut units.duplicate()?).map(Some),
             (None, None) => Ok(None),
         };
@@ -263,7 +267,8 @@ impl Launcher {
             command.stdin(input);
             running.feed = feed;
         }
-        // All that it needs at once: two that start must not each hold what the other one needs.
+        // Acquires the reply file and the process together. Otherwise two starts could each hold the resource that the
+        // other start needs.
         let spawn = || {
             let reply = self.replies().then(ReplyFile::new).transpose()?;
             if let Some(reply) = &reply {
@@ -272,7 +277,8 @@ impl Launcher {
             let child = command.spawn()?;
             running.reply = reply;
             let target = self.target(&child).ok_or(ErrorKind::NotFound)?;
-            // Before another start finds no room: this command will end and free some.
+            // The start is recorded at once. Another start that then finds no room can wait for the end of this
+            // command.
             slots.started(seq, target);
             Ok((child, target))
         };
@@ -283,11 +289,11 @@ impl Launcher {
         })
     }
 
-    /// The command, but for its environment and standard input.
+    /// Makes the command. Its environment and its standard input are set later.
     fn command(&self, units: &Units) -> Command {
         let options = &self.shared.options;
         let mut words = options.template.fill(units);
-        // There always is one: no template is empty, and if the first word is {} there is a unit.
+        // The words are never empty: no template is empty, and if the first word is {} the job has a unit.
         let name = words.next().unwrap_or(Cow::Borrowed(OsStr::new("")));
         let program = options.program.as_deref().unwrap_or(&name);
         let mut command = Command::from(command(program, &name, options.ignore_sigpipe));
@@ -301,15 +307,16 @@ impl Launcher {
         command
     }
 
-    /// Every child that was not waited for has a process id.
+    /// The target for signals to the child; `None` if it has no process id. A child that was not reaped always has one.
     fn target(&self, child: &Child) -> Option<Target> {
         let pid = Pid::from_raw(child.id()?.cast_signed())?;
         Some(if self.shared.options.in_our_group { Target::Process(pid) } else { Target::Group(pid) })
     }
 }
 
-/// The command without its arguments: `program` with this `name`. If it is to ignore SIGPIPE, a shell becomes it: Rust's
-/// library has that signal end whatever it starts.
+/// A command without arguments that runs `program` under this `name`. With `ignores_sigpipe`, a shell first ignores
+/// SIGPIPE and then executes the program. The shell is needed because Rust's library resets SIGPIPE in every process
+/// that it starts.
 pub fn command(program: &OsStr, name: &OsStr, ignores_sigpipe: bool) -> process::Command {
     if !ignores_sigpipe {
         let mut command = process::Command::new(program);
@@ -321,22 +328,23 @@ pub fn command(program: &OsStr, name: &OsStr, ignores_sigpipe: bool) -> process:
     shell
 }
 
-/// What a variable can hold of `bytes`.
+/// `bytes` without the NUL bytes that no environment variable can hold.
 fn without_nul(bytes: &[u8]) -> OsString {
     OsString::from_vec(bytes.iter().copied().filter(|byte| *byte != 0).collect())
 }
 
-/// tokio panics if it cannot open the six files it waits with (two pairs and a copy of one end of each, so far) or start
-/// its threads, instead of saying so. A command's process counts as a thread does (`RLIMIT_NPROC`, getrlimit(2)).
+/// Checks that the runtime can start. tokio panics if it cannot start its threads or open its six files. In current
+/// versions the files are two pairs and a copy of one end of each. A command's process counts like a thread
+/// (`RLIMIT_NPROC`, getrlimit(2)).
 fn expect_room_for_a_runtime() -> io::Result<()> {
     let pairs: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
     pairs?;
     let (threads, one_to_print, of_the_caller, a_command) = (slots::STARTERS, 1, 4, 1);
     let many = threads + one_to_print + of_the_caller + a_command;
-    // The allocator of glibc reserves 64 MiB for each thread that allocates, as long as there is so much. What is left may be too
-    // little for the next stack, or for all else (ulimit -v). So room for these is reserved first.
+    // The allocator of glibc reserves 64 MiB for each allocating thread while it can. The rest of the address space
+    // (ulimit -v) may be too small for the next stack or for other memory. So both are reserved first.
     let mut stacks = (0..many).map(|_| room(2 * STACK)).collect::<io::Result<Vec<_>>>()?;
-    let _all_else = room(SPARE)?;
+    let _all_else = room(OTHER_MEMORY)?;
     let (all_at_once, before) = (RwLock::new(()), count_threads());
     thread::scope(|scope| {
         let _until_all_are_there = all_at_once.write();
@@ -347,7 +355,7 @@ fn expect_room_for_a_runtime() -> io::Result<()> {
         };
         (0..many).try_for_each(started)
     })?;
-    // The system still counts a thread for a moment after its end.
+    // The system counts a thread for a moment after its end.
     for _ in 0..100 {
         if count_threads() <= before {
             break;
@@ -357,24 +365,17 @@ fn expect_room_for_a_runtime() -> io::Result<()> {
     Ok(())
 }
 
-/// Memory that a run takes beyond its stacks, in bytes.
-const SPARE: usize = 4 << 20;
+/// The memory of a run beyond its stacks, in bytes.
+const OTHER_MEMORY: usize = 4 << 20;
 
-/// Reserves `bytes` of memory, which are not used.
-fn room(bytes: usize) -> io::Result<Vec<u8>> {
-    let mut room = Vec::new();
-    room.try_reserve_exact(bytes).map_err(|_| rustix::io::Errno::AGAIN)?;
-    Ok(room)
-}
-
-/// The threads of this process, on Linux (proc(5)).
+/// The number of threads of this process, on Linux (proc(5)).
 fn count_threads() -> Option<usize> {
     std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
 }
 
-/// Units as a standard input: a pipe that already holds them all, or a file.
+/// Makes a standard input of units: a pipe that already holds them all, or a file.
 fn as_input(units: &mut Spool) -> io::Result<OwnedFd> {
-    if units.length() > FITS_A_PIPE {
+    if units.length() > MIN_PIPE_BYTES {
         return units.take_file().map(OwnedFd::from);
     }
     let (read, write) = io::pipe()?;
@@ -382,7 +383,7 @@ fn as_input(units: &mut Spool) -> io::Result<OwnedFd> {
     Ok(read.into())
 }
 
-/// Whether `pid` was stopped by the terminal for reading or writing it from the background.
+/// Whether the process `pid` was stopped because it read from or wrote to the terminal in the background.
 fn is_stopped_for_the_terminal(pid: Pid) -> bool {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -1,8 +1,9 @@
-//! What happens to commands: one enum, sent to one receiver.
+//! The events of a launch: one enum, sent to one receiver.
 //!
-//! Sending never blocks. A receiver that woke for each start and each success would cost launches per second, so those
-//! wait a moment and are received together; every other event wakes the receiver at once. A sender that must not continue
-//! before the event was told to the user waits for its [`Told`] to be dropped. So the number of events that wait is bounded.
+//! Sending never blocks. Starts and successes are received in batches, after a short delay: a wake-up for each event
+//! would lower the number of launches per second. Every other event wakes the receiver at once. A sender that must not
+//! continue before its event was reported waits until the receiver drops the event's [`Reported`]. That bounds the
+//! number of waiting events.
 
 use super::attempt::Ended;
 use super::job::{Job, Outcome};
@@ -14,69 +15,71 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// How long an ordinary event may wait to be received.
+/// How long an event that is not urgent may wait to be received.
 const DELAY: Duration = Duration::from_millis(20);
 
-/// So many waiting events are received at once, ordinary or not.
+/// The number of waiting events at which the receiver stops waiting for more.
 const BATCH: usize = 256;
 
-/// What happens to commands.
+/// An event of a launch.
 #[derive(Debug)]
 pub enum Event {
-    /// This job was read and waits for its grant and a slot.
+    /// A job was read and waits for its grant and a slot.
     Next {
-        /// The number of its first unit in the input, and the unit's beginning.
+        /// The number of its first unit in the input, and the first bytes of that unit.
         first: Option<(u64, Vec<u8>)>,
-        /// Blank units left out so far.
+        /// The number of blank units skipped until now.
         skipped: u64,
-        /// Units left out so far since an earlier run has done them.
+        /// The number of units skipped until now because an earlier run has done them.
         done_before: u64,
     },
-    /// The command starts.
+    /// A command starts.
     Started {
-        /// What it is run for.
+        /// The job that the command runs for.
         job: Arc<Job>,
-        /// Which attempt this is, from 1.
+        /// The number of the attempt, from 1.
         attempt: u32,
-        /// When.
+        /// The time of the start.
         at: Instant,
     },
-    /// The command has ended, or could not start.
+    /// A command has ended, or could not start.
     Ended(Arc<Ended>),
-    /// Its units are done: it has succeeded, and its output was written.
+    /// The units of a job are done: its command has succeeded, and the output was written.
     Done(Success),
-    /// The server asked to wait for longer than is allowed: how long.
+    /// A server requested a longer pause than allowed, for all units. The time is the rest of that pause.
     SentAway(Duration),
-    /// A server asked to wait for longer than is allowed, and no unit of its key is tried any more.
+    /// A server requested a longer pause than allowed, so its key is abandoned.
     KeySentAway {
-        /// How long it asked to wait from now on.
-        left: Duration,
-        /// The units that waited; the first was sent away.
+        /// The rest of that pause, from now.
+        rest: Duration,
+        /// The refused unit's job, and then the waiting jobs of the key.
         jobs: Vec<Arc<Job>>,
     },
-    /// What has ended cannot be recorded: why.
+    /// The end of a command cannot be recorded; the text is the reason.
     CannotRecord(String),
-    /// The command has ended, but a process it started still holds its output open. That process's output is not waited for.
+    /// A command has ended, but a process that it started still holds its output open. The rest of that output is not
+    /// read.
     LeftBehind(Arc<Job>),
     /// The reader of our standard output is gone.
     ReaderGone,
-    /// Our standard output cannot be written: why.
+    /// Our standard output cannot be written; the text is the reason.
     CannotPrint(String),
-    /// Output that came before its turn cannot be held: why.
+    /// Output that waits for its turn cannot be stored; the text is the reason.
     CannotHold(String),
-    /// So much output waits for its turn that launching waits. Sent once.
+    /// Too much output waits for the output of earlier jobs, so launching pauses. Sent once.
     HeldUp,
-    /// Commands wait for others to end, since the system has no more files or processes: its error. Sent once.
+    /// Commands wait for other commands to end, because the system has no free files or processes. Sent once with the
+    /// system's error.
     Shortage(io::Error),
-    /// So many units wait for another attempt that nothing new starts. Sent once.
+    /// The queue of units that wait for another attempt is full, so no new unit starts. Sent once.
     QueueFull,
-    /// What a pipe with keys tells, too. Each kind is sent once.
+    /// An event that the flow [`Sorted`](crate::flow::Sorted) reports as well. Each kind is sent once.
     News(News),
-    /// Why a reply does not hold as it stands, and what to write. Sent once.
+    /// Why a reply is not used as written, and what to write instead. Sent once.
     BadReply(String),
-    /// Why a command could not open the file of its reply, and what to write. Sent once.
+    /// Why a command could not open its reply file, and what to write instead. Sent once.
     UnopenedReply(String),
-    /// Nothing happened: the sender wants to know that all earlier events were reported.
+    /// No news: the sender waits until all earlier events were reported.
     Flush,
 }
 
@@ -93,19 +96,19 @@ impl Event {
 /// A command that has succeeded.
 #[derive(Debug)]
 pub struct Success {
-    /// What it was run for.
+    /// The job that the command ran for.
     pub job: Arc<Job>,
-    /// At which attempt, from 1.
+    /// The number of the successful attempt, from 1.
     pub attempt: u32,
 }
 
-/// Dropped once the event was reported to the user: the sender waits for that.
-pub type Told = oneshot::Sender<()>;
+/// Dropped by the receiver once the event was reported to the user.
+pub type Reported = oneshot::Sender<()>;
 
-/// An event, and what is dropped once it was reported.
-pub type Sent = (Event, Option<Told>);
+/// An event, and the value that the receiver drops once the event was reported.
+pub type Sent = (Event, Option<Reported>);
 
-/// A queue of events. Its clones are the same queue.
+/// A queue of events. All clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Events(Arc<(Mutex<State>, Condvar)>);
 
@@ -113,7 +116,7 @@ pub struct Events(Arc<(Mutex<State>, Condvar)>);
 struct State {
     waiting: Vec<Sent>,
     is_urgent: bool,
-    /// The events that are sent once, and were.
+    /// The kinds of events that were sent with [`Events::send_once`].
     once: HashSet<Discriminant<Event>>,
 }
 
@@ -122,7 +125,7 @@ impl Events {
         self.push(event, None);
     }
 
-    /// Sends the first event of its kind.
+    /// Sends the event, unless this function has sent an event of this kind before.
     pub(super) fn send_once(&self, event: Event) {
         let is_first = self.lock().once.insert(discriminant(&event));
         if is_first {
@@ -130,10 +133,10 @@ impl Events {
         }
     }
 
-    /// Sends `event`; the result is ready once it was reported.
+    /// Sends `event`. The result is ready once the event was reported.
     pub(super) fn send_and_wait(&self, event: Event) -> oneshot::Receiver<()> {
-        let (told, waits) = oneshot::channel();
-        self.push(event, Some(told));
+        let (reported, waits) = oneshot::channel();
+        self.push(event, Some(reported));
         waits
     }
 
@@ -141,11 +144,11 @@ impl Events {
         unpoisoned(self.0.0.lock())
     }
 
-    fn push(&self, event: Event, told: Option<Told>) {
+    fn push(&self, event: Event, reported: Option<Reported>) {
         let is_urgent = event.is_urgent();
         let mut state = self.lock();
         state.is_urgent |= is_urgent;
-        state.waiting.push((event, told));
+        state.waiting.push((event, reported));
         let count = state.waiting.len();
         drop(state);
         if is_urgent || count == 1 || count == BATCH {
@@ -153,8 +156,8 @@ impl Events {
         }
     }
 
-    /// The events sent since the last call, in order. Waits until there is one, and for ordinary ones a moment longer.
-    /// There is one receiver.
+    /// Returns the events sent since the last call, in order. Waits for the first event, and then for up to 20 ms more,
+    /// unless an event is urgent. There is one receiver.
     pub fn receive(&self) -> Vec<Sent> {
         let nothing = |state: &mut State| state.waiting.is_empty();
         let state = unpoisoned(self.0.1.wait_while(self.lock(), nothing));

@@ -1,24 +1,24 @@
-//! Which units are the same: by their bytes.
+//! Identifies units by their bytes.
 
 use sha2::{Digest, Sha256};
 use std::fmt::{Display, Formatter, Result};
 
-/// Tells a unit from every other: the first 128 bits of the SHA-256 of its bytes, without its delimiter.
+/// The identity of a unit: the first 128 bits of the SHA-256 of its bytes, without its delimiter.
 ///
-/// A weaker hash would not do. Whoever can choose units (the names of files in a folder of theirs, the addresses on a page)
-/// could craft two that have the same one; the second would be taken for the first, and would silently never run. A keyed
-/// hash would differ in the next run.
+/// A weaker hash is not safe. Units may come from strangers, such as file names in their folders or addresses on a
+/// page. A stranger could craft two units with the same weak hash; the second would be mistaken for the first and
+/// silently never run. A keyed hash would differ in the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity(pub u128);
 
 impl Identity {
-    /// That of one unit.
+    /// The identity of one unit.
     pub fn of(unit: &[u8]) -> Self {
         Sha256::new_with_prefix(unit).into()
     }
 
-    /// That of a command's units. One unit has its own; of several it is the hash of each one's length (64 bits, the highest
-    /// byte first) and bytes.
+    /// The identity of a command's units. A single unit has its own identity. Several units are hashed together: for
+    /// each, its length (64 bits, big-endian) and its bytes.
     pub fn of_all<'a>(units: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
         let mut hash = Sha256::new();
         let are_many = units.clone().nth(1).is_some();
@@ -32,14 +32,14 @@ impl Identity {
     }
 }
 
-/// That of the unit whose bytes were hashed.
+/// Converts a hash that was fed a unit's bytes.
 impl From<Sha256> for Identity {
     fn from(hash: Sha256) -> Self {
         Identity(hash.finalize().iter().take(16).fold(0, |all, byte| all << 8 | u128::from(*byte)))
     }
 }
 
-/// 32 hexadecimal digits, as of `printf %s UNIT | sha256sum | head -c 32`.
+/// Writes 32 hexadecimal digits, the output of `printf %s UNIT | sha256sum | head -c 32`.
 impl Display for Identity {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, "{:032x}", self.0)
@@ -54,7 +54,7 @@ mod tests {
         Identity::of_all(units.iter().map(|unit| unit.as_bytes()))
     }
 
-    /// The first vector is of FIPS 180-4, the second of `printf '' | sha256sum`.
+    /// The first vector is from FIPS 180-4, the second from `printf '' | sha256sum`.
     #[test]
     fn an_identity_is_the_beginning_of_the_sha256_in_hexadecimal() {
         assert_eq!(Identity::of(b"abc").to_string(), "ba7816bf8f01cfea414140de5dae2223");

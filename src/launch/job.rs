@@ -1,4 +1,4 @@
-//! Input cut into jobs: one command's worth of units each.
+//! Cuts the input into jobs. A job has the units of one command.
 
 use super::columns::Columns;
 use super::identity::Identity;
@@ -16,72 +16,74 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How many jobs are cut ahead of their launch.
-const AHEAD: usize = 64;
+/// The most jobs that wait for their launch.
+const MAX_READY_JOBS: usize = 64;
 
-/// Bytes of memory that they may take before no more are cut.
-const MEMORY_AHEAD: usize = 128 * 1024;
+/// The memory in bytes of the jobs that wait for their launch, at which no more jobs are cut.
+const MAX_READY_BYTES: usize = 128 * 1024;
 
-/// The most bytes of one job's units that are kept beside its input. Arguments take less.
-const MOST_KEPT: usize = 4 << 20;
+/// The most bytes of one job's units that are stored for [`Shape::keep`]. Arguments take less.
+const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// The key of a unit, which has limits of its own. `None`: the unit has no key, or limits hold for all units together.
 pub type Key = Option<Arc<[u8]>>;
 
-/// One command's worth of units.
+/// The units of one command.
 #[derive(Debug, Default)]
 pub struct Job {
-    /// Counted from 1.
+    /// The number of the job, from 1.
     pub seq: u64,
-    /// Its units that are at hand: those that the command gets as arguments, or others that are kept ([`Shape::keep`]).
+    /// Its units that are in memory: the command's arguments, or other stored units ([`Shape::keep`]).
     pub units: Units,
     /// How its units became a job.
     pub shape: Shape,
-    /// Its units, by number and beginning.
+    /// The numbers and first bytes of its units.
     pub names: Names,
-    /// Whether a unit that was to be kept is not, as it outgrew the buffer or all of them take more than 4 MiB. It cannot
-    /// be recorded.
+    /// Whether [`Shape::keep`] is set but a unit is not stored: it outgrew the buffer, or the units take more than 4
+    /// MiB. The job then cannot be recorded.
     pub too_long_to_keep: bool,
-    /// How many units it has while it is gathered, and what they take of all arguments.
+    /// The number of units gathered for the job until now.
     gathered: u64,
+    /// The size of these units as arguments, in bytes.
     size: usize,
-    /// The units that go to its standard input.
+    /// The units for its standard input.
     pub(super) input: Option<Spool>,
     /// Whether a unit is too long to be an argument.
     pub(super) too_long: bool,
-    /// The bytes of input that it took, those of blank units before it included.
+    /// The bytes of input that the job took, including blank units before it.
     pub(super) length: u64,
-    /// Whether an earlier run has done a later unit, but not all of these: it has tried them, unless it was stopped then.
+    /// Whether an earlier run has probably tried this job without success: that run has done a later unit, but not
+    /// every unit of this job.
     pub(super) is_left_over: bool,
     /// When the last of its units was read.
     pub(super) read: Option<Instant>,
-    /// What all of its units belong to, if limits are kept for each key; `None`: they have no key.
+    /// The key of all its units, if limits are kept per key; `None`: they have no key.
     pub key: Key,
-    /// What it costs limits of each kind.
+    /// The job's cost for each kind of limit.
     pub costs: Box<[u64]>,
-    /// What the log calls that: the part of the first limit with a cost of its own.
+    /// The cost in the log: the cost for the first limit that has a cost of its own.
     pub charged: u64,
-    /// Why it cannot be run: its key or a cost cannot be read, or a limit never grants it.
+    /// Why the job cannot run: its key or a cost cannot be read, or a limit never grants it.
     unreadable: Option<String>,
 }
 
 impl Job {
-    /// The beginning of its first unit.
+    /// The first bytes of its first unit.
     pub fn name(&self) -> &[u8] {
         self.names.iter().next().map_or(&[], |(_, name)| name)
     }
 
-    /// Whether no unit was too long to be held.
+    /// Whether every unit was short enough to be stored.
     pub fn is_whole(&self) -> bool {
         !self.too_long && !self.too_long_to_keep
     }
 
-    /// The identity of all its units together, if they are kept.
+    /// The identity of all its units together, if they are stored.
     pub(super) fn identity(&self) -> Option<Identity> {
         (self.shape.keep && self.is_whole()).then(|| Identity::of_all(self.units.iter()))
     }
 
-    /// Drops the units unless they are kept, but for the first if that is named in full later.
+    /// Drops the units unless [`Shape::keep`] is set. With `but_the_first`, keeps the first unit.
     pub(super) fn forget_units(&mut self, but_the_first: bool) {
         if !self.shape.keep {
             self.units = self.units.first().filter(|_| but_the_first).into_iter().collect();
@@ -89,7 +91,7 @@ impl Job {
     }
 
     fn keep(&mut self, unit: &[u8]) {
-        if self.shape.keep && self.units.memory() + unit.len() <= MOST_KEPT {
+        if self.shape.keep && self.units.memory() + unit.len() <= MAX_KEPT_BYTES {
             self.units.push(unit);
         } else {
             self.too_long_to_keep |= self.shape.keep;
@@ -103,12 +105,12 @@ impl Job {
         }
     }
 
-    /// What it costs each limit.
+    /// The job's cost for each limit.
     pub(super) fn price(&self) -> Price {
         if self.unreadable.is_some() { Price::Unknown } else { Price::Costs(self.costs.clone()) }
     }
 
-    /// Why it cannot be run, if that is known beforehand.
+    /// Why the job cannot run, if that is known before its start.
     pub fn refused(&self) -> Option<Outcome> {
         match self {
             Job { unreadable: Some(why), .. } => Some(Outcome::Unreadable(why.clone())),
@@ -132,7 +134,7 @@ impl Job {
 /// How a command ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It exited 0.
+    /// It exited with 0.
     Ok,
     /// It exited with another code.
     Exited(i32),
@@ -140,7 +142,7 @@ pub enum Outcome {
     Killed(i32),
     /// It was ended because it took too long.
     TimedOut,
-    /// It was stopped because it wanted the terminal, and then ended.
+    /// It was stopped because it wanted the terminal, and was then ended.
     WantedTerminal,
     /// There is no such command.
     NotFound(io::Error),
@@ -150,30 +152,30 @@ pub enum Outcome {
     TooLong,
     /// A unit has a NUL byte, which no argument can hold.
     HasNul,
-    /// Its key or a cost cannot be read, or a limit never grants it: why.
+    /// Its key or a cost cannot be read, or a limit never grants it; the text is the reason.
     Unreadable(String),
-    /// Its cost is more than a window of a bucket that was set lets through.
+    /// Its cost is above the most that a window of a bucket allows, after the bucket was set.
     TooCostly,
-    /// A server asked to wait for too long, and no unit of its key is tried any more.
+    /// A server requested a longer pause than allowed, so the command's key was abandoned.
     SentAway,
-    /// So many commands of its key failed in a row, and no unit of the key is tried any more.
+    /// This many consecutive commands of its key failed, so the key was abandoned.
     KeyFailed(NonZeroU32),
-    /// Its standard input could not be held until it started.
+    /// Its standard input could not be stored until the start.
     InputLost(io::Error),
-    /// It ran, but its output could not be held or passed on.
+    /// It ran, but its output could not be stored or passed on.
     OutputLost(io::Error),
 }
 
 /// How units become jobs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shape {
-    /// Units for each command; 0 is 1 unit that the command does not get.
+    /// Units for each command; 0: one unit, which the command does not get.
     pub max_args: u64,
-    /// Whether they go to its standard input, with their delimiters.
+    /// Whether commands get the units on standard input, with their delimiters.
     pub to_stdin: bool,
-    /// Whether blank units are left out.
+    /// Whether blank units are skipped.
     pub skip_blank: bool,
-    /// Whether a job keeps the bytes of its units until it has ended.
+    /// Whether a job stores the bytes of its units until its end.
     pub keep: bool,
 }
 
@@ -184,54 +186,53 @@ impl Shape {
     }
 }
 
-/// Why a unit is left out.
+/// Why a unit is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
     /// An earlier run has done it.
     Done,
-    /// This run has an equal one.
+    /// An equal unit came earlier in this run.
     Taken,
 }
 
-/// Says which units are left out.
+/// Returns why a unit is skipped, if it is.
 pub type Known = Arc<dyn Fn(&[u8]) -> Option<Before> + Send + Sync>;
 
-/// Cuts what a source gives into jobs.
+/// Cuts the input of a source into jobs.
 pub struct Batches<R> {
     source: R,
     buffer: Buffer,
     shape: Shape,
-    /// The columns that commands have.
+    /// The columns that the command uses.
     columns: Option<Columns>,
     look: Look,
     /// The costs of one unit.
     costs: Vec<u64>,
-    /// What the units of one job may take of all arguments, each with its end and the pointer to it.
+    /// The most bytes that the units of one job may take as arguments, each with its NUL and its pointer.
     room: usize,
     ready: VecDeque<Job>,
-    /// By key.
+    /// The jobs that are being gathered, by key.
     open: BTreeMap<Key, Job>,
     /// The number of the latest job.
     seq: u64,
-    /// Bytes of units that were left out, and are counted with the next job.
+    /// The bytes of skipped units, which are counted with the next job.
     left_out: u64,
-    /// Units so far, blank ones included.
+    /// The number of units read, including blank units.
     units: u64,
-    /// Whether a unit is passed in pieces.
-    in_pieces: bool,
-    /// The bytes of its pieces so far.
-    pieces: u64,
+    /// While a unit is passed in pieces: the bytes of its pieces that were read.
+    in_pieces: Option<u64>,
     skipped: u64,
-    /// Units that are left out, and how many were so far.
+    /// Finds units to skip.
     known: Option<Known>,
+    /// The number of units skipped because of `known`.
     done_before: u64,
-    /// The latest job before a unit that an earlier run has done.
+    /// The number of the latest job that was begun before a unit that an earlier run has done.
     left_over: u64,
 }
 
 impl<R: Source> Batches<R> {
-    /// Jobs for what `source` gives, framed by `buffer`, without the units that are `known`. Limits want to know this of units:
-    /// those of one job belong to one key, and their costs add up.
+    /// Makes jobs from the input of `source`, framed by `buffer`. Skips units that are `known`. `look` finds keys and
+    /// costs: the units of a job have one key, and their costs add up.
     pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, known: Option<Known>, look: Look) -> Self {
         Batches {
             source,
@@ -241,13 +242,12 @@ impl<R: Source> Batches<R> {
             look,
             costs: Vec::new(),
             room: template.room_for_units(),
-            ready: VecDeque::with_capacity(AHEAD),
+            ready: VecDeque::with_capacity(MAX_READY_JOBS),
             open: BTreeMap::new(),
             seq: 0,
             left_out: 0,
             units: 0,
-            in_pieces: false,
-            pieces: 0,
+            in_pieces: None,
             skipped: 0,
             known,
             done_before: 0,
@@ -264,7 +264,7 @@ impl<R: Source> Batches<R> {
         Some(Job { is_left_over: job.seq <= self.left_over, ..job })
     }
 
-    /// What the next job costs.
+    /// The price of the next job.
     pub(super) fn price(&self) -> Price {
         let front = self.ready.front().filter(|_| self.has_prices());
         front.map_or(Price::Usual, Job::price)
@@ -275,33 +275,33 @@ impl<R: Source> Batches<R> {
         !self.look.costs.is_empty()
     }
 
-    /// The jobs that are ready.
+    /// The jobs that are ready, and their bytes in the input.
     pub(super) fn read_ahead(&self) -> Passed {
         Passed { units: self.waiting(), bytes: self.ready.iter().map(|job| job.length).sum() }
     }
 
-    /// The next job: one that is ready, or at least begun.
+    /// The next job: the first job that is ready, or else the first job that was begun.
     pub(super) fn peek(&self) -> Option<&Job> {
         let begun = || self.open.values().min_by_key(|job| job.seq);
         self.ready.front().or_else(begun)
     }
 
-    /// Blank units left out so far.
+    /// The number of skipped blank units.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// What can be polled until more of them can be read.
+    /// A descriptor to poll for more input.
     pub(super) fn source_fd(&self) -> Option<BorrowedFd<'_>> {
         self.source.fd()
     }
 
-    /// Known units left out so far. One that outgrows the buffer never is.
+    /// The number of skipped known units. A unit that outgrows the buffer is never skipped.
     pub fn done_before(&self) -> u64 {
         self.done_before
     }
 
-    /// Whether all of the input is read.
+    /// Whether all input was read.
     pub(super) fn has_all(&self) -> bool {
         self.buffer.is_finished()
     }
@@ -310,7 +310,8 @@ impl<R: Source> Batches<R> {
         if self.cut()? { Ok(Filled::Some) } else { self.read(wait, 0) }
     }
 
-    /// Reads more input. A long unit waits while jobs that were taken out hold `taken` bytes of its memory.
+    /// Reads more input. Jobs that were taken out still hold `taken` bytes of memory. A long unit is not read while
+    /// they leave too little memory for it.
     pub(super) fn read(&mut self, wait: bool, taken: usize) -> Result<Filled, FlowError> {
         if !self.may_cut() {
             return Ok(Filled::Nothing);
@@ -324,11 +325,11 @@ impl<R: Source> Batches<R> {
         read_into(&mut self.buffer, &mut self.source, wait)
     }
 
-    /// Cuts what has been read, so that it can be seen how many jobs there are. Units for standard input are cut when they
-    /// are needed: they may take a file each.
+    /// Cuts the input that was read, so that the number of jobs is known. Units for standard input are cut only when
+    /// they are needed, because each may need a temporary file.
     pub(super) fn cut_ahead(&mut self) {
-        if !self.shape.to_stdin && self.ready.len() < AHEAD / 2 {
-            // An error comes again when the unit is needed.
+        if !self.shape.to_stdin && self.ready.len() < MAX_READY_JOBS / 2 {
+            // The error occurs again when the unit is needed.
             let _ = self.cut();
         }
     }
@@ -337,7 +338,7 @@ impl<R: Source> Batches<R> {
     pub(super) fn cut(&mut self) -> Result<bool, FlowError> {
         let before = self.ready.len();
         while self.may_cut() {
-            if self.buffer.outgrown() || (self.in_pieces && self.buffer.units() > 0) {
+            if self.buffer.outgrown() || (self.in_pieces.is_some() && self.buffer.units() > 0) {
                 self.take_piece().map_err(FlowError::Hold)?;
             } else if self.buffer.waiting() > 0 {
                 self.take_unit().map_err(FlowError::Hold)?;
@@ -348,10 +349,11 @@ impl<R: Source> Batches<R> {
         Ok(self.ready.len() > before)
     }
 
-    /// A job too large for memory is enough ahead: more would only take more disk, and a file each.
+    /// Whether to cut more jobs. After a job whose input is in a file, no more jobs are cut: each would only take more
+    /// disk and another open file.
     fn may_cut(&self) -> bool {
         let memory: usize = self.ready.iter().map(Job::memory).sum();
-        self.ready.len() < AHEAD && memory < MEMORY_AHEAD && !self.ready.back().is_some_and(Job::is_in_file)
+        self.ready.len() < MAX_READY_JOBS && memory < MAX_READY_BYTES && !self.ready.back().is_some_and(Job::is_in_file)
     }
 
     fn take_unit(&mut self) -> io::Result<()> {
@@ -401,7 +403,8 @@ impl<R: Source> Batches<R> {
         Ok(())
     }
 
-    /// Takes a piece of a unit that outgrew the buffer. Standard input gets it; as an argument it is too long.
+    /// Takes a piece of a unit that outgrew the buffer. The piece goes to the command's standard input; as an argument
+    /// the unit is too long.
     fn take_piece(&mut self) -> io::Result<()> {
         let number = self.units + 1;
         self.open(&None);
@@ -417,9 +420,8 @@ impl<R: Source> Batches<R> {
         if self.shape.to_stdin && job.unreadable.is_none() {
             job.input.get_or_insert_default().write_all(piece)?;
         }
-        self.pieces += trimmed(piece, self.buffer.delimiter()).len() as u64;
+        *self.in_pieces.get_or_insert(0) += trimmed(piece, self.buffer.delimiter()).len() as u64;
         self.buffer.release_piece();
-        self.in_pieces = true;
         if last {
             self.end_pieces();
         }
@@ -427,11 +429,10 @@ impl<R: Source> Batches<R> {
         Ok(())
     }
 
-    /// All of a unit was taken that is passed in pieces, if one is: now it is known what it costs.
+    /// Ends a unit that was passed in pieces, if there is one, and adds its costs.
     fn end_pieces(&mut self) {
-        let (was_in_pieces, bytes) = (std::mem::take(&mut self.in_pieces), std::mem::take(&mut self.pieces));
-        let job = self.open.get_mut(&None).filter(|job| was_in_pieces && !job.too_long);
-        if let (Some(job), Some(costs)) = (job, self.look.costs_of_length(bytes)) {
+        let costs = self.in_pieces.take().and_then(|bytes| self.look.costs_of_length(bytes));
+        if let (Some(job), Some(costs)) = (self.open.get_mut(&None).filter(|job| !job.too_long), costs) {
             job.add_costs(&self.look, &costs);
         }
     }
@@ -446,7 +447,7 @@ impl<R: Source> Batches<R> {
         }
     }
 
-    /// Counts bytes that the job of this key took, and whether they end a unit.
+    /// Adds these bytes to the job of this key. With `ends_unit`, the bytes end a unit, which is counted.
     fn count(&mut self, key: &Key, bytes: usize, ends_unit: bool) {
         self.units += u64::from(ends_unit);
         let Some(job) = self.open.get_mut(key) else { return };
@@ -468,7 +469,7 @@ impl<R: Source> Batches<R> {
         }
     }
 
-    /// Makes all jobs ready that are being gathered, the oldest first. Returns whether there was one.
+    /// Makes all gathered jobs ready, the oldest first. Returns whether there was one.
     pub(super) fn close_all(&mut self) -> bool {
         self.end_pieces();
         let mut open: Vec<_> = self.open.values().map(|job| (job.seq, job.key.clone())).collect();
@@ -480,12 +481,12 @@ impl<R: Source> Batches<R> {
     }
 }
 
-/// The numbers from 1 to N, as lines.
+/// A source of the numbers from 1 to N, as lines.
 #[derive(Debug)]
 pub struct Numbers(RangeInclusive<u64>);
 
 impl Numbers {
-    /// From 1 to `last`, or without end.
+    /// The numbers from 1 to `last`, or without end.
     pub fn to(last: Option<u64>) -> Self {
         Numbers(1..=last.unwrap_or(u64::MAX))
     }
@@ -502,24 +503,6 @@ impl Source for Numbers {
             self.0.next();
         }
         Ok(Some(length))
-    }
-}
-
-/// One unit that is like no other in any run: a random line.
-#[derive(Debug, Default)]
-pub struct One {
-    has_ended: bool,
-}
-
-impl Source for One {
-    fn read(&mut self, space: &mut [u8], _: bool) -> io::Result<Option<usize>> {
-        let line = format!("{:032x}\n", fastrand::u128(..));
-        match space.get_mut(..line.len()).filter(|_| !self.has_ended) {
-            Some(room) => room.copy_from_slice(line.as_bytes()),
-            None => return Ok(Some(0)),
-        }
-        self.has_ended = true;
-        Ok(Some(line.len()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The flow of units to commands: which attempt is made next, and what is waited for before it.
+//! The flow of units to commands: chooses the next attempt, and waits for what it needs.
 
 use super::attempt::Charge;
 use super::commands::Launcher;
@@ -16,29 +16,29 @@ use std::time::Duration;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::{Refusal, Take};
 
-/// So many units are sought at once while only suspects wait.
+/// The most new units read in one search for units that are not suspects.
 const MAX_SOUGHT: usize = 64;
 
-/// Units on their way from a source to commands.
+/// A flow from a source of units to commands.
 pub struct Launching<R> {
     batches: Batches<R>,
     launcher: Launcher,
-    /// The job that was last reported as the next.
-    told: u64,
-    /// Whether it was said that so many wait that nothing new is read.
-    told_of_full_queue: bool,
+    /// The number of the latest job that was reported as next.
+    reported: u64,
+    /// Whether a full queue was reported.
+    has_reported_full_queue: bool,
     keyless: Keyless,
 }
 
 impl<R: Source> Launching<R> {
-    /// Commands for what `batches` gives, which must be made for the launcher's template. The thread that calls this is
-    /// the pump's.
+    /// Runs commands for the jobs of `batches`, which must use the launcher's template. The calling thread must be the
+    /// thread that runs the pump.
     pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
-        launcher.shared.queue.is_used_by_pump();
-        Launching { batches, launcher, told: 0, told_of_full_queue: false, keyless: Keyless::default() }
+        launcher.shared.queue.wakes.is_used_by_pump();
+        Launching { batches, launcher, reported: 0, has_reported_full_queue: false, keyless: Keyless::default() }
     }
 
-    /// Where the jobs come from.
+    /// The source of jobs.
     pub fn batches(&self) -> &Batches<R> {
         &self.batches
     }
@@ -47,20 +47,21 @@ impl<R: Source> Launching<R> {
         &self.launcher.shared.queue
     }
 
-    /// Makes the next attempt, with what it was charged if it has a price of its own; one that is `refused` fails. The bytes
-    /// are those of the input. An attempt that is not the first of its unit passes no unit.
+    /// Starts the next attempt. `charge` is its charge, if it has a price of its own. A `refused` attempt fails without
+    /// a start. Counts a first attempt in `passed`, with its job's bytes in the input.
     fn start(&mut self, charge: Option<Charge>, refused: Option<Outcome>, passed: &mut Passed) {
         self.expect_one();
         if let Some(job) = self.launcher.start_next(charge, refused) {
             passed.units += 1;
             passed.bytes += job.length;
-            self.tell_next();
+            self.report_next();
         }
     }
 
-    /// Without keys, new units enter the queue only when their turn has come.
+    /// If limits are not kept per key, adds the next new job to the queue unless an attempt in the queue is ready. New
+    /// jobs enter the queue no earlier, except in a search for jobs that are not suspects.
     fn expect_one(&mut self) {
-        if self.queue().is_keyed() {
+        if self.queue().is_keyed {
             return;
         }
         if self.queue().ready() == 0
@@ -71,7 +72,8 @@ impl<R: Source> Launching<R> {
         self.seek_others();
     }
 
-    /// Reads new units while only suspects wait, such as those that an earlier run has left over: others get their turns first.
+    /// Adds new jobs to the queue while only suspects wait: units that were refused again and again, perhaps because of
+    /// the unit itself and not because of the pace. New units get their turns before suspects.
     fn seek_others(&mut self) {
         for _ in 0..MAX_SOUGHT {
             if self.is_full() || !self.queue().has_only_suspects() {
@@ -84,24 +86,24 @@ impl<R: Source> Launching<R> {
         }
     }
 
-    /// Whether so much waits that nothing new is read, and no new unit starts. Those in the queue may start: output in input
-    /// order may wait for any of them.
+    /// Whether the queue or the held output is full, so that no new unit is read or started. Units in the queue may
+    /// still start, because output in input order may wait for any of them.
     fn is_full(&self) -> bool {
         self.queue().is_full() || self.launcher.shared.is_held_up.load(Ordering::SeqCst)
     }
 
-    fn tell_next(&mut self) {
-        if !self.queue().is_keyed() && self.queue().new_units().units > 0 {
-            return; // The one that was told of waits for its grant.
+    fn report_next(&mut self) {
+        if !self.queue().is_keyed && self.queue().new_units().units > 0 {
+            return; // The reported job still waits for its grant.
         }
-        let Some(job) = self.batches.peek().filter(|job| job.seq != self.told) else { return };
+        let Some(job) = self.batches.peek().filter(|job| job.seq != self.reported) else { return };
         let first = job.names.iter().next().map(|(number, name)| (number, name.to_vec()));
-        self.told = job.seq;
+        self.reported = job.seq;
         let (skipped, done_before) = (self.batches.skipped(), self.batches.done_before());
         self.launcher.shared.events.send(Event::Next { first, skipped, done_before });
     }
 
-    /// Units with keys wait in the queue until the oldest one is known that conforms.
+    /// If limits are kept per key, moves all ready jobs into the queue, which chooses the oldest job that conforms.
     fn sort(&mut self) {
         let shared = Arc::clone(&self.launcher.shared);
         let Some(sorting) = &shared.options.by_key else { return };
@@ -114,12 +116,12 @@ impl<R: Source> Launching<R> {
         jobs.for_each(|job| shared.queue.add(job));
     }
 
-    /// Reads what there is. With `wait`, and if there is nothing: waits until there is some, an attempt may be made, or one
-    /// has ended after which the input may be at its end.
+    /// Reads available input. If there is none and `wait` is above 0, waits for input or for an attempt that may start.
+    /// Also returns when the end of a command may end the run.
     fn read_or_wait(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
         let is_full = self.is_full();
-        if is_full && self.queue().is_keyed() {
-            // Those that wait for more units of their key would wait for ever.
+        if is_full && self.queue().is_keyed {
+            // Otherwise jobs that wait for more units of their key would wait for ever.
             self.batches.close_all();
         }
         let filled = if is_full { Filled::Nothing } else { self.cut_or_read(wait > 0)? };
@@ -131,12 +133,13 @@ impl<R: Source> Launching<R> {
             return Ok(filled);
         }
         if wait > 0 && self.queue().is_full() {
-            self.tell_of_full_queue();
+            self.report_full_queue();
         }
         let (queue, slots, ready) = (self.queue(), &self.launcher.shared.slots, self.batches.waiting());
         let repeats = queue.needs_ends();
-        // What still runs may have to be tried again, or its end reported. It enters the queue as it ends, so the queue is asked last.
-        // Jobs that are ready wait while too much output waits, and may start as soon as it does not.
+        // The run is not over while a running command may need another attempt or a report of its end. The next attempt
+        // enters the queue before the slot of the ended command is freed, so the queue is checked last. Jobs may be
+        // ready and still not start while too much output waits.
         let is_over = || filled == Filled::End && ready == 0 && (!repeats || slots.count() == 0) && queue.is_empty();
         if is_over() {
             return Ok(Filled::End);
@@ -153,33 +156,34 @@ impl<R: Source> Launching<R> {
     fn cut_or_read(&mut self, wait: bool) -> Result<Filled, FlowError> {
         let cut = self.batches.cut();
         if wait || cut.is_err() {
-            // Nobody will be there to tell it if the run ends while more is waited for.
-            self.tell_next();
+            // The next job is reported now: the run may end during the wait, and nobody would report the job later.
+            self.report_next();
         }
         if cut? { Ok(Filled::Some) } else { self.batches.read(false, self.queue().memory()) }
     }
 
-    /// So many wait that nothing new is read. Told once.
-    fn tell_of_full_queue(&mut self) {
-        if !std::mem::replace(&mut self.told_of_full_queue, true) {
+    /// Reports, once, that the queue is full and reading stops.
+    fn report_full_queue(&mut self) {
+        if !std::mem::replace(&mut self.has_reported_full_queue, true) {
             let queue = self.queue();
-            match (queue.has_keys(), queue.is_keyed()) {
+            match (queue.has_keys, queue.is_keyed) {
                 (true, _) => self.launcher.shared.events.send(Event::News(News::Full(queue.crowd()))),
                 (_, false) => self.launcher.shared.events.send(Event::QueueFull),
-                // They wait in input order, as they would in the input.
+                // If keys have no limits of their own, units pass in input order, so a full queue is not worth a
+                // message.
                 (false, true) => {}
             }
         }
     }
 
-    /// Whether each attempt has a price of its own, and waits for its own grant.
+    /// Whether each attempt has a price and a grant of its own.
     fn has_prices(&self) -> bool {
-        self.queue().is_shared() || !self.queue().is_keyed() && self.batches.has_prices()
+        self.queue().is_shared() || !self.queue().is_keyed && self.batches.has_prices()
     }
 }
 
 impl<R: Source> Flow for Launching<R> {
-    /// If the system has no room for the units, tries again as long as a command runs, which may free some.
+    /// If the system has no room for the units, tries again while a command runs: its end may free room.
     fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
         match self.read_or_wait(wait) {
             Err(FlowError::Hold(error))
@@ -194,11 +198,11 @@ impl<R: Source> Flow for Launching<R> {
 
     fn waiting(&self) -> u64 {
         let queue = self.queue();
-        let new = if queue.is_keyed() || self.is_full() { 0 } else { self.batches.waiting() };
+        let new = if queue.is_keyed || self.is_full() { 0 } else { self.batches.waiting() };
         queue.ready() + new
     }
 
-    /// A pause of one key holds up no others.
+    /// A pause of one key does not delay other keys.
     fn take_answers(&self) -> Answers {
         self.queue().take_answers()
     }
@@ -207,7 +211,7 @@ impl<R: Source> Flow for Launching<R> {
         let (ready, queued) = (self.batches.read_ahead(), self.queue().new_units());
         State {
             ahead: Passed { units: ready.units + queued.units, bytes: ready.bytes + queued.bytes },
-            // No command is foreseen for which no slot is free.
+            // A unit is foreseen only if a slot is free for its command.
             foreseen: self.waiting().min(self.launcher.shared.slots.free()),
             keys: self.queue().keys(),
             limited_until: self.queue().limited_until(),
@@ -219,11 +223,11 @@ impl<R: Source> Flow for Launching<R> {
 
     fn ready(&mut self) -> Result<u64, FlowError> {
         self.batches.cut_ahead();
-        if !self.queue().is_keyed() && self.queue().has_only_suspects() && self.batches.waiting() == 0 {
+        if !self.queue().is_keyed && self.queue().has_only_suspects() && self.batches.waiting() == 0 {
             self.fill(0)?;
         }
         self.seek_others();
-        self.tell_next();
+        self.report_next();
         let slots = &self.launcher.shared.slots;
         let has_room = slots.free() > 0;
         let room = slots.wait();
@@ -241,7 +245,7 @@ impl<R: Source> Flow for Launching<R> {
         self.queue().price()
     }
 
-    /// A unit that is refused fails without a start.
+    /// A refused unit fails without a start.
     fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
         match turn {
             Turn::Usual(units) => (0..units).for_each(|_| self.start(None, None, passed)),

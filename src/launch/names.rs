@@ -1,15 +1,15 @@
-//! Which units a command was given, to name them once it has ended.
+//! The units of a command, to name them after its end.
 
 use super::units::Units;
 use std::ops::RangeInclusive;
 
-/// How much of a unit is kept.
-const LENGTH: usize = 200;
+/// The most bytes of a unit that are stored.
+const MAX_NAME_BYTES: usize = 200;
 
-/// The memory for the names of one command's units; of the other units only the numbers are kept.
-const MEMORY: usize = 16 * 1024;
+/// The memory in bytes for the names of one command's units. Beyond it, only the numbers of units are stored.
+const MAX_NAMES_BYTES: usize = 16 * 1024;
 
-/// The units of one command, by their number in the input, from 1, and their beginning.
+/// The units of one command: their numbers in the input, from 1, and their first bytes.
 #[derive(Debug, Default)]
 pub struct Names {
     numbers: Vec<u64>,
@@ -18,16 +18,17 @@ pub struct Names {
 }
 
 impl Names {
-    /// Adds nothing if the last one has the same number: then this is another piece of it, or another attempt to hold it.
+    /// Adds a unit, unless the last one has the same number. In that case `unit` is another piece of that unit, or
+    /// another try to store it.
     pub fn push(&mut self, number: u64, unit: &[u8]) {
         if self.last() == Some(number) {
             return;
         }
-        if self.rest.is_some() || self.memory() > MEMORY {
+        if self.rest.is_some() || self.memory() > MAX_NAMES_BYTES {
             self.rest = Some((self.rest.map_or(number, |(first, _)| first), number));
         } else {
             self.numbers.push(number);
-            self.beginnings.push(&unit[..unit.len().min(LENGTH)]);
+            self.beginnings.push(&unit[..unit.len().min(MAX_NAME_BYTES)]);
         }
     }
 
@@ -35,12 +36,12 @@ impl Names {
         self.rest.map(|(_, last)| last).or(self.numbers.last().copied())
     }
 
-    /// The number and the beginning of each, but for the [`rest`](Self::rest).
+    /// The number and the first bytes of each unit before the [`rest`](Self::rest).
     pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.numbers.iter().copied().zip(self.beginnings.iter())
     }
 
-    /// The numbers of those that are too many to be known by name; blank units, which were left out, may be among them.
+    /// The numbers of the units that are stored without their bytes. May include blank units, which were skipped.
     pub fn rest(&self) -> Option<RangeInclusive<u64>> {
         self.rest.map(|(first, last)| first..=last)
     }
@@ -63,8 +64,8 @@ mod tests {
             names.push(number, b"piece");
         }
         let known = names.iter().count() as u64;
-        assert!((50..100).contains(&known) && names.memory() < 3 * MEMORY, "{known} in {}", names.memory());
-        assert!(names.iter().all(|(_, name)| name == &long[..LENGTH]));
+        assert!((50..100).contains(&known) && names.memory() < 3 * MAX_NAMES_BYTES, "{known} in {}", names.memory());
+        assert!(names.iter().all(|(_, name)| name == &long[..MAX_NAME_BYTES]));
         assert_eq!(names.rest(), Some(known + 1..=10_000));
     }
 }

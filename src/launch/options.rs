@@ -1,4 +1,4 @@
-//! How commands are run.
+//! Options for running commands.
 
 use super::passed_input::PassedInput;
 use super::retries::RetryPolicy;
@@ -8,54 +8,54 @@ use crate::flow::Sorting;
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// Longer than any program runs.
+/// A time longer than any run.
 pub(super) const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// Seconds from TERM to KILL, after a timeout.
 pub(super) const GRACE: u32 = 5;
 
-/// How commands are run.
+/// Options for running commands.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is run.
+    /// The command with its placeholders.
     pub template: Template,
-    /// The path of its file; it replaces the template's first word.
+    /// The path of the program. It replaces the first word of the template.
     pub program: Option<OsString>,
-    /// How many run at once; 0 without a cap.
+    /// The most commands that run at once; 0: no maximum.
     pub jobs: u32,
-    /// How many may start together: the most that the limits grant at once.
+    /// The most commands that may start together: what the limits grant at once.
     pub burst: u64,
-    /// How their output is printed.
+    /// How the output of commands is printed.
     pub output: Output,
     /// Whether each line of output begins with the command's first unit.
     pub tag: bool,
-    /// How long a command may run.
+    /// The longest run time of a command.
     pub timeout: Option<Duration>,
     /// Whether commands stay in our process group, and so may use the terminal.
     pub in_our_group: bool,
-    /// Which attempts are made again; `None`: none.
+    /// The rules for further attempts; `None`: each job is tried once.
     pub again: Option<RetryPolicy>,
     /// The standard input of the one command; `None`: commands get /dev/null, or their units.
     pub passed_input: Option<PassedInput>,
-    /// What replies tell about costs.
+    /// The limits whose costs replies settle.
     pub settling: Settling,
-    /// How units are sorted, if limits are kept for each key.
+    /// How units are sorted, if limits are kept per key.
     pub by_key: Option<Sorting>,
     /// Whether commands ignore SIGPIPE.
     pub ignore_sigpipe: bool,
-    /// One second; shorter in tests. The longest wait for: a process that holds an ended command's output open, the rest of
-    /// a command's group after KILL, and a reader that does not read after that.
+    /// One second; shorter in tests. It is the longest wait in three cases: for a process that holds an ended command's
+    /// output open, for the rest of a command's group after KILL, and for a reader after KILL.
     pub second: Duration,
 }
 
 /// How the output of commands is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Each command's output whole, in the order of their ends.
+    /// Each command's output in one piece, in the order in which commands end.
     Whole,
-    /// Each command's output whole, in input order.
+    /// Each command's output in one piece, in input order.
     InOrder,
-    /// Each line as soon as it is whole.
+    /// Each line as soon as it is complete.
     Lines,
     /// Commands write to our standard output and error themselves.
     Direct,

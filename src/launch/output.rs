@@ -1,6 +1,7 @@
-//! All printing: here the output of commands is written to our standard output and error, in every mode.
+//! Prints the output of commands to our standard output and error, in every mode.
 //!
-//! A reader that does not read must not hold up timeouts, signals or the second end: only threads made for that may block.
+//! A reader that does not read must not delay timeouts or signals, such as a second signal, which kills the commands.
+//! So only dedicated threads may block.
 
 use super::event::{Event, Success};
 use super::job::Job;
@@ -18,8 +19,8 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 impl Shared {
-    /// What is put before each line of a command's output, or of its standard error: its first unit, so that a terminal
-    /// can show it, and a tab.
+    /// The tag before each line of a command's standard output or error: its first unit and a tab. For a terminal the
+    /// unit is escaped.
     pub(super) fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
         let unit = job.units.first().filter(|_| job.shape.gives_arguments()).unwrap_or(job.name());
         let unit = unit.strip_suffix(b"\n").unwrap_or(unit);
@@ -29,7 +30,8 @@ impl Shared {
         tag
     }
 
-    /// Prints all that the command of job `seq` wrote, now or in its turn. Only then a success is recorded as done.
+    /// Prints the output of the job `seq`, now or after the output of earlier jobs. A success is recorded as done only
+    /// after that.
     pub(super) async fn print(
         self: &Arc<Self>,
         seq: u64,
@@ -43,27 +45,27 @@ impl Shared {
         let shared = Arc::clone(self);
         let finish = move |printer: &mut Printer| {
             shared.done(printer.finish(seq, &result, success)?);
-            // It is not this command's output that is lost if that fails.
+            // A failure to write the held output of other commands does not lose the output of this command.
             let _ = shared.note(printer.write_held(&mut |success| shared.done(Some(success))));
             Ok(())
         };
         self.print_with(finish).await
     }
 
-    /// Prints what still waits for its turn, which will not come any more, as far as it can be printed. Returns the jobs
-    /// that succeeded and whose output cannot be. May block.
+    /// Prints as much as possible of the output that still waits for the output of earlier jobs, which will never come.
+    /// Returns the successful jobs whose output was not printed. May block.
     pub(super) fn print_rest(&self) -> Vec<Arc<Job>> {
         let mut lost = Vec::new();
         let rest = |printer: &mut Printer| {
             lost = printer.write_rest(|success| self.done(Some(success)));
             Ok(())
         };
-        // The error, if there is one, was told before.
+        // An error was reported before.
         let _ = self.print_beside(rest);
         lost.into_iter().map(|success| success.job).collect()
     }
 
-    /// The output was written, if there was any.
+    /// Records a success. Must be called once the output of its command was written.
     fn done(&self, success: Option<Success>) {
         let Some(success) = success else { return };
         let recorded = self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.record_done(&success.job));
@@ -73,7 +75,7 @@ impl Shared {
         });
     }
 
-    /// Prints whole lines.
+    /// Prints complete lines.
     pub(super) async fn print_lines(self: &Arc<Self>, lines: Spool, is_stdout: bool) -> io::Result<()> {
         if lines.is_empty() {
             return Ok(());
@@ -81,8 +83,8 @@ impl Shared {
         self.print_with(move |printer| lines.copy_to(&mut printer.outlets.stream(is_stdout))).await
     }
 
-    /// Prints output that may have to wait for a reader, on a thread for that. One at a time: a write beyond `PIPE_BUF`
-    /// may be taken in pieces (pipe(7)), and another's would come in between.
+    /// Prints output on a dedicated thread, because the print may have to wait for a reader. Only one print runs at a
+    /// time: a write above `PIPE_BUF` may be split (pipe(7)), and other output could come in between.
     async fn print_with(
         self: &Arc<Self>,
         act: impl FnOnce(&mut Printer) -> io::Result<()> + Send + 'static,
@@ -92,8 +94,8 @@ impl Shared {
         self.note(printed.unwrap_or_else(|| Err(ErrorKind::TimedOut.into())))
     }
 
-    /// Runs `act`, which may block, on a thread for that: one at a time of those with the same `turns`. `None` if everything
-    /// was killed meanwhile, and it still takes too long.
+    /// Calls `act`, which may block, on a dedicated thread. Calls with the same `turns` run one at a time. Returns
+    /// `None` if all commands were killed meanwhile and `act` still takes too long.
     pub(super) async fn on_a_thread<T: Send + 'static>(
         &self,
         turns: Option<&Arc<Semaphore>>,
@@ -120,7 +122,7 @@ impl Shared {
         });
         let is_full = printer.is_full();
         if is_full != was_full {
-            // Under the lock: otherwise two that finish at once could set it in the wrong order.
+            // Stored under the lock: otherwise two tasks that finish at once could store it in the wrong order.
             self.is_held_up.store(is_full, Ordering::SeqCst);
         }
         drop(printer);
@@ -134,14 +136,14 @@ impl Shared {
         unpoisoned(self.printer.lock())
     }
 
-    /// Sends `event`, and returns once the user was told, if standard error is read.
-    pub(super) async fn tell(&self, event: Event) {
-        let told = self.events.send_and_wait(event);
-        // Best effort: a message that nothing reads does not stop the run.
-        let _ = self.unless_killed(told).await;
+    /// Sends `event`, and returns once it was reported to the user, if standard error is read.
+    pub(super) async fn report(&self, event: Event) {
+        let reported = self.events.send_and_wait(event);
+        // Best effort: a message that nobody reads does not stop the run.
+        let _ = self.unless_killed(reported).await;
     }
 
-    /// `None` if everything was killed meanwhile, and it still takes too long.
+    /// Returns `None` if all commands were killed meanwhile and `act` still takes too long.
     pub(super) async fn unless_killed<T>(&self, act: impl Future<Output = T>) -> Option<T> {
         let too_long = async {
             self.slots.killed().await;
@@ -153,7 +155,7 @@ impl Shared {
         }
     }
 
-    /// Tells the receiver if nothing can be printed any more.
+    /// Sends an event if output cannot be printed any more.
     fn note(&self, printed: io::Result<()>) -> io::Result<()> {
         printed.inspect_err(|error| match (error.kind(), TemporaryError::within(error)) {
             (ErrorKind::BrokenPipe, _) => self.events.send(Event::ReaderGone),

@@ -1,9 +1,10 @@
-//! Our standard input, passed on to the one command of a run, at each of its attempts.
+//! Passes our standard input on to the single command of a run, at each of its attempts.
 //!
-//! A file is read again from where it stood. What a pipe brings is kept for further attempts. A command may read nothing,
-//! and then the rest belongs to whatever else reads our standard input, such as the loop of a shell. So on Linux the
-//! pipe's content is first duplicated for the command, tee(2), and only what the command has read is taken out of the
-//! pipe. Nothing tells that a pipe was read, so its content is looked at again and again, from 1 ms to 20 ms apart.
+//! A file is read again from its first position. The content of a pipe is stored for further attempts.
+//!
+//! A command may read nothing. The rest then belongs to other readers of our standard input, such as the loop of a
+//! shell. So on Linux the pipe's content is first duplicated for the command, tee(2). Only the bytes that the command
+//! has read are taken out of the pipe. No event reports that a pipe was read, so the pipe is polled every 1 to 20 ms.
 
 use super::spool::Spool;
 use crate::flow::{poll, start_thread, unpoisoned};
@@ -19,40 +20,40 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The most that is kept of a pipe.
-const MOST: u64 = 64 << 20;
+/// The most bytes of a pipe that are stored.
+const MAX_STORED_BYTES: u64 = 64 << 20;
 
-/// Bytes that are passed on at once.
-const PIECE: usize = 64 * 1024;
+/// The most bytes that are passed on at once.
+const MAX_PIECE_BYTES: usize = 64 * 1024;
 
-/// How often it is looked at whether the command has read, or has ended.
-const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_millis(20);
+/// The shortest and the longest time between two polls of the command's pipe.
+const MIN_POLL: Duration = Duration::from_millis(1);
+const MAX_POLL: Duration = Duration::from_millis(20);
 
-/// Our standard input. Its clones are the same.
+/// Our standard input. All clones share it.
 #[derive(Clone, Debug)]
 pub struct PassedInput(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// The command has it as it is: a terminal, a device, or nothing is ever tried again.
+    /// The command inherits our standard input. It is a terminal or a device, or the command gets no further attempts.
     Same,
-    /// A file, which was at this position.
+    /// A file, with its first position.
     File(u64),
     /// A pipe or a socket.
     Stream(Arc<Mutex<Kept>>),
 }
 
-/// What a pipe has brought so far.
+/// The bytes that were read from a pipe.
 #[derive(Debug, Default)]
 struct Kept {
     bytes: Spool,
-    /// More came than is kept.
+    /// Whether the content is longer than the most that is stored.
     is_cut: bool,
 }
 
 impl PassedInput {
-    /// Our standard input, for a command that `may_repeat`.
+    /// Our standard input. `may_repeat`: the command may get further attempts.
     pub fn new(may_repeat: bool) -> Self {
         let kind = rustix::fs::fstat(stdin()).map(|stat| FileType::from_raw_mode(stat.st_mode));
         PassedInput(match (kind, rustix::fs::tell(stdin())) {
@@ -62,7 +63,7 @@ impl PassedInput {
         })
     }
 
-    /// The standard input of the next attempt, and what feeds it until it is dropped.
+    /// The standard input of the next attempt, and the thread that feeds this input until the [`Feed`] is dropped.
     ///
     /// # Errors
     /// The system has no room for a pipe or a thread, or the file cannot be read again.
@@ -79,13 +80,14 @@ impl PassedInput {
         Ok((Stdio::inherit(), None))
     }
 
-    /// Whether more was read than is kept, so that no other attempt can get it.
+    /// Whether more was read than is stored, so that no other attempt can get the whole input.
     pub(super) fn is_cut(&self) -> bool {
         matches!(&self.0, Kind::Stream(kept) if lock(kept).is_cut)
     }
 }
 
-/// A thread that feeds a command. Dropping this ends it, and takes out of our standard input what the command has read.
+/// A thread that feeds a command. Dropping this value ends the thread, and takes the bytes that the command has read
+/// out of our standard input.
 #[derive(Debug)]
 pub(super) struct Feed {
     is_over: Arc<AtomicBool>,
@@ -95,8 +97,8 @@ pub(super) struct Feed {
 impl Feed {
     fn start(pipe: OwnedFd, kept: Arc<Mutex<Kept>>) -> io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let feeder = Feeder { pipe, kept, is_over: Arc::clone(&is_over), wait: SHORTEST };
-        // An error is the end of the input for the command, as it would be if it read by itself.
+        let feeder = Feeder { pipe, kept, is_over: Arc::clone(&is_over), wait: MIN_POLL };
+        // On an error, the command's input ends, as it would if the command read our input directly.
         let thread = start_thread("feeder", move || drop(feeder.run()))?;
         Ok(Feed { is_over, thread: Some(thread) })
     }
@@ -105,7 +107,7 @@ impl Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
-        // It cannot panic, and ends within a moment.
+        // The thread cannot panic, and ends within a moment.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -115,7 +117,7 @@ struct Feeder {
     pipe: OwnedFd,
     kept: Arc<Mutex<Kept>>,
     is_over: Arc<AtomicBool>,
-    /// How long the next look is away.
+    /// The time until the next poll.
     wait: Duration,
 }
 
@@ -125,7 +127,7 @@ impl Feeder {
         lock(&kept).bytes.copy_to(&mut self)?;
         loop {
             let output = (Some(self.pipe.as_fd()), PollFlags::empty());
-            let [input, output] = poll([(Some(stdin()), PollFlags::IN), output], Some(LONGEST))?;
+            let [input, output] = poll([(Some(stdin()), PollFlags::IN), output], Some(MAX_POLL))?;
             if self.is_over.load(Ordering::SeqCst) || output.contains(PollFlags::ERR) {
                 return Ok(());
             }
@@ -135,9 +137,9 @@ impl Feeder {
         }
     }
 
-    /// Passes on what there is. Returns false at the end of the input, or of the command.
+    /// Passes on available input. Returns false at the end of the input or of the command.
     fn pass_on(&mut self) -> io::Result<bool> {
-        match duplicate(&self.pipe, PIECE) {
+        match duplicate(&self.pipe, MAX_PIECE_BYTES) {
             Ok(0) => Ok(false),
             Ok(length) => {
                 let read = self.read_by_command(length)?;
@@ -150,9 +152,10 @@ impl Feeder {
                 Ok(read == length)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(true),
-            // No pipe, or another system: what the command does not read is lost for others.
+            // Our standard input is not a pipe, or this system has no tee(2). Then the bytes that the command does not
+            // read are lost for other readers.
             Err(_) => {
-                let mut bytes = vec![0; PIECE];
+                let mut bytes = vec![0; MAX_PIECE_BYTES];
                 let Some(taken) = take(&mut bytes)? else { return Ok(false) };
                 self.keep(&bytes[..taken])?;
                 self.write_all(&bytes[..taken])?;
@@ -161,24 +164,26 @@ impl Feeder {
         }
     }
 
-    /// How many of the `length` bytes in its pipe the command has read, once that is all or the command has ended.
+    /// Waits until the command has read the `length` bytes in its pipe, or has ended. Returns the number of bytes that
+    /// it has read.
     fn read_by_command(&mut self, length: usize) -> io::Result<usize> {
         loop {
-            // In this order: nothing is read after the end.
+            // `is_over` is read before the unread bytes are counted: after its end the command reads nothing, so the
+            // count is final.
             let is_over = self.is_over.load(Ordering::SeqCst);
-            let left = usize::try_from(ioctl_fionread(&self.pipe)?).unwrap_or(length).min(length);
-            if left == 0 || is_over {
-                self.wait = SHORTEST;
-                return Ok(length - left);
+            let unread = usize::try_from(ioctl_fionread(&self.pipe)?).unwrap_or(length).min(length);
+            if unread == 0 || is_over {
+                self.wait = MIN_POLL;
+                return Ok(length - unread);
             }
             thread::sleep(self.wait);
-            self.wait = (self.wait * 2).min(LONGEST);
+            self.wait = (self.wait * 2).min(MAX_POLL);
         }
     }
 
     fn keep(&self, bytes: &[u8]) -> io::Result<()> {
         let mut kept = lock(&self.kept);
-        kept.is_cut |= kept.bytes.length() + bytes.len() as u64 > MOST;
+        kept.is_cut |= kept.bytes.length() + bytes.len() as u64 > MAX_STORED_BYTES;
         if kept.is_cut {
             kept.bytes = Spool::default();
             return Ok(());
@@ -200,13 +205,13 @@ fn take(space: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Writes to the command, which may read slowly. An error once it has ended.
+/// Writes to the command, which may read slowly. Fails once the command has ended.
 impl Write for Feeder {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match rustix::io::write(&self.pipe, bytes) {
                 Err(Errno::AGAIN) if self.is_over.load(Ordering::SeqCst) => return Err(ErrorKind::BrokenPipe.into()),
-                Err(Errno::AGAIN) => drop(poll([(Some(self.pipe.as_fd()), PollFlags::OUT)], Some(LONGEST))),
+                Err(Errno::AGAIN) => drop(poll([(Some(self.pipe.as_fd()), PollFlags::OUT)], Some(MAX_POLL))),
                 Err(Errno::INTR) => {}
                 written => return Ok(written?),
             }
@@ -222,7 +227,7 @@ fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     unpoisoned(kept.lock())
 }
 
-/// Puts what our standard input holds into `pipe`, at most `length` bytes, and leaves it there, too.
+/// Copies at most `length` bytes of our standard input into `pipe`, without taking them out.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn duplicate(pipe: &OwnedFd, length: usize) -> Result<usize, Errno> {
     rustix::pipe::tee(stdin(), pipe, length, rustix::pipe::SpliceFlags::NONBLOCK)

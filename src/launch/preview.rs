@@ -1,24 +1,25 @@
-//! A dry run: jobs are shown instead of run.
+//! A dry run: shows jobs instead of running them.
 
 use super::job::{Batches, Job, Outcome};
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Turn, Unpaid};
 use std::cell::RefCell;
 use std::io;
-use throttle_limits::clock::{Clock, Nanos};
+use throttle_limits::clock::{NanoClock, Nanos};
 use throttle_limits::line::{Costs, Line, Next, Unit};
 
-/// Jobs that are shown instead of run.
+/// A flow that shows jobs instead of running them.
 pub struct Preview<'a, R, S> {
-    /// Where they come from.
+    /// The source of jobs.
     pub batches: Batches<R>,
-    /// Gets each job when it would start, or why it never would.
+    /// Called with each job when it would start, or with the reason why it never would.
     pub show: S,
-    /// If limits are kept for each key: which job is next, on which clock, and how many are read ahead.
-    pub by_key: Option<(RefCell<Line<Job>>, &'a dyn Clock, usize)>,
+    /// For limits kept per key: the line of jobs, its clock, and the most jobs in it.
+    pub by_key: Option<(RefCell<Line<Job>>, &'a dyn NanoClock, usize)>,
 }
 
 impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R, S> {
-    /// Reads until it is known which job is next, as far as jobs are read ahead, and lets time pass until it may start.
+    /// Reads input, and moves its jobs to the line unless the line is full. With `wait`, sleeps until the next job may
+    /// start.
     fn sort(&mut self, wait: bool) -> Result<Filled, FlowError> {
         let Some((line, clock, ahead)) = &mut self.by_key else { return self.batches.fill(wait) };
         let (line, now) = (line.get_mut(), clock.now());

@@ -1,4 +1,4 @@
-//! Writes to our own standard output and error, in the order asked for. Only [`output`](super::output) uses it.
+//! Writes to our own standard output and error, in the chosen order. Only [`output`](super::output) uses it.
 
 use super::event::Success;
 use super::spool::Spool;
@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::ops::Range;
 
-/// Results that wait for their turn: beyond this launching waits.
-const MOST_HELD: usize = 10_000;
-const MOST_HELD_BYTES: u64 = 1 << 30;
+/// The most results that wait for earlier results, and the most bytes of waiting results. Beyond either number,
+/// launching waits.
+const MAX_HELD: usize = 10_000;
+const MAX_HELD_BYTES: u64 = 1 << 30;
 
-/// All that one command wrote.
+/// The output of one command.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     pub(super) out: Spool,
@@ -31,21 +32,21 @@ impl Collected {
     }
 }
 
-/// Writes results in the order of finishing, or of input.
+/// Writes results in the order of their ends, or in input order.
 #[derive(Debug)]
 pub(super) struct Printer {
     in_input_order: bool,
-    /// Results before this are written, counted from 0.
+    /// The number of the latest result that was written, if results are written in input order.
     turn: u64,
-    /// Results that wait for their turn, and what they have written.
+    /// Results that wait for earlier results, by job number. Their output is in `bytes`.
     held: BTreeMap<u64, Held>,
     bytes: Spool,
-    /// A result could not be written: of those that wait nothing more is.
+    /// Whether a result could not be written. Then no waiting result is written.
     is_broken: bool,
     pub(super) outlets: Outlets,
 }
 
-/// Where the standard output and error of a result are among the bytes that wait.
+/// The places of a result's standard output and error in [`Printer::bytes`].
 #[derive(Debug)]
 struct Held {
     out: Range<u64>,
@@ -59,12 +60,13 @@ impl Printer {
         Printer { in_input_order, turn: 0, held, bytes, is_broken: false, outlets }
     }
 
-    /// Whether so much is held that nothing more should be launched.
+    /// Whether too much output is held, so that no more commands should start.
     pub(super) fn is_full(&self) -> bool {
-        self.held.len() >= MOST_HELD || self.bytes.length() >= MOST_HELD_BYTES
+        self.held.len() >= MAX_HELD || self.bytes.length() >= MAX_HELD_BYTES
     }
 
-    /// Writes the result of the command `seq` (from 1), now or at its turn. Returns the success if it is written.
+    /// Writes the result of the job `seq` (from 1), or stores it until all earlier results are written. Returns
+    /// `success` if the result was written.
     pub(super) fn finish(
         &mut self,
         seq: u64,
@@ -87,7 +89,7 @@ impl Printer {
         Ok(start..self.bytes.length())
     }
 
-    /// Writes the held results whose turn has come; calls `written` after each.
+    /// Writes the held results whose turn has come, and calls `written` after each.
     pub(super) fn write_held(&mut self, written: &mut impl FnMut(Success)) -> io::Result<()> {
         while let Some(Held { out, err, .. }) = self.held.get(&(self.turn + 1)).filter(|_| !self.is_broken) {
             let printed = self.bytes.copy(out.clone(), &mut self.outlets.stream(true));
@@ -104,12 +106,12 @@ impl Printer {
         Ok(())
     }
 
-    /// The same for all held results: nothing that they wait for comes any more. Returns the successes that could not be
+    /// Writes all held results in order: the missing results will not come. Returns the successes that could not be
     /// written.
     pub(super) fn write_rest(&mut self, mut written: impl FnMut(Success)) -> Vec<Success> {
         while let Some(first) = self.held.keys().next().filter(|_| !self.is_broken) {
             self.turn = first - 1;
-            // An error shows in what is left.
+            // After an error, the rest remains in `held`.
             let _ = self.write_held(&mut written);
         }
         std::mem::take(&mut self.held).into_values().filter_map(|held| held.success).collect()
@@ -119,9 +121,9 @@ impl Printer {
 /// Our standard output and error.
 #[derive(Debug)]
 pub(super) struct Outlets {
-    /// Whether standard error is one, and standard output.
+    /// Whether standard error and standard output are terminals, in this order.
     are_terminals: [bool; 2],
-    /// Whether a terminal among them is within a line.
+    /// Whether a terminal shows an incomplete line.
     line_is_open: bool,
 }
 
@@ -138,7 +140,7 @@ impl Outlets {
         self.are_terminals[usize::from(is_stdout)]
     }
 
-    /// Whether a terminal is within a line. Resets that: the caller knows now.
+    /// Returns whether a line on a terminal is incomplete, and resets that state.
     pub(super) fn take_open_line(&mut self) -> bool {
         std::mem::take(&mut self.line_is_open)
     }

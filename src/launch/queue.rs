@@ -1,6 +1,6 @@
-//! Which attempt is made next, and when. All attempts that wait are in one line: those that wait for the limits of their
-//! keys, and those that are made again, which wait for their time first. The pump's thread and the commands' tasks share
-//! this.
+//! Chooses the next attempt and its time. All waiting attempts are in one line. First attempts wait for the limits of
+//! their keys. Repeated attempts wait until they are due, and then for the limits. The pump's thread and the commands'
+//! tasks share this queue.
 
 use super::attempt::{Attempt, Granted, Running};
 use super::job::{Job, Key, Outcome};
@@ -8,7 +8,7 @@ use super::options::{NEVER, Options};
 use super::reply::Reply;
 use super::retries::{Judged, Retries, Verdict};
 use super::wakes::Wakes;
-use crate::flow::{Answers, Passed, Price, Sorting, Told, short, unpoisoned};
+use crate::flow::{Answers, Passed, Price, ServerReport, Sorting, short, unpoisoned};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::num::NonZeroU32;
@@ -16,25 +16,26 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use throttle_limits::clock::{Clock, Nanos, SystemClock, in_nanos};
+use throttle_limits::clock::{NanoClock, Nanos, SystemClock, in_nanos};
 use throttle_limits::limits::{Pace, Start};
 use throttle_limits::line::{Crowd, KeyId, Line, NO_KEY, Next, Unit};
 
-/// Attempts that wait.
+/// The queue of waiting attempts.
 #[derive(Debug)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    wakes: Wakes,
-    /// The same moment on both clocks.
+    pub(super) wakes: Wakes,
+    /// The same moment on both clocks, to convert an `Instant` to nanoseconds.
     begun: (Instant, Nanos),
-    /// Most units that wait while more are read.
+    /// The most waiting units before reading stops.
     ahead: usize,
-    is_keyed: bool,
+    /// Whether units wait in this queue for limits. If not, the pump gets their grants from the supply.
+    pub(super) is_keyed: bool,
     /// Whether keys have limits of their own.
-    has_keys: bool,
-    /// Whether no unit is left that is not in the queue.
+    pub(super) has_keys: bool,
+    /// Whether every unit of the input has entered the queue.
     is_all_read: AtomicBool,
-    /// Whether replies may tell what a command really cost.
+    /// Whether real costs from replies are settled in this queue, and not in a bucket.
     settles: bool,
     /// See [`Sorting::shared`].
     shared: Option<usize>,
@@ -43,29 +44,31 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct State {
     line: Line<Attempt>,
-    /// Which attempts are made again; `None`: none.
+    /// The rules for further attempts; `None`: each unit is tried once.
     retries: Option<Retries>,
-    /// Keys of which no unit is tried any more: they were sent away for too long, or so many commands failed.
+    /// Abandoned keys: their pause exceeds `--max-pause` (`None`), or this many consecutive commands failed.
     gone: BTreeMap<Key, Option<NonZeroU32>>,
-    /// How many commands of a key have failed in a row, and how many end it.
+    /// The number of consecutive failures of each key.
     failed: BTreeMap<Key, u32>,
+    /// The number of consecutive failures after which a key is abandoned.
     fails: Option<NonZeroU32>,
-    /// Attempts that can never be made.
+    /// Attempts that will never start.
     refused: VecDeque<(Attempt, Outcome)>,
-    /// The attempt that is made next. It waits for its grant, or for a slot.
+    /// The next attempt. It waits for its grant, or for a slot.
     chosen: Option<Chosen>,
-    /// The attempts that a shared bucket is asked for, by their numbers, and the latest of these.
-    asked: BTreeMap<u64, (Attempt, Granted)>,
+    /// The attempts with a request at a shared bucket, by ticket.
+    requested: BTreeMap<u64, (Attempt, Granted)>,
+    /// The latest ticket: the number of a request at a shared bucket.
     ticket: u64,
     /// The units that wait for their first attempt.
     new: Passed,
-    /// What servers have told of each key, or of all, if the bucket has to know.
-    told: BTreeMap<Key, Told>,
-    /// Until when a server asked all to wait last, if no key has limits of its own.
+    /// Reports of servers for the bucket: one for each key, or one for all units.
+    reports: BTreeMap<Key, ServerReport>,
+    /// The end of the latest pause of all units, if no key has limits of its own.
     paused_until: Option<Nanos>,
 }
 
-/// An attempt that leaves the line, and its grant, or why it is never made.
+/// An attempt that leaves the line, with its grant, or with the reason why it never starts.
 type Chosen = (Attempt, Result<Granted, Outcome>);
 
 impl Queue {
@@ -84,10 +87,10 @@ impl Queue {
             fails: sorting.fails,
             refused: VecDeque::new(),
             chosen: None,
-            asked: BTreeMap::new(),
+            requested: BTreeMap::new(),
             ticket: 0,
             new: Passed::default(),
-            told: BTreeMap::new(),
+            reports: BTreeMap::new(),
             paused_until: None,
         };
         Ok(Queue {
@@ -98,61 +101,46 @@ impl Queue {
             is_keyed: options.by_key.is_some(),
             has_keys: sorting.has_keys(),
             is_all_read: AtomicBool::new(false),
-            settles: options.settling.is_any() && sorting.shared.is_none(),
+            settles: options.settling.is_any() && options.by_key.is_some() && sorting.shared.is_none(),
             shared: sorting.shared,
         })
     }
 
-    /// The thread that calls this is the pump's.
-    pub(super) fn is_used_by_pump(&self) {
-        self.wakes.is_used_by_pump();
-    }
-
-    /// Whether a bucket that others use keeps the limits of each key.
+    /// Whether a shared bucket keeps the limits of each key.
     pub(super) fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// Whether units wait here for the limits. If not, grants come from elsewhere.
-    pub(super) fn is_keyed(&self) -> bool {
-        self.is_keyed
-    }
-
-    /// Whether keys have limits of their own.
-    pub(super) fn has_keys(&self) -> bool {
-        self.has_keys
-    }
-
-    /// No unit is left that is not in the queue.
+    /// Records that every unit of the input has entered the queue.
     pub(super) fn has_all(&self) {
         self.is_all_read.store(true, Ordering::SeqCst);
     }
 
-    /// Whether no unit is left that is not in the queue.
+    /// Whether every unit of the input has entered the queue.
     pub(super) fn is_all_read(&self) -> bool {
         self.is_all_read.load(Ordering::SeqCst)
     }
 
-    /// Whether the pump has to wait for the end of all commands: they may be tried again, or the bucket has to know what came
-    /// of them.
+    /// Whether the pump has to wait for the end of all commands: they may be tried again, or the bucket counts their
+    /// failures.
     pub(super) fn needs_ends(&self) -> bool {
         let state = self.lock();
         state.retries.is_some() || self.is_shared() && state.fails.is_some()
     }
 
-    /// Adds the first attempt for a job, which waits from now on.
+    /// Adds the first attempt at a job. It waits from now on.
     pub(super) fn add(&self, job: Job) {
         self.lock().add(Attempt::first(job), 0);
     }
 
-    /// Chooses the attempt that is made next, if one may be made now.
+    /// Chooses the next attempt, if one may start now, and returns its job.
     pub(super) fn choose(&self) -> Option<Arc<Job>> {
         let mut state = self.lock();
         state.choose(self.settles);
         state.chosen.as_ref().map(|(attempt, _)| Arc::clone(&attempt.job))
     }
 
-    /// What the attempt costs that is made next.
+    /// The price of the next attempt.
     pub(super) fn price(&self) -> Price {
         let mut state = self.lock();
         state.choose(self.settles);
@@ -166,7 +154,7 @@ impl Queue {
                 let waited = SystemClock.now().saturating_sub(granted.arrived);
                 state.ticket += 1;
                 let ticket = state.ticket;
-                state.asked.insert(ticket, (attempt, granted));
+                state.requested.insert(ticket, (attempt, granted));
                 state.note_away();
                 Price::OfKey { ticket, take, waited }
             }
@@ -179,11 +167,11 @@ impl Queue {
         }
     }
 
-    /// An attempt that a shared bucket was asked for is made next: it has its grant. Or it never is, if the bucket refused it, or
-    /// its key is not tried any more.
+    /// Chooses the attempt with this ticket as the next one, because the shared bucket has answered. If the bucket has
+    /// refused it or its key is abandoned, the attempt will never start.
     pub(super) fn granted(&self, ticket: u64, refused: Option<Outcome>) {
         let (mut state, now) = (self.lock(), SystemClock.now());
-        let Some((attempt, granted)) = state.asked.remove(&ticket) else { return };
+        let Some((attempt, granted)) = state.requested.remove(&ticket) else { return };
         state.note_away();
         if let Some(Outcome::KeyFailed(most)) = refused {
             state.end_key(&attempt.job.key, granted.key, most);
@@ -195,17 +183,18 @@ impl Queue {
         state.chosen = Some((attempt, refused.map_or(Ok(granted), Err)));
     }
 
-    /// An attempt that a shared bucket was asked for waits again, and nothing of its key starts for so many nanoseconds.
+    /// Returns the attempt with this ticket to the line, because the shared bucket does not grant it yet. No attempt of
+    /// its key starts for `wait` nanoseconds.
     pub(super) fn put_back(&self, ticket: u64, wait: Nanos) {
         let (mut state, now) = (self.lock(), SystemClock.now());
-        if let Some((attempt, granted)) = state.asked.remove(&ticket) {
+        if let Some((attempt, granted)) = state.requested.remove(&ticket) {
             state.note_away();
             state.put_back(now, attempt, granted, now.saturating_add(wait));
         }
     }
 
-    /// Takes out the attempt that was chosen: it has a slot, and its command starts now. `pace` is what the bucket learned of a key,
-    /// or of all, and the start.
+    /// Takes out the chosen attempt, which has a slot and starts now. `pace` returns the learned pace that the bucket
+    /// stores for a key or for all units, and the start as that pace records it.
     pub(super) fn take_chosen(&self, pace: impl FnOnce(Option<&[u8]>) -> (Pace, Start)) -> Option<Chosen> {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let (mut attempt, granted) = state.chosen.take()?;
@@ -223,12 +212,12 @@ impl Queue {
         Some((attempt, granted))
     }
 
-    /// There was no room for another command until now.
+    /// Records that no slot was free until now.
     pub(super) fn has_room_now(&self) {
         self.lock().line.ready_since(SystemClock.now());
     }
 
-    /// How many attempts may be made now, as far as the limits of keys do not hold some of them back; 0: none.
+    /// The number of attempts that may start now, without regard to the limits of single keys; 0: none.
     pub(super) fn ready(&self) -> u64 {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let may_leave = state.line.ready_at(now).is_some_and(|at| at <= now);
@@ -236,32 +225,33 @@ impl Queue {
         (arrived + state.refused.len() + usize::from(state.chosen.is_some())) as u64
     }
 
-    /// When an attempt may be made, on the system's clock, if one waits for the limits of its key.
+    /// The earliest time at which an attempt may start, on the system's clock. `None` if no attempt waits for the
+    /// limits of its key.
     pub(super) fn limited_until(&self) -> Option<Nanos> {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let waits = self.is_keyed && state.line.arrived(now) > 0;
         state.line.ready_at(now).filter(|_| waits)
     }
 
-    /// Until when a server asked all to wait last.
+    /// The end of the latest pause of all units.
     pub(super) fn paused_until(&self) -> Option<Nanos> {
         self.lock().paused_until
     }
 
-    /// How many keys have attempts that wait, and how many keys there are.
+    /// The number of keys with waiting attempts, and the number of all keys.
     pub(super) fn keys(&self) -> [u64; 2] {
         let line = &self.lock().line;
         if self.has_keys { [line.keys_waiting() as u64, line.keys() as u64] } else { [0, 0] }
     }
 
-    /// Decides what follows from the end of an attempt. The pump learns of a pause of all units at once.
+    /// Decides what follows from the end of an attempt. Passes a pause of all units to the pump at once.
     pub(super) fn judge(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
         let verdict = self.verdict(running, at, outcome, reply);
         if let (Some(granted), Verdict::Ok | Verdict::Failed) = (&running.granted, verdict) {
             let (key, has_failed) = (&running.attempt.job.key, matches!(verdict, Verdict::Failed));
             let mut state = self.lock();
             if self.is_shared() && state.fails.is_some() {
-                state.told.entry(key.clone()).or_default().tried(!has_failed, u32::from(has_failed));
+                state.reports.entry(key.clone()).or_default().tried(!has_failed, u32::from(has_failed));
             } else {
                 state.note_end(key, granted, has_failed);
             }
@@ -271,8 +261,8 @@ impl Queue {
 
     fn verdict(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
         let mut guard = self.lock();
-        let State { retries, line, chosen, asked, .. } = &mut *guard;
-        let chosen = chosen.iter().map(|(attempt, _)| attempt).chain(asked.values().map(|(attempt, _)| attempt));
+        let State { retries, line, chosen, requested, .. } = &mut *guard;
+        let chosen = chosen.iter().map(|(attempt, _)| attempt).chain(requested.values().map(|(attempt, _)| attempt));
         let Some(retries) = retries else {
             return if matches!(outcome, Outcome::Ok) { Verdict::Ok } else { Verdict::Failed };
         };
@@ -280,7 +270,7 @@ impl Queue {
         let (key, history) = (&running.attempt.job.key, &mut running.attempt.history);
         let no_others_wait = || {
             let mut waiting = running.granted.iter().flat_map(|granted| line.units_of(granted.key)).chain(chosen);
-            self.is_all_read() && waiting.all(|attempt| attempt.history.was_told())
+            self.is_all_read() && waiting.all(|attempt| attempt.history.was_refused())
         };
         let chance = |most| fastrand::u64(..=most);
         let verdict = retries.judge(key, (judged, history), (outcome, reply), no_others_wait, chance);
@@ -300,7 +290,7 @@ impl Queue {
                 guard.paused_until = Some(until);
             }
             if self.is_shared() {
-                guard.told.entry(key.clone()).or_default().hold = Some(time);
+                guard.reports.entry(key.clone()).or_default().hold = Some(time);
             }
             drop(guard);
             self.wake_pump();
@@ -308,16 +298,17 @@ impl Queue {
         verdict
     }
 
-    /// How long after `at` an attempt is due.
+    /// The time from `at` until `due`.
     pub(super) fn due_in(&self, due: Nanos, at: Instant) -> Duration {
         Duration::from_nanos(due.saturating_sub(self.at(at))).min(NEVER)
     }
 
-    /// The command with this grant has ended, and really cost so much of each kind. `next` is tried after it.
+    /// Records the end of the command with this grant, and settles its `real` costs. `next` is the job's next attempt,
+    /// if there is one.
     pub(super) fn ended(&self, granted: Option<Granted>, real: &[u64], next: Option<Attempt>) {
         let (now, mut state) = (SystemClock.now(), self.lock());
         if let Some(Granted { key, charged, costs, .. }) = granted {
-            if self.settles && self.is_keyed {
+            if self.settles {
                 state.line.settle(now, key, charged, [&costs, real]);
             }
             state.line.ended(now, key);
@@ -328,7 +319,7 @@ impl Queue {
         }
     }
 
-    /// An attempt has ended, and all that follows from it was noted.
+    /// Wakes the pump after everything about an attempt's end was recorded.
     pub(super) fn wake_pump(&self) {
         self.wakes.wake();
         if self.has_news() {
@@ -336,53 +327,53 @@ impl Queue {
         }
     }
 
-    /// What the bucket has to be told: nothing, if this run keeps the limits of each key.
+    /// Takes the reports for the bucket. There are none if this run itself keeps the limits of each key.
     pub(super) fn take_answers(&self) -> Answers {
         let mut guard = self.lock();
-        let State { told, retries, .. } = &mut *guard;
-        let mut all = std::mem::take(told);
+        let State { reports, retries, .. } = &mut *guard;
+        let mut all = std::mem::take(reports);
         for retries in retries.iter_mut().filter(|_| self.has_bucket()) {
-            for (key, told) in retries.take_told(SystemClock.now()) {
-                all.entry(key).or_default().add(told);
+            for (key, report) in retries.take_reports(SystemClock.now()) {
+                all.entry(key).or_default().add(report);
             }
         }
-        all.into_iter().map(|(key, told)| (self.name(&key), told)).collect()
+        all.into_iter().map(|(key, report)| (self.name(&key), report)).collect()
     }
 
-    /// Whether there is something to tell the bucket that cannot wait.
+    /// Whether a report for the bucket must be sent at once.
     pub(super) fn has_news(&self) -> bool {
         let state = self.lock();
         let has_hold = !self.is_keyed && state.retries.as_ref().is_some_and(Retries::has_hold);
-        has_hold || state.told.values().any(Told::is_urgent)
+        has_hold || state.reports.values().any(ServerReport::is_urgent)
     }
 
-    /// Whether grants come from a bucket, and what servers tell has to be known there.
+    /// Whether grants come from a bucket, which then needs the reports of servers.
     fn has_bucket(&self) -> bool {
         !self.is_keyed || self.is_shared()
     }
 
-    /// What the bucket calls this key; `None` if it has none.
+    /// The name of this key in the bucket; `None` for a bucket without keys.
     fn name(&self, key: &Key) -> Option<Box<[u8]>> {
         self.is_shared().then(|| short(key.as_deref().unwrap_or(NO_KEY)))
     }
 
-    /// What servers said of `key`: the time from one attempt to the next, if they allow less than the limits, and how long
-    /// after `at` nothing of it starts.
-    pub(super) fn told(&self, key: &Key, at: Instant) -> (Option<Duration>, Duration) {
+    /// The learned time between two attempts of `key`, if the server allows less than the limits. Also returns the rest
+    /// of the key's pause at `at`.
+    pub(super) fn pace_and_pause(&self, key: &Key, at: Instant) -> (Option<Duration>, Duration) {
         let at = self.at(at);
-        let told = |retries: &Retries| {
+        let pace_and_pause = |retries: &Retries| {
             let paused = Duration::from_nanos(retries.pause_left(key, at));
             (retries.learned(key).map(Duration::from_nanos), paused)
         };
-        self.lock().retries.as_ref().map(told).unwrap_or_default()
+        self.lock().retries.as_ref().map(pace_and_pause).unwrap_or_default()
     }
 
-    /// How long the pause of `key` still lasts, if it is longer than allowed.
+    /// The rest of the pause of `key`, if the pause is longer than allowed.
     pub(super) fn overlong_pause(&self, key: &Key) -> Option<Nanos> {
         self.lock().retries.as_ref()?.overlong_pause(key, SystemClock.now())
     }
 
-    /// The key is not tried any more. Returns the attempts that wait.
+    /// Abandons a key. Returns its waiting attempts.
     pub(super) fn give_up(&self, key: &Key, granted: &Granted) -> Vec<Attempt> {
         let mut state = self.lock();
         state.gone.insert(key.clone(), None);
@@ -394,18 +385,18 @@ impl Queue {
     pub(super) fn drain(&self) -> Vec<Attempt> {
         let mut state = self.lock();
         let chosen = state.chosen.take().map(|(attempt, _)| attempt);
-        let asked = std::mem::take(&mut state.asked).into_values().map(|(attempt, _)| attempt);
+        let requested = std::mem::take(&mut state.requested).into_values().map(|(attempt, _)| attempt);
         let refused = std::mem::take(&mut state.refused).into_iter().map(|(attempt, _)| attempt);
         let waiting = state.line.drain().into_iter().map(|unit| unit.content);
-        chosen.into_iter().chain(asked).chain(refused).chain(waiting).collect()
+        chosen.into_iter().chain(requested).chain(refused).chain(waiting).collect()
     }
 
-    /// Whether so many wait that no more are read.
+    /// Whether the queue is full, so that reading stops.
     pub(super) fn is_full(&self) -> bool {
         self.lock().line.is_full(self.ahead)
     }
 
-    /// The bytes that the attempts take which wait.
+    /// The memory of the waiting attempts, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.lock().line.memory()
     }
@@ -413,10 +404,11 @@ impl Queue {
     /// Whether no attempt waits.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.lock();
-        state.line.is_empty() && state.refused.is_empty() && state.chosen.is_none() && state.asked.is_empty()
+        state.line.is_empty() && state.refused.is_empty() && state.chosen.is_none() && state.requested.is_empty()
     }
 
-    /// Whether all attempts that wait are those of suspects. Then others should be read that get their turns before them.
+    /// Whether all waiting attempts are suspects: their units were refused again and again, or are left over from an
+    /// earlier run. Then the pump should read other units, which get their turns first.
     pub(super) fn has_only_suspects(&self) -> bool {
         self.lock().line.has_only_suspects()
     }
@@ -426,25 +418,25 @@ impl Queue {
         self.lock().new
     }
 
-    /// The attempts that wait.
+    /// The size of the queue, for a message.
     pub(super) fn crowd(&self) -> Crowd {
         self.lock().line.crowd()
     }
 
-    /// Returns when `source` can be read, an attempt may be made, the pump was woken, or after so many nanoseconds; at once if
-    /// `is_news`.
+    /// Returns when `source` can be read, when an attempt may start, when the pump was woken, or after `most`
+    /// nanoseconds. Returns at once if `is_news` returns true.
     pub(super) fn wait(
         &self,
         source: Option<BorrowedFd<'_>>,
         most: Nanos,
         is_news: impl Fn() -> bool,
     ) -> io::Result<()> {
-        self.wakes.wait(source, || {
-            let time = self.lock().line.ready_at(SystemClock.now());
-            let left = time.map(|time| time.saturating_sub(SystemClock.now()));
-            let waits = self.ready() == 0 && !self.has_news() && !is_news();
-            waits.then(|| Duration::from_nanos(left.unwrap_or(most).min(most)).min(NEVER))
-        })
+        let now = SystemClock.now();
+        let wait = self.lock().line.ready_at(now).map_or(most, |time| time.saturating_sub(now).min(most));
+        if self.ready() > 0 || self.has_news() || is_news() {
+            return Ok(());
+        }
+        self.wakes.wait(source, Duration::from_nanos(wait).min(NEVER))
     }
 
     fn at(&self, time: Instant) -> Nanos {
@@ -458,7 +450,7 @@ impl Queue {
 }
 
 impl State {
-    /// Adds an attempt that waits from `arrived` on, but not before now.
+    /// Adds an attempt that waits from `arrived` on, or from now on if that is later.
     fn add(&mut self, mut attempt: Attempt, arrived: Nanos) {
         let (job, now, is_first) = (Arc::clone(&attempt.job), SystemClock.now(), attempt.number == 1);
         if let Some(retries) = self.retries.as_mut().filter(|_| is_first && job.is_left_over) {
@@ -479,17 +471,17 @@ impl State {
         }
     }
 
-    /// Why nothing of this key is tried any more, if that is so.
+    /// Why no attempt of this key will start, if the key is abandoned.
     fn gone_outcome(&self, key: &Key) -> Option<Outcome> {
         self.gone.get(key).map(|failed| failed.map_or(Outcome::SentAway, Outcome::KeyFailed))
     }
 
-    /// Tells the line how many wait for an answer of a shared bucket.
+    /// Updates the number of attempts that have left the line for a request at the shared bucket.
     fn note_away(&mut self) {
-        self.line.set_away(SystemClock.now(), self.asked.len());
+        self.line.set_away(SystemClock.now(), self.requested.len());
     }
 
-    /// An attempt that was chosen waits again, and nothing of its key starts before `until`.
+    /// Returns a chosen attempt to the line. No attempt of its key starts before `until`.
     fn put_back(&mut self, now: Nanos, attempt: Attempt, granted: Granted, until: Nanos) {
         let (job, size) = (Arc::clone(&attempt.job), attempt.size());
         let Granted { key, age, costs, arrived, .. } = granted;
@@ -503,7 +495,7 @@ impl State {
         }
     }
 
-    /// A command of this key has ended. If too many of them have failed in a row, none of the others is tried.
+    /// Records the end of a command. Abandons its key after too many consecutive failures.
     fn note_end(&mut self, key: &Key, granted: &Granted, has_failed: bool) {
         let Some(most) = self.fails else { return };
         if !has_failed {
@@ -517,14 +509,14 @@ impl State {
         }
     }
 
-    /// So many commands of this key have failed in a row: none of the others is tried.
+    /// Abandons a key after `most` consecutive failures.
     fn end_key(&mut self, key: &Key, id: KeyId, most: NonZeroU32) {
         self.gone.insert(key.clone(), Some(most));
         let waiting = self.line.drain_key(id).into_iter();
         self.refused.extend(waiting.map(|unit| (unit.content, Outcome::KeyFailed(most))));
     }
 
-    /// An attempt does not wait any more.
+    /// Records that an attempt has left the queue.
     fn has_left(&mut self, attempt: &Attempt) {
         if attempt.number == 1 {
             self.new.units -= 1;
@@ -532,14 +524,14 @@ impl State {
         }
     }
 
-    /// The attempt to be made now. It is charged.
-    /// Chooses the attempt that is made next, if none is chosen.
+    /// Chooses the next attempt, if none is chosen.
     fn choose(&mut self, settles: bool) {
         if self.chosen.is_none() {
             self.chosen = self.next(settles);
         }
     }
 
+    /// Takes the next attempt and its charge out of the line, if it may start now.
     fn next(&mut self, settles: bool) -> Option<Chosen> {
         if let Some((attempt, refused)) = self.refused.pop_front() {
             return Some((attempt, Err(refused)));

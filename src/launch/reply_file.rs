@@ -1,30 +1,31 @@
 //! The file that a command writes its reply to.
 
-use super::reply::MOST;
+use super::reply::MAX_REPLY_BYTES;
 use super::temporary::{explained, is_shortage};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
-/// A new, empty file of one command. It is gone when this is dropped; if it has no name, also after kill -9.
+/// A new, empty file for one command. Dropping it removes the file. A file without a name disappears even if this
+/// process ends by kill -9.
 #[derive(Debug)]
 pub(super) struct ReplyFile {
     file: File,
     path: PathBuf,
-    /// Removes the file, if it has a name.
+    /// Removes the file on drop, if it has a name.
     _name: Option<TempPath>,
 }
 
 impl ReplyFile {
-    /// Makes one, with an open file descriptor of this process.
+    /// Makes a file, which takes one file descriptor of this process.
     ///
     /// # Errors
-    /// No file can be made; a shortage of open files is one of `is_shortage`.
+    /// The file cannot be made. `is_shortage` recognizes a lack of open files.
     pub(super) fn new() -> io::Result<Self> {
         match in_memory() {
             Ok((file, path)) => Ok(ReplyFile { file, path, _name: None }),
-            // A file with a name would take another one, and be left behind after kill -9.
+            // A file with a name would need a descriptor as well, and would remain after kill -9.
             Err(error) if is_shortage(&error) => Err(error),
             Err(_) => ReplyFile::named(),
         }
@@ -35,62 +36,64 @@ impl ReplyFile {
         Ok(ReplyFile { file, path: name.to_path_buf(), _name: Some(name) })
     }
 
-    /// What `THROTTLE_REPLY` says. The command and its children can open it as long as this exists.
+    /// The value of `THROTTLE_REPLY`. The command and its children can open this path while this value exists.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was written to it, the first 64 KiB.
+    /// Reads the first 64 KiB of the reply.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub(super) fn read(&self) -> io::Result<Vec<u8>> {
         let (mut file, mut bytes) = (&self.file, Vec::new());
         file.rewind()?;
-        file.take(MOST as u64).read_to_end(&mut bytes)?;
+        file.take(MAX_REPLY_BYTES as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 }
 
-/// What runs a command where it may not open the file: as another user, in another PID namespace, on another machine.
-const AWAY: [&str; 15] = [
+/// Programs that run a command where it may be unable to open the file: as another user, in another PID namespace, or
+/// on another machine.
+const REMOTE_RUNNERS: [&str; 15] = [
     "sudo", "doas", "su", "runuser", "setpriv", "docker", "podman", "kubectl", "ssh", "chroot", "unshare", "nsenter",
     "bwrap", "flatpak", "lxc",
 ];
 
-/// Why a command that has failed could not open its reply at `path`, for a hint; `None` if nothing shows that. It was
-/// started with these `words`, and wrote `errors` to standard error.
+/// Why a failed command could not open its reply at `path`, for a hint; `None` if there is no sign of that. `words` are
+/// its words, and `errors` is its standard error.
 pub(super) fn unopened(path: &Path, words: &str, errors: &[u8]) -> Option<String> {
     let (errors, path) = (String::from_utf8_lossy(errors), path.to_string_lossy());
     let is_error = |line: &str| ["ermission denied", "o such file", "nonexistent"].iter().any(|why| line.contains(why));
-    let is_told = errors.lines().any(|line| line.contains(&*path) && is_error(line));
-    let is_away = || words.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| AWAY.contains(&word));
-    (is_told || (words.contains("THROTTLE_REPLY") && is_away())).then(|| {
+    let is_reported = errors.lines().any(|line| line.contains(&*path) && is_error(line));
+    let runs_elsewhere =
+        || words.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| REMOTE_RUNNERS.contains(&word));
+    (is_reported || (words.contains("THROTTLE_REPLY") && runs_elsewhere())).then(|| {
         "a command failed without a reply: under sudo -u, in a container or over ssh it cannot open $THROTTLE_REPLY; have the \
-         shell open it: sudo -u USER curl -D - -o FILE URL >> \"$THROTTLE_REPLY\"; or exit 75 to ask to wait"
+         shell open it: sudo -u USER curl -D - -o FILE URL >> \"$THROTTLE_REPLY\"; or exit with 75 to request a pause"
             .to_owned()
     })
 }
 
-/// A file in memory (see `memfd_create(2)`), and its path below `/proc`, which works in all children though they do not
-/// inherit the file.
+/// Makes a file in memory (see `memfd_create(2)`). Its path below `/proc` works in all children, which do not inherit
+/// the file.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn in_memory() -> io::Result<(File, PathBuf)> {
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
     let create = |flags| memfd_create("throttle-reply", MemfdFlags::CLOEXEC | flags);
-    // Kernels before 6.3 do not know the flag, later ones may insist on it.
+    // Kernels before 6.3 do not know the flag; later kernels may require it.
     let file = apart(File::from(create(MemfdFlags::NOEXEC_SEAL).or_else(|_| create(MemfdFlags::empty()))?));
     let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-    // None may be mounted there, or that of another PID namespace.
+    // /proc may not be mounted, or may belong to another PID namespace.
     let (ours, found) = (file.metadata()?, path.metadata()?);
     let is_ours = (ours.dev(), ours.ino()) == (found.dev(), found.ino());
     is_ours.then_some((file, path)).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// The file under a number that none of our other files gets, and that is used again only after many others: a process that
-/// a command left behind may still write to the path.
+/// Moves the file to a descriptor number that none of our other files gets, and that is reused only after many others.
+/// A process that a command left behind may still write to the path.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn apart(file: File) -> File {
     use rustix::process::{Resource, getrlimit};
@@ -102,19 +105,20 @@ fn apart(file: File) -> File {
     rustix::io::fcntl_dupfd_cloexec(&file, number).map_or(file, File::from)
 }
 
-/// For the time when this process has only one thread. When the numbers of open files grow beyond their table, the kernel makes
-/// a larger one, and waits some milliseconds if there are several threads: the first commands would start late.
+/// Prepares the table of open files. Must be called while this process has only one thread. When descriptor numbers
+/// outgrow the table, the kernel allocates a larger one. With several threads that takes some milliseconds, and the
+/// first commands would start late.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn expect_replies() {
     // Best effort.
     drop(File::open("/dev/null").map(apart));
 }
 
-/// Nothing to do.
+/// Does nothing: files have names on this system.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn expect_replies() {}
 
-/// There is none.
+/// Fails: this system has no files in memory.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn in_memory() -> io::Result<(File, PathBuf)> {
     Err(io::ErrorKind::Unsupported.into())
@@ -122,7 +126,6 @@ fn in_memory() -> io::Result<(File, PathBuf)> {
 
 #[cfg(test)]
 #[path = "../../tests/program/support/tools.rs"]
-#[allow(dead_code, reason = "the other tests ask more of it")]
 mod tools;
 
 #[cfg(test)]
@@ -132,7 +135,7 @@ mod tests {
     use std::net::TcpListener;
     use std::process::{Command, Stdio};
 
-    /// Both kinds.
+    /// One file of each kind.
     fn files() -> [ReplyFile; 2] {
         let files = [ReplyFile::new().unwrap(), ReplyFile::named().unwrap()];
         #[cfg(target_os = "linux")]
@@ -140,7 +143,7 @@ mod tests {
         files
     }
 
-    /// What is in `file` after `script`, in which `$url` is a server that answers with 429.
+    /// The content of `file` after `script`. In the script, `$url` is a server that responds with 429.
     fn after(script: &str, file: &ReplyFile, url: &str) -> String {
         let mut command = Command::new("bash");
         command.args(["-euc", script]).stdin(Stdio::null()).env("THROTTLE_REPLY", file.path()).env("url", url);
@@ -149,7 +152,7 @@ mod tests {
         String::from_utf8(file.read().unwrap()).unwrap()
     }
 
-    /// Answers all requests with 429, until the test ends.
+    /// Responds to all requests with 429, until the test ends.
     fn server() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -204,14 +207,14 @@ mod tests {
     fn a_command_that_misuses_it_harms_no_other_command() {
         for file in files() {
             let written = after("echo a; head -c 9M /dev/zero > \"$THROTTLE_REPLY\"", &file, "");
-            assert!(written.len() == MOST && written.capacity() <= 2 * MOST);
+            assert!(written.len() == MAX_REPLY_BYTES && written.capacity() <= 2 * MAX_REPLY_BYTES);
             assert_eq!(after("sleep 9 >> \"$THROTTLE_REPLY\" 2>&1 & echo b > \"$THROTTLE_REPLY\"", &file, ""), "b\n");
             after("rm -f \"$THROTTLE_REPLY\" || true", &file, "");
             assert_eq!(file.read().unwrap(), b"b\n");
         }
     }
 
-    /// What a left process writes to its path must not go to another command's reply, or to a file of ours.
+    /// A process left behind must not write to another command's reply, or to a file of ours.
     #[test]
     #[cfg(target_os = "linux")]
     fn its_number_is_not_used_again_soon() {

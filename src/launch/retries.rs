@@ -1,11 +1,11 @@
-//! Which attempts are made again, and when: as pure decisions. Time and chance are parameters.
+//! Decides which attempts are repeated, and when. Pure: time and chance are parameters.
 
 mod pause;
 mod policy;
 
 use super::job::{Key, Outcome};
 use super::reply::Reply;
-use crate::flow::Told;
+use crate::flow::ServerReport;
 use pause::{ENOUGH, Pause, Serves};
 pub(crate) use pause::{History, Judged};
 use policy::Meaning;
@@ -19,29 +19,28 @@ use throttle_limits::limits::{Pace, Served, Start};
 #[derive(Debug)]
 pub(super) struct Retries {
     policy: RetryPolicy,
-    /// Of each key, or of all.
+    /// One for each key, or one for all units.
     pauses: BTreeMap<Key, Pause>,
-    /// None is forgotten before this time.
+    /// No pause is forgotten before this time.
     sweep_at: Nanos,
-    /// What the bucket has to learn of each key, or of all.
-    told: BTreeMap<Key, Told>,
+    /// Reports for the bucket: one for each key, or one for all units.
+    reports: BTreeMap<Key, ServerReport>,
 }
 
-/// Pauses that are over are forgotten when there are so many.
+/// The number of stored pauses at which finished pauses are forgotten.
 const MANY_PAUSES: usize = 10_000;
 
-/// They are looked through at most once in this time.
+/// The least time between two searches for finished pauses, in nanoseconds.
 const SWEEP: Nanos = SECOND;
 
 impl Retries {
-    /// Nothing has failed yet.
-    #[must_use]
+    /// Begins without failures.
     pub(super) fn new(policy: RetryPolicy) -> Self {
-        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, told: BTreeMap::new() }
+        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, reports: BTreeMap::new() }
     }
 
-    /// Decides what follows from the end of an attempt for a unit of `key`. `no_others_wait`: only units wait, and will, that
-    /// were told to wait before. `chance(n)` is a random number from 0 to n.
+    /// Decides what follows from the end of an attempt for a unit of `key`. `no_others_wait` returns whether every unit
+    /// that waits, or will wait, was refused before. `chance(n)` returns a random number from 0 to n.
     pub(super) fn judge(
         &mut self,
         key: &Key,
@@ -52,7 +51,7 @@ impl Retries {
     ) -> Verdict {
         let meaning = self.policy.meaning(outcome, reply, history.used + 1);
         if let Some(pause) = self.pauses.get_mut(key) {
-            pause.others = pause.others.saturating_sub(u32::from(!history.was_told()));
+            pause.others = pause.others.saturating_sub(u32::from(!history.was_refused()));
             pause.is_at_end = matches!(meaning, Meaning::Later(_)) && pause.others == 0 && no_others_wait();
         }
         let verdict = self.follows(key, (ended, &mut *history), (meaning, reply), &mut chance);
@@ -71,8 +70,8 @@ impl Retries {
             _ if is_served => {
                 if let Some(pause) = self.pauses.get_mut(key) {
                     if pause.is_learned_by_bucket && pause.pace.listens() {
-                        let told = self.told.entry(key.clone()).or_default();
-                        told.served = told.served.and(history.succeeded());
+                        let report = self.reports.entry(key.clone()).or_default();
+                        report.served = report.served.and(history.succeeded());
                     }
                     pause.succeeded(ended, *history);
                 }
@@ -82,34 +81,34 @@ impl Retries {
                 history.used += 1;
                 Verdict::Again(ended.at.saturating_add(self.policy.backoff.wait(history.used, &mut chance)))
             }
-            Meaning::Later(asked) => self.later(key, (ended, history), asked, chance),
+            Meaning::Later(named) => self.later(key, (ended, history), named, chance),
             Meaning::Failed | Meaning::Ok => Verdict::Failed,
         }
     }
 
-    /// The server asked to wait. All wait, unless it asks only this unit.
+    /// Handles a server's request to wait. All units of the key wait, unless the request concerns only this unit.
     fn later(
         &mut self,
         key: &Key,
         (ended, history): (Judged, &mut History),
-        asked: Option<Duration>,
+        named: Option<Duration>,
         mut chance: impl FnMut(Nanos) -> Nanos,
     ) -> Verdict {
         self.forget(ended.at);
         let policy = &self.policy;
         let pause = self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy));
         let serves = pause.serves_others(*history, ended.at, in_nanos(policy.backoff.longest));
-        let is_bad = history.told > 1 && !history.is_bad && pause.has_served(ENOUGH, history.told_at);
-        history.told_at = ended.at;
+        let is_bad = history.refusals > 1 && !history.is_bad && pause.has_served(ENOUGH, history.refused_at);
+        history.refused_at = ended.at;
         if serves == Serves::Unknown {
-            let until = pause.later((ended, *history), asked, |incidents| policy.pause(incidents));
+            let until = pause.later((ended, *history), named, |incidents| policy.pause(incidents));
             if pause.is_learned_by_bucket {
-                self.told.entry(key.clone()).or_default().refused.push(history.start);
+                self.reports.entry(key.clone()).or_default().refused.push(history.start);
             }
-            if history.told == 0 {
-                (pause.new_at, history.first_told) = (ended.at, ended.at);
+            if history.refusals == 0 {
+                (pause.new_at, history.first_refused_at) = (ended.at, ended.at);
             }
-            history.told += 1;
+            history.refusals += 1;
             return Verdict::Later(until);
         }
         pause.alone += 1;
@@ -118,18 +117,19 @@ impl Retries {
             let one = Served::default().but_one();
             pause.pace.succeeded(one, ended.at);
             if pause.is_learned_by_bucket {
-                let told = self.told.entry(key.clone()).or_default();
-                told.served = told.served.and(one);
+                let report = self.reports.entry(key.clone()).or_default();
+                report.served = report.served.and(one);
             }
         }
         let is_sure = serves == Serves::Enough;
-        // Of units that are tried once only the third such answer counts: the first one paused all.
+        // With one attempt for each unit, the first refusal that certainly concerns only the unit is forgiven. The
+        // refusal before it paused all units.
         history.used += u32::from(is_sure && (policy.attempts.get() > 1 || history.is_sure));
         history.is_sure |= is_sure;
         history.alone += 1;
         let wait = policy.backoff.wait(if is_sure { history.used.max(1) } else { history.alone }, &mut chance);
-        let due = ended.at.saturating_add(asked.map_or(wait, |asked| in_nanos(asked).max(wait)));
-        let may_wait = asked.is_none_or(|asked| asked <= policy.max_pause);
+        let due = ended.at.saturating_add(named.map_or(wait, |named| in_nanos(named).max(wait)));
+        let may_wait = named.is_none_or(|named| named <= policy.max_pause);
         match may_wait && history.used < policy.attempts.get() {
             true if is_sure => Verdict::Again(due),
             true => Verdict::Later(due),
@@ -137,13 +137,13 @@ impl Retries {
         }
     }
 
-    /// Whether the bucket should learn the pace.
+    /// Whether a pace is learned: see [`RetryPolicy::learns`].
     pub(super) fn learns(&self) -> bool {
         self.policy.learns
     }
 
-    /// A unit of `key` starts now. Returns before which time the next one does not. `learned`: if the bucket learns the pace, that
-    /// pace, and the start.
+    /// Records the start of a unit of `key`. Returns the earliest time of the next start. `learned` is the pace of the
+    /// bucket and the start recorded there, if the bucket learns the pace.
     pub(super) fn started(
         &mut self,
         key: &Key,
@@ -154,14 +154,14 @@ impl Retries {
         self.forget(now);
         let Some(pause) = self.pause(key) else { return 0 };
         pause.is_learned_by_bucket = learned.is_some();
-        pause.others += u32::from(!history.was_told());
+        pause.others += u32::from(!history.was_refused());
         let Some((pace, start)) = learned else {
             history.start = pause.started(now);
             let next = pause.next;
             return if self.policy.learns { next } else { 0 };
         };
         history.start = start;
-        if self.told.get(key).is_none_or(|told| told.refused.is_empty())
+        if self.reports.get(key).is_none_or(|report| report.refused.is_empty())
             && let Some(pause) = self.pauses.get_mut(key)
         {
             pause.pace = pace;
@@ -169,7 +169,7 @@ impl Retries {
         0
     }
 
-    /// What is known of this key; `None` if there are too many of them.
+    /// Returns the pauses of this key; `None` if too many keys are stored.
     fn pause(&mut self, key: &Key) -> Option<&mut Pause> {
         if self.pauses.len() < MANY_PAUSES && !self.pauses.contains_key(key) {
             self.pauses.insert(key.clone(), Pause::new(&self.policy));
@@ -177,23 +177,23 @@ impl Retries {
         self.pauses.get_mut(key)
     }
 
-    /// An earlier run has left this unit over: perhaps its server always refuses it. So it is taken for one that it has
-    /// refused once, before any other starts.
+    /// The history of a unit that an earlier run has left over. Perhaps the server always refuses this unit. So it
+    /// counts as refused once even before its first attempt.
     pub(super) fn left_over(&mut self, key: &Key, now: Nanos) -> History {
         self.pause(key).map_or_else(History::default, |_| History::left_over(now))
     }
 
-    /// The time between two units of `key`, if the server allows less than was asked for.
+    /// The learned time between two units of `key`, if the server allows less than the limits.
     pub(super) fn learned(&self, key: &Key) -> Option<Nanos> {
         self.pauses.get(key).filter(|_| self.policy.learns)?.pace.learned()
     }
 
-    /// How long after `at` the pause of `key` lasts.
+    /// How long the pause of `key` lasts after `at`, in nanoseconds.
     pub(super) fn pause_left(&self, key: &Key, at: Nanos) -> Nanos {
         self.pauses.get(key).map_or(0, |pause| pause.until.saturating_sub(at))
     }
 
-    /// If there are many, forgets the pauses that are over and have left nothing behind.
+    /// If many pauses are stored, forgets the finished pauses that left no other state behind.
     fn forget(&mut self, now: Nanos) {
         if self.pauses.len() >= MANY_PAUSES && now >= self.sweep_at {
             self.sweep_at = now.saturating_add(SWEEP);
@@ -202,32 +202,31 @@ impl Retries {
         }
     }
 
-    /// How long no unit of `key` may start from `now` on, if the pump does not know that yet. A pause that is too long ends
-    /// the run; others that use the bucket wait no longer than we would have.
+    /// Returns how long no unit of `key` may start from `now` on, unless this pause was returned before. The result is
+    /// at most `max_pause`: a longer pause ends this run, and other users of the bucket should wait no longer than this
+    /// run would.
     pub(super) fn take_hold(&mut self, key: &Key, now: Nanos) -> Option<Nanos> {
         let pause = self.pauses.get_mut(key)?;
         let is_news = std::mem::take(&mut pause.is_news);
-        let left = pause.until.saturating_sub(now).min(in_nanos(self.policy.max_pause));
-        Some(left).filter(|left| is_news && *left > 0)
+        let hold = pause.until.saturating_sub(now).min(in_nanos(self.policy.max_pause));
+        Some(hold).filter(|hold| is_news && *hold > 0)
     }
 
-    /// What the bucket has to be told from `now` on of each key, or of all.
-    pub(super) fn take_told(&mut self, now: Nanos) -> BTreeMap<Key, Told> {
-        let mut all = std::mem::take(&mut self.told);
+    /// Takes the reports for the bucket: one for each key, or one for all units.
+    pub(super) fn take_reports(&mut self, now: Nanos) -> BTreeMap<Key, ServerReport> {
+        let mut all = std::mem::take(&mut self.reports);
         if let Some(hold) = self.take_hold(&None, now) {
             all.entry(None).or_default().hold = Some(hold);
         }
         all
     }
 
-    /// Whether the pump does not know of a pause of all units.
-    #[must_use]
+    /// Whether a pause of all units was not yet passed to the pump.
     pub(super) fn has_hold(&self) -> bool {
         self.pauses.get(&None).is_some_and(|pause| pause.is_news)
     }
 
-    /// How long the pause of `key` still lasts, if it is longer than allowed: its units should not be tried any more.
-    #[must_use]
+    /// The rest of the pause of `key`, if the pause is longer than allowed. Its units should then be abandoned.
     pub(super) fn overlong_pause(&self, key: &Key, now: Nanos) -> Option<Nanos> {
         let pause = self.pauses.get(key)?;
         let length = pause.until.saturating_sub(pause.since?);

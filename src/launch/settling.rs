@@ -1,28 +1,29 @@
-//! What commands really cost, as their replies tell, for each limit that counts a cost.
+//! The real costs of commands, from their replies, for each limit that counts a cost.
 
 use super::reply::Reply;
 use crate::flow::cost::Cost;
 
-/// Which limits, or kinds of them, replies settle.
+/// The limits, or kinds of limits, whose costs replies settle.
 #[derive(Clone, Debug, Default)]
 pub struct Settling(Vec<Option<Settled>>);
 
-/// What a limit counts, and how much more than a command was charged a reply may tell: it makes nobody wait longer than
-/// allowed.
+/// The cost that a limit counts, and the most that a reply may add to the charged cost. That bound keeps other units
+/// from waiting longer than allowed.
 type Settled = (Cost, u64);
 
-/// What a command really cost each limit.
+/// The real cost of a command for each limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Real {
     pub(super) costs: Box<[u64]>,
-    /// The first of these that its reply told; for the log also if no limit counts it.
-    pub(super) told: Option<u64>,
-    /// Why its reply does not hold as it stands, for a hint.
+    /// The first cost in `costs` that the reply settled. Without limits that count costs: the first cost of the reply,
+    /// for the log.
+    pub(super) reported: Option<u64>,
+    /// Why the reply is not used as written, for a hint.
     pub(super) remark: Option<String>,
 }
 
 impl Settling {
-    /// For each limit: the cost that it counts; `None`: units. And how much more than charged a reply may tell.
+    /// For each limit: the cost that it counts (`None`: units), and the most that a reply may add to the charged cost.
     pub fn new(limits: impl IntoIterator<Item = (Option<Cost>, u64)>) -> Self {
         Settling(limits.into_iter().map(|(cost, most_more)| Some((cost?, most_more))).collect())
     }
@@ -31,18 +32,18 @@ impl Settling {
         self.0.iter().flatten()
     }
 
-    /// Whether replies settle anything.
+    /// Whether replies settle any limit.
     pub fn is_any(&self) -> bool {
         self.settled().next().is_some()
     }
 
-    /// The cost that the limits count, if all that count one count the same.
+    /// The cost that the limits count, if they all count the same cost.
     fn only(&self) -> Option<&Cost> {
         let (first, _) = self.settled().next()?;
         self.settled().all(|(cost, _)| cost.is_kind_of(first)).then_some(first)
     }
 
-    /// A field that settles a limit.
+    /// An example of a reply field that settles a limit.
     pub(super) fn example(&self) -> String {
         match self.settled().next() {
             Some((cost, _)) if self.only().is_none() => format!("throttle-cost: 30 {}", cost.kind()),
@@ -50,40 +51,46 @@ impl Settling {
         }
     }
 
-    /// What a command that was charged `costs` really cost, as its reply tells.
+    /// The real cost of a command that was charged `costs`, from its reply.
     pub(super) fn real(&self, costs: &[u64], reply: &Reply) -> Real {
-        let mut real = Real { costs: costs.into(), told: None, remark: self.misplaced(reply) };
+        let mut real = Real { costs: costs.into(), reported: None, remark: self.misplaced(reply) };
         for (cost, settled) in real.costs.iter_mut().zip(&self.0) {
             let Some((kind, most_more)) = settled else { continue };
-            let told = reply.costs.iter().find(|(told, _)| told.as_ref().is_none_or(|told| told.is_kind_of(kind)));
-            let Some((_, told)) = told.filter(|(told, _)| told.is_some() || self.only().is_some()) else { continue };
+            let reported = reply
+                .costs
+                .iter()
+                .find(|(reported, _)| reported.as_ref().is_none_or(|reported| reported.is_kind_of(kind)));
+            let Some((_, reported)) = reported.filter(|(reported, _)| reported.is_some() || self.only().is_some())
+            else {
+                continue;
+            };
             let most = cost.saturating_add(*most_more);
-            if *told > most {
+            if *reported > most {
                 let cut = || {
                     format!(
-                        "a reply has 'throttle-cost: {told}', cut to {most}: more holds others up longer than --max-pause"
+                        "a reply has 'throttle-cost: {reported}', cut to {most}: a higher cost would delay other units longer than --max-pause"
                     )
                 };
                 real.remark.get_or_insert_with(cut);
             }
-            *cost = most.min(*told);
-            real.told.get_or_insert(*cost);
+            *cost = most.min(*reported);
+            real.reported.get_or_insert(*cost);
         }
         if !self.is_any() {
-            real.told = reply.costs.first().map(|(_, told)| *told);
+            real.reported = reply.costs.first().map(|(_, reported)| *reported);
         }
         real
     }
 
-    /// Why one of the costs that a reply tells settles nothing.
+    /// Why a cost in the reply settles no limit.
     fn misplaced(&self, reply: &Reply) -> Option<String> {
-        let is_placed = |told: &Option<Cost>| match told {
+        let is_placed = |reported: &Option<Cost>| match reported {
             None => self.only().is_some(),
-            Some(told) => self.settled().any(|(cost, _)| cost.is_kind_of(told)),
+            Some(reported) => self.settled().any(|(cost, _)| cost.is_kind_of(reported)),
         };
-        let (kind, cost) = reply.costs.iter().find(|(told, _)| self.is_any() && !is_placed(told))?;
+        let (kind, cost) = reply.costs.iter().find(|(reported, _)| self.is_any() && !is_placed(reported))?;
         let why = match kind {
-            None => format!("a reply has 'throttle-cost: {cost}', and limits count several costs"),
+            None => format!("a reply has 'throttle-cost: {cost}', but the limits count several costs"),
             Some(kind) => format!("a reply has 'throttle-cost: {cost} {kind}', which no limit counts"),
         };
         Some(format!("{why}; write for example {}", self.example()))
@@ -101,22 +108,22 @@ mod tests {
 
     fn real(settling: &Settling, costs: &[u64], reply: &str) -> (Vec<u64>, Option<u64>, String) {
         let real = settling.real(costs, &Reply::parse(reply.as_bytes(), UNIX_EPOCH));
-        (real.costs.into(), real.told, real.remark.unwrap_or_default())
+        (real.costs.into(), real.reported, real.remark.unwrap_or_default())
     }
 
     #[test]
-    fn a_cost_without_a_kind_settles_only_if_there_is_one_cost_among_the_limits() {
+    fn a_cost_without_a_kind_settles_only_a_single_cost() {
         let one = settling(&[("", 0), ("f2", 99), ("f2,else=7", 99)]);
         assert_eq!(real(&one, &[1, 10, 10], "throttle-cost: 3"), (vec![1, 3, 3], Some(3), String::new()));
         let two = settling(&[("", 0), ("100", 99), ("10", 99)]);
-        let why =
-            "a reply has 'throttle-cost: 2', and limits count several costs; write for example throttle-cost: 30 100";
+        let why = "a reply has 'throttle-cost: 2', but the limits count several costs; write for example \
+             throttle-cost: 30 100";
         assert_eq!(real(&two, &[1, 100, 10], "throttle-cost: 2"), (vec![1, 100, 10], None, why.to_owned()));
         assert_eq!(real(&settling(&[("", 0)]), &[1], "throttle-cost: 5"), (vec![1], Some(5), String::new()));
     }
 
     #[test]
-    fn a_cost_with_a_kind_settles_the_limits_that_count_it_and_the_last_of_a_kind_counts() {
+    fn the_last_cost_of_a_kind_settles_its_limits() {
         let limits = settling(&[("/max_tokens,else=4", 99), ("bytes/4+300", 99), ("", 0)]);
         let reply = "throttle-cost: 9 bytes/4+300\nthrottle-cost: 8 /max_tokens\nThrottle-Cost:  7   /max_tokens \n";
         assert_eq!(real(&limits, &[50, 60, 1], reply), (vec![7, 9, 1], Some(7), String::new()));
@@ -129,8 +136,8 @@ mod tests {
     #[test]
     fn a_cost_that_would_hold_others_up_for_too_long_is_cut() {
         let limits = settling(&[("f2", 90), ("f2", 9)]);
-        let (costs, told, why) = real(&limits, &[10, 10], "throttle-cost: 1000000");
-        let words = "a reply has 'throttle-cost: 1000000', cut to 100: more holds others up longer than --max-pause";
-        assert_eq!((costs, told, &*why), (vec![100, 19], Some(100), words));
+        let (costs, reported, why) = real(&limits, &[10, 10], "throttle-cost: 1000000");
+        let words = "a reply has 'throttle-cost: 1000000', cut to 100: a higher cost would delay other units longer than --max-pause";
+        assert_eq!((costs, reported, &*why), (vec![100, 19], Some(100), words));
     }
 }

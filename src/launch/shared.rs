@@ -1,4 +1,4 @@
-//! What the pump's thread and the commands' tasks share, and what they do when an attempt has ended.
+//! The state that the pump's thread and the commands' tasks share, and the work at the end of an attempt.
 
 use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Paused, Running};
 use super::event::{Event, Events, Success};
@@ -27,37 +27,37 @@ use tokio::sync::Semaphore;
 
 /// The progress bar and other text around the commands' output. Called from several threads.
 pub trait Screen: Send + Sync {
-    /// Calls `print`, which writes to our standard output or error, with the progress bar out of the way. `print` says
-    /// whether it has left a line open on a terminal. May block.
+    /// Hides the progress bar and calls `print`, which writes to our standard output or error. `print` returns whether
+    /// it has left a line open on a terminal. May block.
     fn beside(&self, print: &mut dyn FnMut() -> bool);
-    /// A command is about to start, but has no slot yet, so that nothing waits for it. May block.
+    /// Shows a command that is about to start. The command has no slot yet, so nothing waits for it. May block.
     fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>);
 }
 
-/// What the pump's thread and the commands' tasks share.
+/// The state that the pump's thread and the commands' tasks share.
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) slots: Slots,
     pub(super) queue: Queue,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
-    /// What attempts get their grants from.
+    /// The source of grants.
     pub(super) supply: Arc<Supply>,
     /// Held while the ledger may block.
     pub(super) recording: Arc<Semaphore>,
     pub(super) printer: Mutex<Printer>,
-    /// Whether too much output waits for its turn.
+    /// Whether too much output waits for the output of earlier jobs.
     pub(super) is_held_up: AtomicBool,
-    /// Held while printing may block. The others wait for it without a thread each, which would take memory.
+    /// Held while printing may block. A task that waits for this semaphore needs no thread, which would take memory.
     pub(super) printing: Arc<Semaphore>,
     pub(super) screen: Arc<dyn Screen>,
     pub(super) events: Events,
-    /// Jobs whose commands were ended because they wanted the terminal.
+    /// The jobs whose commands were ended because they wanted the terminal.
     pub(super) wanted_terminal: Mutex<BTreeSet<u64>>,
 }
 
 impl Shared {
-    /// Decides what follows from the end of an attempt, prints what its command wrote, and records it. The last thing that
-    /// a command's task does.
+    /// Decides what follows from the end of an attempt, prints the command's output, and records the end. The last step
+    /// of a command's task.
     pub(super) async fn finish(self: &Arc<Self>, mut running: Running, outcome: Outcome, collected: Collected) {
         let (seq, at) = (running.seq(), StdInstant::now());
         drop(running.feed.take());
@@ -65,7 +65,7 @@ impl Shared {
         let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
         let reply = self.reply(&running);
         if !matches!(outcome, Outcome::Ok) && reply == Reply::default() {
-            self.tell_of_unopened(&running, &collected);
+            self.report_unopened(&running, &collected);
         }
         let real = self.real(&running, &reply);
         self.settle(running.charge.take(), &real).await;
@@ -74,16 +74,18 @@ impl Shared {
         let mut verdict = if is_stopped { Verdict::Stopped } else { judge() };
         if verdict.is_repeated() && self.options.passed_input.as_ref().is_some_and(PassedInput::is_cut) {
             verdict = Verdict::Failed;
-            let why = "not tried again: its standard input is longer than 64 MiB; give it a file, like < FILE";
+            let why = "the command is not tried again: more than 64 MiB of a pipe cannot be stored for another attempt; \
+                       redirect a file instead: < FILE";
             self.events.send_once(Event::BadReply(why.to_owned()));
         }
         let success = matches!(verdict, Verdict::Ok)
             .then(|| Success { job: Arc::clone(&running.attempt.job), attempt: running.attempt.number });
         let printed = if verdict.is_repeated() {
-            // Only the last attempt's output counts, but its messages tell why there were more.
+            // Only the last attempt's output counts, but the error messages of this attempt show why there were more
+            // attempts.
             self.print_lines(collected.err, false).await
         } else {
-            // Even if some of it is lost: later output waits for its turn.
+            // Called even if some of this output is lost: the output of later jobs waits for this job.
             self.print(seq, collected, success).await
         };
         if let Err(error) = printed
@@ -95,15 +97,15 @@ impl Shared {
         self.ended(running, (outcome, verdict), reply, &real, at).await;
     }
 
-    /// Settles the charge at the cost that the command has told.
+    /// Settles the charge at the real cost.
     async fn settle(&self, charge: Option<Charge>, real: &Real) {
         let Some(Charge { grant, take }) = charge else { return };
         let (supply, is_shared) = (Arc::clone(&self.supply), self.supply.store().is_shared());
-        if is_shared && real.told.is_none() && !self.counts_jobs() {
+        if is_shared && real.reported.is_none() && !self.counts_jobs() {
             return;
         }
-        let real = Some(&real.costs).filter(|_| real.told.is_some() || !is_shared).cloned();
-        // Best effort: if it fails, the units behind wait longer.
+        let real = Some(&real.costs).filter(|_| real.reported.is_some() || !is_shared).cloned();
+        // Best effort: if settling fails, the units behind this one wait longer than the real cost requires.
         let settle = move || {
             let _ = real.map(|real| supply.settle(&grant, &take, &real));
             let _ = supply.store().ended(&grant);
@@ -115,26 +117,26 @@ impl Shared {
         }
     }
 
-    /// Whether a bucket that others use counts the commands that run.
+    /// Whether a shared bucket counts running commands.
     pub(super) fn counts_jobs(&self) -> bool {
         self.options.by_key.as_ref().is_some_and(|sorting| sorting.counts_jobs)
     }
 
-    /// What the command has told about the answer it got.
+    /// Reads and parses the command's reply.
     fn reply(&self, running: &Running) -> Reply {
         let Some(file) = &running.reply else { return Reply::default() };
         let reply = file.read().map(|bytes| Reply::parse(&bytes, SystemTime::now())).unwrap_or_default();
         if let Some(field) = &reply.bad {
-            let is_cost = field.starts_with(reply::COST);
+            let is_cost = field.starts_with(reply::COST_FIELD);
             let right = if is_cost { self.options.settling.example() } else { "retry-after: 30".to_owned() };
-            let remark = format!("a reply has '{field}', which makes no sense; write for example {right}");
+            let remark = format!("a reply has '{field}', which is not valid; write for example {right}");
             self.events.send_once(Event::BadReply(remark));
         }
         reply
     }
 
-    /// If its command could not open the file of its reply, says so, once.
-    fn tell_of_unopened(&self, running: &Running, collected: &Collected) {
+    /// Reports, once, that a command could not open its reply file.
+    fn report_unopened(&self, running: &Running, collected: &Collected) {
         let Some(file) = &running.reply else { return };
         let words = self.options.template.fill(&running.attempt.job.units);
         let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
@@ -144,9 +146,9 @@ impl Shared {
         }
     }
 
-    /// What it really cost each limit.
+    /// The real cost of an attempt for each limit.
     fn real(&self, running: &Running, reply: &Reply) -> Real {
-        // One that never runs costs nothing.
+        // An attempt that never runs costs nothing.
         let charged = running.granted.as_ref().map_or(&[][..], |granted| &granted.costs);
         let mut real = self.options.settling.real(charged, reply);
         if let Some(remark) = real.remark.take() {
@@ -164,19 +166,19 @@ impl Shared {
         at: StdInstant,
     ) {
         let Running { attempt, slot, started, reply: file, granted, .. } = running;
-        // Before something waits for a file descriptor.
+        // The reply file is closed now: other code may wait for a file descriptor.
         drop(file);
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
         let due_in = verdict.due().map(|due| self.queue.due_in(due, at));
         let waited = started.saturating_duration_since(attempt.ready);
         let is_ok = matches!(outcome, Outcome::Ok);
-        // A command that writes to our standard output itself is the one that finds its reader gone.
+        // A command that writes to our standard output itself is the first to find its reader gone.
         if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
             self.events.send(Event::ReaderGone);
         }
-        let ((pace, paused), cost) = (self.queue.told(&job.key, at), real.told);
+        let ((pace, paused), cost) = (self.queue.pace_and_pause(&job.key, at), real.reported);
         let is_overlong = due_in.is_some() && self.queue.overlong_pause(&job.key).is_some();
-        let pause = Paused { left: paused, is_overlong };
+        let pause = Paused { rest: paused, is_overlong };
         let ended =
             Ended { job, number, outcome, verdict, due_in, pause, pace, reply, cost, waited, started, at, slot };
         let ended = Arc::new(ended);
@@ -185,41 +187,43 @@ impl Shared {
         let next = due_in.filter(|_| !is_sent_away).map(|due_in| attempt.next(at + due_in));
         let ended = Event::Ended(ended);
         if ended.is_urgent() {
-            self.tell(ended).await;
+            self.report(ended).await;
         } else {
             self.events.send(ended);
         }
-        // Only now may the next attempt start. The pump sees both changes at once, so it never finds neither of them.
+        // Only now may the next attempt start. Both changes happen under one lock: the pump always finds either the
+        // taken slot or the next attempt.
         self.slots.release(seq, slot, || self.queue.ended(granted, &real.costs, next));
         self.queue.wake_pump();
     }
 
-    /// Whether the server asked to wait for too long. Then no unit of the key is tried any more, if limits are kept for
-    /// each; without keys the run ends.
+    /// Whether the server requested a longer pause than allowed. Then the key is abandoned if limits are kept per key;
+    /// otherwise the run ends.
     async fn is_sent_away(self: &Arc<Self>, attempt: &Attempt, granted: Option<&Granted>) -> bool {
         let key = &attempt.job.key;
-        let Some(left) = self.queue.overlong_pause(key) else { return false };
-        let left = Duration::from_nanos(left);
-        let Some(granted) = granted.filter(|_| self.queue.has_keys()) else {
-            self.events.send_once(Event::SentAway(left));
+        let Some(rest) = self.queue.overlong_pause(key) else { return false };
+        let rest = Duration::from_nanos(rest);
+        let Some(granted) = granted.filter(|_| self.queue.has_keys) else {
+            self.events.send_once(Event::SentAway(rest));
             return false;
         };
         let waiting = [vec![attempt.clone()], self.queue.give_up(key, granted)].concat();
         let jobs: Vec<_> = waiting.into_iter().map(|attempt| attempt.job).collect();
         for job in &jobs {
-            // Output in input order waits for the turn of each.
+            // Each job needs a result, even an empty one: output in input order waits for it.
             let _ = self.print(job.seq, Collected::default(), None).await;
         }
-        self.events.send(Event::KeySentAway { left, jobs });
+        self.events.send(Event::KeySentAway { rest, jobs });
         true
     }
 
-    /// Has the ledger record what has ended, before its slot is free.
+    /// Records an attempt's end in the ledger, before the slot is freed.
     async fn record(&self, ended: &Arc<Ended>) {
         let Some(ledger) = &self.ledger else { return };
         let recorded = if ledger.may_block() {
             let (ledger, ended) = (Arc::clone(ledger), Arc::clone(ended));
-            // One at a time: a reader that does not read takes one thread, and others print meanwhile.
+            // Only one record is written at a time. So a reader that does not read blocks only one thread, and other
+            // tasks can print meanwhile.
             self.on_a_thread(Some(&self.recording), move || ledger.record(&ended)).await.unwrap_or(Ok(()))
         } else {
             ledger.record(ended)
@@ -230,7 +234,7 @@ impl Shared {
     }
 }
 
-/// Whether `fd` has no reader any more: a pipe without readers has `POLLERR` (poll(2)).
+/// Whether `fd` has lost its reader: a pipe without readers reports `POLLERR` (poll(2)).
 fn has_no_reader(fd: impl AsFd) -> bool {
     let found = poll([(Some(fd.as_fd()), PollFlags::OUT)], Some(Duration::ZERO));
     found.is_ok_and(|[found]| found.contains(PollFlags::ERR))

@@ -1,4 +1,5 @@
-//! Which commands run, and whether more may start. The pump, the commands' tasks and the signal thread share this state.
+//! The running commands, and whether more may start. The pump, the commands' tasks and the signal thread share this
+//! state.
 
 use super::target::{Member, Target, stopped_starts};
 use super::temporary::is_shortage;
@@ -12,23 +13,24 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
-/// Commands that start at once. A start takes as long as the system needs to load the command, half a millisecond or more,
-/// for which the starting thread is blocked (`CLONE_VFORK`, clone(2)): one thread alone would not keep two cores busy.
+/// The threads that start commands. A start blocks its thread until the system has loaded the command, for half a
+/// millisecond or more (`CLONE_VFORK`, clone(2)). A single thread would not keep two cores busy.
 pub(super) const STARTERS: usize = 2;
 
-/// Enough jobs handed over and not started yet to keep the starters at work.
-const MOST_STARTING: usize = 2 * STARTERS;
+/// The most jobs that were handed over and have not started: enough to keep the starters busy.
+const MAX_STARTING: usize = 2 * STARTERS;
 
-/// How often a start is tried without room for it while no command runs: half a second.
-const TRIES: u32 = 50;
+/// The most tries of a start for which the system has no room, while no command runs. The tries are about 10 ms apart,
+/// and so take two seconds in all. On a busy machine another start may have files open for longer than half a second.
+const MAX_TRIES: u32 = 200;
 
-/// How long a suspend waits for a start that is under way.
-const LONGEST_START: Duration = Duration::from_secs(1);
+/// The longest time for which [`Slots::suspend`] waits for commands that are starting.
+const MAX_START: Duration = Duration::from_secs(1);
 
-/// A start that takes longer than this may itself have been stopped.
+/// A starting process that takes longer than this may have been stopped together with us.
 const USUAL_START: Duration = Duration::from_millis(5);
 
-/// The commands that run, each in a slot.
+/// The running commands, each in a slot.
 #[derive(Debug)]
 pub struct Slots {
     state: Mutex<State>,
@@ -36,32 +38,37 @@ pub struct Slots {
     changed: Condvar,
     /// Closed when the running commands were killed.
     not_killed: Semaphore,
-    /// 0: no cap.
+    /// 0: no maximum.
     jobs: u32,
-    /// Jobs that are handed over and not started yet may start all at once after a delay. So they are at most two bursts: law 3
-    /// allows a burst and what comes in the allowance at one instant, and the allowance is at most the time that fills a bucket.
-    most_starting: usize,
+    /// The most jobs that were handed over and have not started. After a delay they may all start at one instant. At
+    /// one instant, the limits allow at most two bursts (law 3): the full bucket, and the units of the lag allowance.
+    /// The allowance is at most the time that fills the bucket.
+    max_starting: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// `None`: it is starting.
+    /// The processes of each running job, by job number; `None`: the job is starting.
     running: BTreeMap<u64, Option<Target>>,
     starting: usize,
-    /// Slots given back, the lowest first. If there is none, all slots below the number of running commands are taken.
+    /// Freed slots, the lowest first. If empty, every slot below the number of running commands is taken.
     free: BinaryHeap<Reverse<u32>>,
     stopping: bool,
-    /// Set while all commands are stopped, or about to be. Nothing starts, and a command that is just starting is stopped.
+    /// Set while all commands are stopped or being stopped. Nothing starts, and a command that is just starting is
+    /// stopped.
     suspended: Option<Suspension>,
-    /// How long everything was stopped before.
+    /// How long all commands were stopped in earlier suspensions.
     suspended_before: Duration,
-    /// The last signal passed on, also for a command that starts at that moment.
+    /// The latest signal that was sent to end all commands. A command that is still starting gets it once it has
+    /// started.
     passed_on: Option<Signal>,
-    /// The processes of commands in our own group, as found when a signal was passed on.
+    /// Signals that do not end commands, each with the number of a job that was starting when the signal came.
+    for_starting: Vec<(u64, Signal)>,
+    /// The processes of commands in our own group that were found when a signal was passed on.
     members: Vec<Member>,
 }
 
-/// The processes that were stopped. A command may have ended when its other processes are resumed.
+/// The processes that were stopped. A command may have ended before its other processes are resumed.
 #[derive(Debug)]
 struct Suspension {
     since: Instant,
@@ -84,23 +91,23 @@ impl Suspension {
 
 impl Slots {
     pub(super) fn new(jobs: u32, burst: u64) -> Self {
-        let most_starting = usize::try_from(burst).unwrap_or(usize::MAX).saturating_mul(2).clamp(1, MOST_STARTING);
+        let max_starting = usize::try_from(burst).unwrap_or(usize::MAX).saturating_mul(2).clamp(1, MAX_STARTING);
         Slots {
             state: Mutex::default(),
             begun: Instant::now(),
             changed: Condvar::new(),
             not_killed: Semaphore::new(0),
             jobs,
-            most_starting,
+            max_starting,
         }
     }
 
-    /// Waits for a free slot and says how many there are. Once nothing is to start any more, never returns.
+    /// Waits for a free slot, and returns the number of free slots. Never returns after [`stop`](Self::stop).
     pub(super) fn wait(&self) -> u64 {
         self.room(&self.wait_while(|state| self.room(state) == 0))
     }
 
-    /// How many slots are free.
+    /// The number of free slots.
     pub(super) fn free(&self) -> u64 {
         self.free_in(&self.lock())
     }
@@ -113,12 +120,12 @@ impl Slots {
     }
 
     fn room(&self, state: &State) -> u64 {
-        let starters = self.most_starting.saturating_sub(state.starting) as u64;
+        let starters = self.max_starting.saturating_sub(state.starting) as u64;
         if state.stopping { 0 } else { self.free_in(state).min(starters) }
     }
 
-    /// Takes a slot for the job that `next` returns with its number, if there is one; that is seen together. Once nothing is
-    /// to start any more, never returns.
+    /// Takes a slot for the job that `next` returns together with its number, if it returns a job. The call and the
+    /// taking happen under one lock. Never returns after [`stop`](Self::stop).
     pub(super) fn take<T>(&self, next: impl FnOnce() -> Option<(u64, T)>) -> Option<(u32, T)> {
         let mut state = self.wait_while(|state| state.stopping || state.suspended.is_some());
         let (seq, job) = next()?;
@@ -129,20 +136,22 @@ impl Slots {
         Some((slot, job))
     }
 
-    /// The job `seq` has started. A signal that was passed on meanwhile is passed on to it, too.
+    /// Records that the job `seq` has started. Sends its command a signal that was passed on meanwhile.
     pub(super) fn started(&self, seq: u64, target: Target) {
         let mut state = self.lock();
         state.running.insert(seq, Some(target));
         if let Some(signal) = state.passed_on {
             target.signal(signal);
         }
+        state.for_starting.extract_if(.., |(job, _)| *job == seq).for_each(|(_, signal)| target.signal(signal));
         if let Some(suspension) = &mut state.suspended {
             suspension.stop(target);
         }
         self.one_less_is_starting(&mut state);
     }
 
-    /// The command of the job `seq` was waited for: from now on another process may get its number.
+    /// Records that the command of the job `seq` was reaped. From now on another process may get its process id.
+    /// Returns the rest of the command's process group.
     pub(super) fn waited_for(&self, seq: u64, target: Target) -> Target {
         let (rest, mut state) = (Target::Rest(target.pid()), self.lock());
         let stopped = state.suspended.iter_mut().flat_map(|suspension| &mut suspension.commands);
@@ -153,15 +162,16 @@ impl Slots {
 
     fn one_less_is_starting(&self, state: &mut State) {
         state.starting -= 1;
-        if state.suspended.is_some() || state.starting + 1 == self.most_starting {
+        if state.suspended.is_some() || state.starting + 1 == self.max_starting {
             self.changed.notify_all();
         }
     }
 
-    /// Frees the slot of the job `seq`. What `then` does is seen together with that: the job may run again.
+    /// Frees the slot of the job `seq`, and calls `then` under the same lock: the job may run again.
     pub(super) fn release(&self, seq: u64, slot: u32, then: impl FnOnce()) {
         let mut state = self.lock();
         if let Some(None) = state.running.remove(&seq) {
+            state.for_starting.retain(|(job, _)| *job != seq);
             self.one_less_is_starting(&mut state);
         }
         state.free.push(Reverse(slot));
@@ -170,9 +180,9 @@ impl Slots {
         self.changed.notify_all();
     }
 
-    /// Runs `act`, which takes files or processes. If the system has no more of them, calls `wait` with the error and tries
-    /// again: as long as a command runs, which may free some, and a few times more, since two starts may take them from each
-    /// other.
+    /// Calls `act`, which takes files or processes. If the system has none left, calls `wait` with the error and tries
+    /// again, as long as any command runs: its end may free some. When no command runs, tries a few times more, because
+    /// two starts may take files or processes from each other.
     pub(super) async fn once_there_is_room<T>(
         &self,
         mut act: impl FnMut() -> io::Result<T>,
@@ -181,7 +191,7 @@ impl Slots {
         let mut tries = 0;
         loop {
             match act() {
-                Err(error) if is_shortage(&error) && tries < TRIES => wait(&error),
+                Err(error) if is_shortage(&error) && tries < MAX_TRIES => wait(&error),
                 done => return done,
             }
             sleep(Duration::from_millis(fastrand::u64(1..20))).await;
@@ -189,13 +199,13 @@ impl Slots {
         }
     }
 
-    /// Nothing starts any more; whether that is news.
+    /// Forbids all further starts. Returns whether starts were allowed before.
     #[must_use = "only the first caller may end it"]
     pub fn stop(&self) -> bool {
         !std::mem::replace(&mut self.lock().stopping, true)
     }
 
-    /// Whether the running commands were told to end.
+    /// Whether the running commands got a signal to end.
     pub(super) fn is_ending(&self) -> bool {
         self.lock().passed_on.is_some()
     }
@@ -207,11 +217,11 @@ impl Slots {
 
     /// Returns when the running commands were killed.
     pub(super) async fn killed(&self) {
-        // It never has a permit.
+        // The semaphore never has a permit.
         let _ = self.not_killed.acquire().await;
     }
 
-    /// Sends a signal to every command, and to those that are just starting.
+    /// Sends a signal to every command, including commands that are just starting.
     pub fn end_with(&self, signal: Signal) {
         let mut state = self.lock();
         let orphans = state.remember_members();
@@ -225,40 +235,49 @@ impl Slots {
         }
     }
 
-    /// Sends a signal to every command that runs. It does not end them.
+    /// Sends a signal that does not end commands to every running command. A starting command gets the signal once it
+    /// has started.
     pub fn pass_on(&self, signal: Signal) {
-        self.lock().running.values().flatten().for_each(|target| target.signal(signal));
+        let state = &mut *self.lock();
+        for (seq, target) in &state.running {
+            match target {
+                Some(target) => target.signal(signal),
+                None => state.for_starting.push((*seq, signal)),
+            }
+        }
     }
 
-    /// Another process has sent every command a signal. Processes that commands have started are waited for if they survive.
+    /// Records that another process has sent a signal to every command. The run then waits for the commands' processes
+    /// that survive the signal.
     pub fn others_end_them(&self) {
         let _ = self.lock().remember_members();
     }
 
-    /// Whether anything of a command is left, once it was waited for.
+    /// Whether any process of a command survives after the command was reaped.
     pub(super) fn survives(&self, target: Target) -> bool {
         target.survives() || self.lock().members.iter().any(|member| member.is_alive())
     }
 
-    /// Stops every command. Returns when those that were starting are stopped, too.
+    /// Stops every command. Returns when starting commands are stopped as well.
     ///
-    /// A starting process belongs to our group at first, with all signals blocked. A stop signal to our group then reaches
-    /// it before the command runs, while the thread that starts it is blocked and cannot stop: neither could we
-    /// (`CLONE_VFORK`, clone(2)). So it is resumed until it has started, and stopped then.
+    /// A starting process first belongs to our group, with all signals blocked. A stop signal to our group stops it
+    /// before the command runs. Until that process continues, the thread that starts it is blocked and cannot stop, so
+    /// our own process cannot stop (`CLONE_VFORK`, clone(2)). Therefore the starting process is resumed until it has
+    /// started, and is stopped then.
     pub fn suspend(&self) {
         let mut state = self.lock();
         let mut suspension = Suspension { since: Instant::now(), commands: Vec::new(), members: Vec::new() };
         state.running.values().flatten().for_each(|target| suspension.stop(*target));
         let since = state.suspended.get_or_insert(suspension).since;
-        // A start may hang, on a file system that does not answer for example.
-        while state.is_starting() && since.elapsed() < LONGEST_START {
+        // A start may hang, for example on a file system that does not answer.
+        while state.is_starting() && since.elapsed() < MAX_START {
             let waited = self.changed.wait_timeout_while(state, USUAL_START, |state| state.is_starting());
             state = unpoisoned(waited).0;
             state.release_stopped_starts();
         }
     }
 
-    /// Resumes starts that were stopped together with us: until then the threads that start them are blocked.
+    /// Resumes starts that were stopped together with us. Until then the threads that start them are blocked.
     pub fn release_stopped_starts(&self) {
         self.lock().release_stopped_starts();
     }
@@ -274,20 +293,20 @@ impl Slots {
         self.changed.notify_all();
     }
 
-    /// For how long commands could run so far: time in which we had everything stopped does not count.
+    /// How long commands could run since the start, without the time in which we had stopped all commands.
     pub(super) fn ran(&self) -> Duration {
         let state = self.lock();
         let now = state.suspended.as_ref().map_or_else(Instant::now, |suspension| suspension.since);
         now.saturating_duration_since(self.begun).saturating_sub(state.suspended_before)
     }
 
-    /// Returns when commands could run for `time`.
+    /// Returns once commands could run for `time`. Time in which all commands were stopped does not count.
     pub(super) async fn sleep(&self, time: Duration) {
         let until = self.ran() + time;
-        let mut left = time;
-        while !left.is_zero() {
-            sleep(left).await;
-            left = until.saturating_sub(self.ran());
+        let mut remaining = time;
+        while !remaining.is_zero() {
+            sleep(remaining).await;
+            remaining = until.saturating_sub(self.ran());
         }
     }
 
@@ -296,7 +315,7 @@ impl Slots {
         state.running.iter().filter_map(|(seq, target)| Some((*seq, (*target)?))).collect()
     }
 
-    /// Commands that run now.
+    /// The number of running commands.
     pub fn count(&self) -> u64 {
         self.lock().running.len() as u64
     }
@@ -306,7 +325,7 @@ impl Slots {
         drop(self.wait_while(|state| !state.running.is_empty()));
     }
 
-    /// Whether no command runs, after `time` at the latest.
+    /// Waits until no command runs, for at most `time`. Returns whether no command runs.
     pub fn drains_within(&self, time: Duration) -> bool {
         let runs = |state: &mut State| !state.running.is_empty();
         let waited = self.changed.wait_timeout_while(self.lock(), time, runs);
@@ -336,7 +355,8 @@ impl State {
         }
     }
 
-    /// Returns the processes that were found before and have lost their parent since: no command leads to them any more.
+    /// Stores the processes of all running commands. Returns the processes that were stored before and have lost their
+    /// parent since, so that they no longer belong to a running command's tree.
     fn remember_members(&mut self) -> Vec<Member> {
         let now: Vec<Member> = self.running.values().flatten().flat_map(|target| target.members()).collect();
         self.members.retain(|member| !now.contains(member));

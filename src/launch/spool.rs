@@ -1,4 +1,4 @@
-//! Bytes held for later: a little in memory, more in a file without a name.
+//! Stores bytes for later: a few in memory, more in a file without a name.
 
 use super::temporary::{explained, is_shortage};
 use std::fs::File;
@@ -7,20 +7,20 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// The most bytes of one spool in memory: 16 commands with two outputs each take up to 1 MiB.
-const MEMORY: usize = 32 * 1024;
+const MAX_MEMORY: usize = 32 * 1024;
 
-/// The same while the system has no room for another open file.
-const MEMORY_WITHOUT_FILES: usize = 8 * MEMORY;
+/// The most bytes in memory while the system has no room for another open file.
+const MAX_MEMORY_WITHOUT_FILES: usize = 8 * MAX_MEMORY;
 
 /// Bytes copied at once.
-const COPY: u64 = 8 * 1024;
+const COPY_BYTES: u64 = 8 * 1024;
 
-/// Bytes in the order they were added.
+/// Bytes in the order in which they were added.
 #[derive(Debug, Default)]
 pub(super) struct Spool {
     memory: Vec<u8>,
-    /// All of the bytes, once they are too many for memory. Its position stays at the beginning: a command that gets the
-    /// file reads all of it.
+    /// The file with all bytes, once they do not fit into memory. The position of the file stays at its beginning, so
+    /// that a command that gets the file reads all bytes.
     file: Option<File>,
     length: u64,
 }
@@ -39,7 +39,8 @@ impl Spool {
         self.file.is_none().then_some(&self.memory)
     }
 
-    /// A file of all the bytes, from its beginning. The spool is empty then; on an error it keeps the bytes.
+    /// Returns a file with the bytes, and empties the spool. The file is at its first position. On an error, the spool
+    /// keeps the bytes.
     pub(super) fn take_file(&mut self) -> io::Result<File> {
         self.move_to_file()?;
         std::mem::take(self).file.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -49,7 +50,7 @@ impl Spool {
         self.copy(0..self.length, to)
     }
 
-    /// Writes these of the bytes to `to`.
+    /// Writes the bytes in this range to `to`.
     pub(super) fn copy(&self, mut bytes: Range<u64>, to: &mut impl Write) -> io::Result<()> {
         let Some(file) = &self.file else {
             let [start, end] = [bytes.start, bytes.end].map(|place| usize::try_from(place).unwrap_or(usize::MAX));
@@ -57,7 +58,7 @@ impl Spool {
         };
         let mut buffer = Vec::new();
         while !bytes.is_empty() {
-            let length = COPY.min(bytes.end - bytes.start);
+            let length = COPY_BYTES.min(bytes.end - bytes.start);
             buffer.resize(usize::try_from(length).unwrap_or_default(), 0);
             file.read_exact_at(&mut buffer, bytes.start).map_err(explained)?;
             to.write_all(&buffer)?;
@@ -66,7 +67,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Another spool with the same bytes.
+    /// A second spool with the same bytes.
     pub(super) fn duplicate(&self) -> io::Result<Self> {
         let mut copy = Spool::default();
         self.copy_to(&mut copy).map(|()| copy)
@@ -85,12 +86,12 @@ impl Spool {
     }
 }
 
-/// Adds all bytes or, on an error, none.
+/// Adds all bytes, or none on an error.
 impl Write for Spool {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let (start, length) = (self.length, self.memory.len() + bytes.len());
         let fits = |memory| self.file.is_none() && length <= memory;
-        let (fits_now, fits_without_files) = (fits(MEMORY), fits(MEMORY_WITHOUT_FILES));
+        let (fits_now, fits_without_files) = (fits(MAX_MEMORY), fits(MAX_MEMORY_WITHOUT_FILES));
         let file = if fits_now { None } else { Some(self.move_to_file()) };
         match file {
             Some(Err(error)) if !(fits_without_files && is_shortage(&error)) => return Err(error),
@@ -113,8 +114,8 @@ mod tests {
     #[test]
     fn bytes_beyond_the_memory_move_to_a_file_and_none_is_lost() {
         let (mut spool, mut expected) = (Spool::default(), Vec::new());
-        for piece in [vec![b'1'; MEMORY], b"2".to_vec(), vec![b'3'; 3 * MEMORY]] {
-            assert_eq!(spool.in_memory().is_some(), expected.len() <= MEMORY);
+        for piece in [vec![b'1'; MAX_MEMORY], b"2".to_vec(), vec![b'3'; 3 * MAX_MEMORY]] {
+            assert_eq!(spool.in_memory().is_some(), expected.len() <= MAX_MEMORY);
             spool.write_all(&piece).unwrap();
             expected.extend(piece);
             let (mut copy, mut end) = (Vec::new(), Vec::new());

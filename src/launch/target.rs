@@ -1,19 +1,19 @@
-//! A running command, as signals reach it, and whether anything of it is left.
+//! A running command as the target of signals, and whether any of its processes survive.
 //!
-//! A group is found by its number also when its leader is gone. The processes that a command in our own group has started
-//! are found only while the command exists, so they are remembered as [`Member`]s.
+//! A process group is found by its number even after its leader has ended. The descendants of a command in our own
+//! group are found only while the command exists, so they are stored as [`Member`]s.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-/// A running command, as signals reach it.
+/// A running command as the target of signals.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     /// It leads a process group of its own.
     Group(Pid),
     /// It belongs to our group.
     Process(Pid),
-    /// It was waited for; others of its group may be left. While they are, no process gets its number.
+    /// It was reaped; other processes of its group may remain. While they exist, no process gets its number.
     Rest(Pid),
 }
 
@@ -24,13 +24,13 @@ impl Target {
         }
     }
 
-    /// Does nothing if the process is gone.
+    /// Sends a signal. Does nothing if the process has ended.
     pub(super) fn signal(self, signal: Signal) {
         match self {
             Target::Rest(pid) if is_reused(pid) => {}
             Target::Group(pid) | Target::Rest(pid) => drop(rustix::process::kill_process_group(pid, signal)),
-            // Our group is not ours to end: others in it are not our children.
-            // The command first: otherwise it might continue when a child of its ends.
+            // Our group as a whole gets no signal, because it has processes that are not our children. The command gets
+            // the signal before its descendants. Otherwise it might continue when one child ends.
             Target::Process(pid) => process_tree(pid).iter().for_each(|member| member.signal(signal)),
         }
     }
@@ -43,7 +43,7 @@ impl Target {
         }
     }
 
-    /// Whether anything of a group is left, once its leader was waited for.
+    /// Whether any process of a group survives after its leader was reaped.
     pub(super) fn survives(self) -> bool {
         match self {
             Target::Rest(pid) if is_reused(pid) => false,
@@ -55,7 +55,7 @@ impl Target {
     }
 }
 
-/// Whether another process has the number of one that was waited for.
+/// Whether another process has the number of a reaped process.
 fn is_reused(pid: Pid) -> bool {
     rustix::process::test_kill_process(pid) != Err(Errno::SRCH)
 }
@@ -64,7 +64,8 @@ fn is_reused(pid: Pid) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Member {
     pid: Pid,
-    /// The start time as in proc(5); 0 without /proc. Another process may get the same number later, but not the same time.
+    /// The start time as in proc(5); 0 without /proc. Another process may get the same number later, but not the same
+    /// start time.
     started: u64,
 }
 
@@ -73,15 +74,15 @@ impl Member {
         let _ = rustix::process::kill_process(self.pid, signal);
     }
 
-    /// Whether it still exists and is no zombie.
+    /// Whether the process still exists and is not a zombie.
     pub(super) fn is_alive(self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
         Process::from_stat(&stat).is_some_and(|process| process.started == self.started && !process.is_dead)
     }
 }
 
-/// Our children that were stopped before they became commands, except those `known` to have started: they still run our
-/// own program. Empty without /proc; systems without it start commands in a way that blocks no thread.
+/// Our children that were stopped before they became commands: they still run our own program, and are not among the
+/// `known` started commands. Empty without /proc; systems without it start commands without blocking a thread.
 pub(super) fn stopped_starts(known: &[Pid]) -> Vec<Member> {
     let program = |pid: Pid| std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_nonzero()));
     let own = rustix::process::getpid();
@@ -96,24 +97,24 @@ pub(super) fn stopped_starts(known: &[Pid]) -> Vec<Member> {
     starts.map(|process| Member { pid: process.pid, started: process.started }).collect()
 }
 
-/// Whether a process of the group is no zombie: in a container the first process, which adopts orphans, often does not
-/// wait for them. True without /proc.
+/// Whether any process of the group is not a zombie. In a container, the first process adopts orphans but often does
+/// not reap them. True without /proc.
 fn has_living(group: Pid) -> bool {
     let processes = processes();
     let is_living = |process: &Process| process.group == group.as_raw_nonzero().get() && !process.is_dead;
     processes.is_empty() || processes.iter().any(is_living)
 }
 
-/// `ancestor`, then its children, then theirs; only `ancestor` without /proc.
+/// `ancestor`, its children, and then their descendants. Only `ancestor` without /proc.
 fn process_tree(ancestor: Pid) -> Vec<Member> {
     let processes = processes();
     let started = processes.iter().find(|process| process.pid == ancestor).map_or(0, |process| process.started);
     let mut found = vec![Member { pid: ancestor, started }];
-    let mut asked = 0;
-    while let Some(parent) = found.get(asked).map(|member| member.pid.as_raw_nonzero().get()) {
+    let mut place = 0;
+    while let Some(parent) = found.get(place).map(|member| member.pid.as_raw_nonzero().get()) {
         let children = processes.iter().filter(|process| process.parent == parent);
         found.extend(children.map(|process| Member { pid: process.pid, started: process.started }));
-        asked += 1;
+        place += 1;
     }
     found
 }
@@ -129,7 +130,8 @@ struct Process {
 }
 
 impl Process {
-    /// `PID (NAME) STATE PARENT GROUP …`, and the name may hold anything; the 22nd is when it was started: proc(5).
+    /// Parses `PID (NAME) STATE PARENT GROUP …`, where the name may contain any text. The 22nd field is the start time:
+    /// proc(5).
     fn from_stat(stat: &str) -> Option<Self> {
         let (pid, rest) = stat.split_once(' ')?;
         let mut fields = rest.rsplit_once(") ")?.1.split(' ');

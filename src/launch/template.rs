@@ -1,74 +1,74 @@
-//! The command template: parsed once, then filled with units, which are bytes and stay as they are.
+//! The command template. It is parsed once and then filled with units, which are bytes and stay unchanged.
 
 use super::columns::{Columns, Separator, placeholders};
 use super::units::{LONGEST_UNIT, Units, room_for_units, size_of_word};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
-use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 mod shells;
 
 use shells::{Language, Script, uses_arguments, uses_name};
 
-/// What is run for each unit.
+/// The command for each unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     words: Vec<Word>,
     /// Whether the units follow the words.
     append: bool,
     unused: Unused,
-    /// How a unit is split into columns, if it is.
+    /// How a unit is split into columns; `None`: it is not split.
     columns: Option<Columns>,
 }
 
-/// Which of the units a shell's script gets as arguments and does not use.
+/// The units that a shell's script gets as arguments and does not use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unused {
-    /// It uses them, or they are no arguments of a script.
+    /// None: the script uses them, or they are not arguments of a script.
     None,
-    /// As after `-c "echo $1"`, in which the calling shell has replaced the `$1`.
+    /// All units.
     All,
-    /// It gets several, and uses only `$1`.
+    /// All units, and the script has a gap where the calling shell has probably replaced a `$1` by nothing. An example
+    /// is `-c "echo $1"`.
+    Lost,
+    /// All but the first: the script gets several units and uses only `$1`.
     AllButFirst,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Word {
-    /// The units, a word each.
+    /// The units, one word each.
     Units,
-    /// Pieces of text with the one unit between each two; a single piece is as it was written.
-    Pieces(Vec<OsString>),
-    /// The columns of the one unit, a word each.
+    /// The columns of the unit, one word each.
     Columns,
-    /// A word with columns in it.
+    /// One word. Without a placeholder, it is a single text.
     Parts(Vec<Part>),
 }
 
 /// A part of a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
-    /// Pieces of text with the unit between each two.
-    Pieces(Vec<OsString>),
+    Text(OsString),
+    Unit,
     /// The column with this number, from 1.
     Column(usize),
 }
 
-/// The last column that a command can have in the middle of its words.
-const LAST_COLUMN: usize = 99;
+/// The highest column number that a placeholder may have.
+const MAX_COLUMN: usize = 99;
 
 /// Where a command gets its units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the place of `{}`, or after the words.
+    /// In place of `{}`, or after the words.
     Arguments,
-    /// To the command's standard input.
+    /// On the command's standard input.
     StandardInput,
-    /// In the place of `{}` only.
+    /// In place of `{}` only.
     Nowhere,
 }
 
-/// How a template is to be read.
+/// The options for parsing a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The placeholder for the unit, if it is not `{}`.
@@ -77,11 +77,11 @@ pub struct Reading {
     pub max_args: u64,
     /// Where a command gets its units.
     pub place: Place,
-    /// What separates the columns of a unit, if a command gets them.
+    /// The separator of a unit's columns, if the command gets columns.
     pub columns: Option<Separator>,
 }
 
-/// GNU parallel's forms, and how a shell says the same of `"$1"`.
+/// GNU parallel's placeholders, and the shell code for each with the unit in `"$1"`.
 const PARALLEL_FORMS: [(&str, &str); 5] = [
     ("{.}", "… \"${1%.*}\""),
     ("{/}", "… \"${1##*/}\""),
@@ -91,10 +91,10 @@ const PARALLEL_FORMS: [(&str, &str); 5] = [
 ];
 
 impl Template {
-    /// Reads the words of a command.
+    /// Parses the words of a command.
     ///
     /// # Errors
-    /// If the words would not do what the user means; the message says what to write instead.
+    /// The words would not do what the user means. The message shows what to write instead.
     pub fn new(words: &[OsString], reading: &Reading) -> Result<Self, String> {
         if words.is_empty() {
             return Err("the command is missing".to_owned());
@@ -111,98 +111,98 @@ impl Template {
         let unused = unused_units(&with_units(words, replace, reading), replace, reading)?;
         let has_columns = columns.is_some();
         let words: Vec<Word> = words.iter().map(|word| Word::new(word, replace, has_columns)).collect();
+        let replaces = words.iter().any(|word| word.text().is_none());
         let around = words.iter().find_map(|word| match word {
-            Word::Pieces(pieces) if pieces.len() > 1 => {
-                Some(pieces.join(OsStr::new("{}")).to_string_lossy().into_owned())
+            Word::Parts(parts) if parts.contains(&Part::Unit) => {
+                Some(joined(parts, b"{}", &[]).to_string_lossy().into_owned())
             }
             _ => None,
         });
-        let has_parts = words.iter().any(|word| matches!(word, Word::Parts(_)));
-        let replaces = around.is_some() || has_parts || words.contains(&Word::Units);
         let append = !replaces && reading.place == Place::Arguments && reading.max_args > 0;
-        let nothing_to_replace =
-            |flag| Err(format!("{{}} beside {flag}: no unit goes into the arguments; leave one of them out"));
+        let nothing_to_replace = |flag| {
+            Err(format!(
+                "{{}} cannot be used with {flag}, because no unit goes into the arguments; leave one of them out"
+            ))
+        };
         match (around, reading.place, reading.max_args) {
             (_, Place::StandardInput, _) if replaces => nothing_to_replace("--stdin"),
             (_, _, 0) if replaces => nothing_to_replace("-n 0"),
             (Some(word), _, max_args @ 2..) => Err(format!(
-                "'{word}': {{}} inside a word with -n {max_args}; a word that is just {{}} becomes {max_args} words, or \
-                 write -n 1"
+                "'{word}': with -n {max_args}, {{}} must be a word of its own; write {{}} as a separate word, or -n 1"
             )),
             _ if append && reading.replace.is_some() => {
                 let marker = quoted_text(&replace.to_string_lossy());
                 Err(format!(
-                    "-I {marker}: the command has no {marker} for the unit, and xargs would run it without the unit; write \
-                     {marker} where the unit goes, or -n 0 for no unit, or leave -I out to append the unit"
+                    "-I {marker}: the command does not contain {marker}; write {marker} where the unit goes, \
+                     leave -I out to append the unit, or write -n 0 for a command without the unit"
                 ))
             }
             _ => Ok(Template { words, append, unused, columns }),
         }
     }
 
-    /// These words, whatever is in them; no unit goes into them.
+    /// A template of fixed words: no unit goes into them.
     pub fn plain(words: Vec<OsString>) -> Self {
-        let words = words.into_iter().map(|word| Word::Pieces(vec![word])).collect();
+        let words = words.into_iter().map(Word::fixed).collect();
         Template { words, append: false, unused: Unused::None, columns: None }
     }
 
-    /// `sh -c SCRIPT 'throttle -c' UNIT…`: the unit is `"$1"`, and the shell's own messages begin as ours do.
+    /// A template for `sh -c SCRIPT 'throttle -c' UNIT…`. The unit is `"$1"`, and the shell's own messages begin as
+    /// ours do.
     ///
     /// # Errors
-    /// If a `{}` in it was meant as the unit.
+    /// The script has a `{}` that was meant as the unit.
     pub fn shell(script: &OsStr, reading: &Reading) -> Result<Self, String> {
         let text = script.to_string_lossy();
         let has_unit = reading.place != Place::StandardInput && reading.max_args > 0;
         if has_unit && has_unit_in(&text, reading) && !uses_arguments(&text) {
             let spelling = quoted_text(&with_argument(&text, reading));
             return Err(format!(
-                "{{}} stays as it is in a script, where the unit is \"$1\"; write -c {spelling} (a script that uses \"$1\" \
-                 may have a {{}} of its own)"
+                "{{}} is not replaced in a script, where the unit is \"$1\"; write -c {spelling} (a script that \
+                 uses \"$1\" may contain {{}})"
             ));
         }
         let words = [OsStr::new("sh"), OsStr::new("-c"), script, OsStr::new("throttle -c")];
-        let words = words.map(|word| Word::Pieces(vec![word.to_owned()])).to_vec();
+        let words = words.map(|word| Word::fixed(word.to_owned())).to_vec();
         let is_given = reading.place == Place::Arguments && reading.max_args > 0;
         let unused = if is_given { unused_in(&text, reading.max_args) } else { Unused::None };
         let columns = reading.columns.clone().map(|separator| Columns { separator, most: 0 });
         Ok(Template { words, append: has_unit, unused, columns })
     }
 
-    /// Which units the command's script does not use.
+    /// The units that the command's script does not use.
     pub fn unused_units(&self) -> Unused {
         self.unused
     }
 
-    /// Whether the unit is among the words that ssh(1) has a shell read on another machine: it is last, and not the host.
+    /// Whether the unit is among the words that ssh(1) passes to a shell on another machine. The unit is then the last
+    /// word, and not the host.
     pub fn gives_unit_to_ssh(&self) -> bool {
-        let is = |word: &Word, test: fn(&OsStr) -> bool| matches!(word, Word::Pieces(pieces) if pieces.len() == 1 && test(&pieces[0]));
-        let is_wrapped = self.words.first().is_some_and(|first| is(first, shells::is_wrapper));
-        let place =
-            self.words.iter().position(|word| is(word, shells::is_ssh)).filter(|place| is_wrapped || *place == 0);
-        let is_last = self.words.last().is_some_and(|last| !is(last, |_| true));
+        let is_wrapped = self.name().is_some_and(shells::is_wrapper);
+        let place = self.words.iter().position(|word| word.text().is_some_and(shells::is_ssh));
+        let place = place.filter(|place| is_wrapped || *place == 0);
+        let is_last = self.words.last().is_some_and(|last| last.text().is_none());
         place.is_some_and(|place| self.append || (is_last && self.words.len() > place + 2))
     }
 
     /// The command's name, if it does not depend on the unit.
     pub fn name(&self) -> Option<&OsStr> {
-        match self.words.first() {
-            Some(Word::Pieces(pieces)) if pieces.len() == 1 => Some(&pieces[0]),
-            _ => None,
-        }
+        self.words.first().and_then(Word::text)
     }
 
-    /// The words of the command for `units`, each made when it is asked for: together they may be large.
+    /// The words of the command for `units`. Each is made when the iterator reaches it: together the words may be
+    /// large.
     pub fn fill<'a>(&'a self, units: &'a Units) -> impl Iterator<Item = Cow<'a, OsStr>> {
         let appended = self.append.then_some(if self.columns.is_some() { &Word::Columns } else { &Word::Units });
         self.words.iter().chain(appended).flat_map(|word| word.fill(units, self.columns.as_ref()))
     }
 
-    /// How a unit is split into columns, if it is.
+    /// How a unit is split into columns; `None`: it is not split.
     pub(super) fn columns(&self) -> Option<&Columns> {
         self.columns.as_ref()
     }
 
-    /// Whether the system takes these words as arguments, for which it has `room` in all.
+    /// Whether the system accepts these words as arguments, if they may take `room` bytes together.
     pub fn fits(&self, units: &Units, mut room: usize) -> bool {
         self.fill(units).all(|word| {
             let size = size_of_word(word.len());
@@ -212,14 +212,19 @@ impl Template {
         })
     }
 
-    /// What the units of one command may take, each with its end and the pointer to it, if they appear once.
+    /// The most bytes that the units of one command may take, each with its end and its pointer.
     pub(super) fn room_for_units(&self) -> usize {
         let (mut fixed, mut copies) = (0, usize::from(self.append));
         for word in &self.words {
-            let pieces = if let Word::Pieces(pieces) = word { &pieces[..] } else { &[] };
-            fixed += pieces.iter().map(|piece| size_of_word(piece.len())).sum::<usize>();
-            // Once in a word of their own, and between each two pieces.
-            copies += pieces.len().abs_diff(1);
+            // In a word of its own, the unit appears once.
+            let parts = if let Word::Parts(parts) = word { &parts[..] } else { &[Part::Unit] };
+            for part in parts {
+                if let Part::Text(text) = part {
+                    fixed += size_of_word(text.len());
+                } else {
+                    copies += 1;
+                }
+            }
         }
         room_for_units(fixed) / copies.max(1)
     }
@@ -234,8 +239,10 @@ impl Word {
         let unit = units.first().unwrap_or_default();
         let split = || columns.map_or_else(Vec::new, |columns| columns.split(unit));
         let (one, columns) = match self {
-            Word::Pieces(pieces) => (Some(pieces.join(OsStr::from_bytes(unit)).into()), Vec::new()),
-            Word::Parts(parts) => (Some(joined(parts, unit, &split()).into()), Vec::new()),
+            Word::Parts(parts) => {
+                let joined = || joined(parts, unit, &split()).into();
+                (Some(self.text().map_or_else(joined, Cow::Borrowed)), Vec::new())
+            }
             Word::Columns => (None, split()),
             Word::Units => (None, Vec::new()),
         };
@@ -250,53 +257,52 @@ impl Word {
     fn new(word: &OsStr, replace: &OsStr, has_columns: bool) -> Self {
         let text = word.as_bytes();
         let places = if has_columns { placeholders(text) } else { Vec::new() };
-        if !places.is_empty() {
-            return Word::parts(text, replace, places);
-        }
-        let pieces = split(word.as_bytes(), replace.as_bytes());
-        match &pieces[..] {
-            [before, after] if before.is_empty() && after.is_empty() => Word::Units,
-            _ => Word::Pieces(pieces),
-        }
-    }
-
-    /// A word with columns at these places, and perhaps units between them.
-    fn parts(text: &[u8], replace: &OsStr, places: Vec<(Range<usize>, usize)>) -> Self {
         let (mut parts, mut start) = (Vec::new(), 0);
         for (place, number) in places {
-            parts.push(Part::Pieces(split(&text[start..place.start], replace.as_bytes())));
+            push_pieces(&mut parts, &text[start..place.start], replace.as_bytes());
             parts.push(Part::Column(number));
             start = place.end;
         }
-        parts.push(Part::Pieces(split(&text[start..], replace.as_bytes())));
-        Word::Parts(parts)
+        push_pieces(&mut parts, &text[start..], replace.as_bytes());
+        match &parts[..] {
+            [Part::Text(before), Part::Unit, Part::Text(after)] if before.is_empty() && after.is_empty() => Word::Units,
+            _ => Word::Parts(parts),
+        }
+    }
+
+    fn fixed(text: OsString) -> Self {
+        Word::Parts(vec![Part::Text(text)])
+    }
+
+    /// The text of a word without a placeholder.
+    fn text(&self) -> Option<&OsStr> {
+        let Word::Parts(parts) = self else { return None };
+        if let [Part::Text(text)] = &parts[..] { Some(text) } else { None }
     }
 }
 
-/// A word made of `parts`, of which a unit with too few columns has empty ones.
+/// Joins `parts` to a word. If the unit has too few columns, the missing columns are empty.
 fn joined(parts: &[Part], unit: &[u8], columns: &[Cow<'_, [u8]>]) -> OsString {
     let texts = parts.iter().map(|part| match part {
-        Part::Pieces(pieces) => Cow::Owned(pieces.join(OsStr::from_bytes(unit)).into_vec()),
-        Part::Column(number) => columns.get(number - 1).map_or(Cow::Borrowed(&[][..]), |column| Cow::Borrowed(column)),
+        Part::Text(text) => text.as_bytes(),
+        Part::Unit => unit,
+        Part::Column(number) => columns.get(number - 1).map_or(&[][..], |column| column),
     });
     OsString::from_vec(texts.collect::<Vec<_>>().concat())
 }
 
-/// The pieces of `text` between the occurrences of `marker`.
-fn split(text: &[u8], marker: &[u8]) -> Vec<OsString> {
-    let mut places: Vec<usize> = memchr::memmem::find_iter(text, marker).collect();
-    places.push(text.len());
+/// Adds the pieces of `text`, with the unit in place of each `marker`.
+fn push_pieces(parts: &mut Vec<Part>, text: &[u8], marker: &[u8]) {
     let mut start = 0;
-    let pieces = places.into_iter().map(|end| {
-        let piece = OsString::from_vec(text[start..end].to_vec());
+    for end in memchr::memmem::find_iter(text, marker) {
+        parts.extend([Part::Text(OsStr::from_bytes(&text[start..end]).to_owned()), Part::Unit]);
         start = end + marker.len();
-        piece
-    });
-    pieces.collect()
+    }
+    parts.push(Part::Text(OsStr::from_bytes(&text[start..]).to_owned()));
 }
 
 fn refuse_parallel_forms(words: &[OsString], reading: &Reading) -> Result<(), String> {
-    // In a longer word {1} may be part of a regular expression.
+    // In a longer word, {1} may be part of a regular expression.
     let is_column = |word: &&OsString| {
         let text = word.as_bytes();
         matches!(&placeholders(text)[..], [(place, 1..)] if place.len() == text.len())
@@ -304,30 +310,32 @@ fn refuse_parallel_forms(words: &[OsString], reading: &Reading) -> Result<(), St
     if let Some(column) = words.iter().find(is_column).filter(|_| reading.columns.is_none()) {
         let column = column.display();
         return Err(format!(
-            "{column} is a column of the unit; write --columns to split units at blanks, or --columns=, at commas, \
-             like --columns COMMAND {column}"
+            "{column} is a column of the unit and needs --columns; write --columns COMMAND {column} to split \
+             units at blanks, or --columns=',' to split them at commas"
         ));
     }
     let is_in_a_word =
         |form: &str| words.iter().any(|word| memchr::memmem::find(word.as_bytes(), form.as_bytes()).is_some());
     match PARALLEL_FORMS.into_iter().find(|(form, _)| is_in_a_word(form)) {
-        Some((form, spelling)) => Err(format!("{form} is GNU parallel's; here the shell says it: -c '{spelling}'")),
+        Some((form, spelling)) => Err(format!("{form} is a placeholder of GNU parallel; here write -c '{spelling}'")),
         None => Ok(()),
     }
 }
 
-/// How the unit is split into the columns that `words` name, if it is.
+/// The columns that `words` use, if units are split into columns.
 ///
 /// # Errors
-/// A number that no column has.
+/// A column number is out of range.
 fn columns(words: &[OsString], reading: &Reading) -> Result<Option<Columns>, String> {
     let Some(separator) = reading.columns.clone() else { return Ok(None) };
     let mut columns = Columns { separator, most: 0 };
     for word in words {
         for (place, number) in placeholders(word.as_bytes()) {
-            if !(1..=LAST_COLUMN).contains(&number) {
+            if !(1..=MAX_COLUMN).contains(&number) {
                 let column = String::from_utf8_lossy(&word.as_bytes()[place]);
-                return Err(format!("{column}: columns are {{1}} to {{{LAST_COLUMN}}}; {{}} is the whole unit"));
+                return Err(format!(
+                    "{column} is not a column; write {{1}} to {{{MAX_COLUMN}}}, or {{}} for the whole unit"
+                ));
             }
             columns.most = columns.most.max(number);
         }
@@ -335,7 +343,7 @@ fn columns(words: &[OsString], reading: &Reading) -> Result<Option<Columns>, Str
     Ok(Some(columns))
 }
 
-/// `words` with `marker` in the place of each column.
+/// Replaces the placeholder of each column in `words` by `marker`.
 fn with_units<'a>(words: &'a [OsString], marker: &OsStr, reading: &Reading) -> Cow<'a, [OsString]> {
     if reading.columns.is_none() {
         return words.into();
@@ -346,7 +354,7 @@ fn with_units<'a>(words: &'a [OsString], marker: &OsStr, reading: &Reading) -> C
         .collect()
 }
 
-/// `text` with what `instead` returns for the number of each column in its place.
+/// Replaces the placeholder of each column in `text` by the result of `instead` for the column's number.
 fn without_columns(text: &[u8], instead: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
     let (mut replaced, mut start) = (Vec::new(), 0);
     for (place, number) in placeholders(text) {
@@ -357,12 +365,12 @@ fn without_columns(text: &[u8], instead: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
     [&replaced, &text[start..]].concat()
 }
 
-/// Whether a script has the unit or a column in it.
+/// Whether a script contains a placeholder for the unit or for a column.
 fn has_unit_in(script: &str, reading: &Reading) -> bool {
     script.contains("{}") || reading.columns.is_some() && !placeholders(script.as_bytes()).is_empty()
 }
 
-/// `sh -c 'rm {}'` with a unit of `; rm -r /` is the classic accident.
+/// Refuses a command like `sh -c 'rm {}'`: a unit of `; rm -r /` would run as code.
 fn refuse_unit_as_code(words: &[OsString], reading: &Reading) -> Result<(), String> {
     let replaced = with_units(words, OsStr::new("{}"), reading);
     if let Some((option, Language { instead: [spelling, argument], .. })) = shells::code_with_unit(&replaced) {
@@ -387,7 +395,7 @@ fn refuse_unit_as_code(words: &[OsString], reading: &Reading) -> Result<(), Stri
     ))
 }
 
-/// A script with `"$1"` in place of `{}`, or with `"$@"` if there are several units or columns, and `"$2"` in place of `{2}`.
+/// Replaces `{}` in a script by `"$1"`, or by `"$@"` for several units or columns, and `{2}` by `"$2"`.
 fn with_argument(script: &str, reading: &Reading) -> String {
     let has_several = reading.max_args > 1 || reading.columns.is_some();
     let argument = if has_several { "\"$@\"" } else { "\"$1\"" };
@@ -403,10 +411,10 @@ fn quoted_text(text: &str) -> String {
     String::from_utf8_lossy(&quote(text.as_bytes(), false)).into_owned()
 }
 
-/// Which units a shell's script gets as arguments and does not use.
+/// The units that a shell's script gets as arguments and does not use.
 ///
 /// # Errors
-/// If it uses its arguments, but the unit is not one of them.
+/// The script uses its arguments, but the unit is not one of them.
 fn unused_units(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result<Unused, String> {
     let Some(Script { text, shell, arguments, .. }) = Script::in_words(words) else { return Ok(Unused::None) };
     let has_marker = |word: &OsString| memchr::memmem::find(word.as_bytes(), marker.as_bytes()).is_some();
@@ -419,8 +427,8 @@ fn unused_units(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result
         Some(0) if uses_arguments(&text) => {
             let (script, marker) = (quoted_text(&text), marker.to_string_lossy());
             Err(format!(
-                "the unit would be $0 of the script, not $1: the first word after it is its name; write \
-                 {shell} -c {script} {shell} {marker}"
+                "the unit would be $0 of the script, not $1; write a name for the script before it, like {shell} \
+                 -c {script} {shell} {marker}"
             ))
         }
         Some(_) => Ok(unused_in(&text, reading.max_args)),
@@ -428,28 +436,35 @@ fn unused_units(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result
 }
 
 /// Variables that differ from unit to unit.
-const OF_UNIT: [&str; 4] = ["THROTTLE_SEQ", "THROTTLE_SLOT", "THROTTLE_ID", "THROTTLE_KEY"];
+const UNIT_VARIABLES: [&str; 4] = ["THROTTLE_SEQ", "THROTTLE_SLOT", "THROTTLE_ID", "THROTTLE_KEY"];
 
-/// The number, the slot, the identity and the key of a unit count as uses, too.
+/// The units that `script` does not use. A use of the unit's number, slot, identity or key counts as a use.
 fn unused_in(script: &str, max_args: u64) -> Unused {
     let uses_others = || uses_arguments(&script.replace("$1", "").replace("${1", "${_"));
     match uses_arguments(script) {
         true if max_args > 1 && !uses_others() => Unused::AllButFirst,
-        false if !uses_name(script) && !OF_UNIT.iter().any(|name| script.contains(name)) => Unused::All,
-        _ => Unused::None,
+        true => Unused::None,
+        false if uses_name(script) || UNIT_VARIABLES.iter().any(|name| script.contains(name)) => Unused::None,
+        false if has_gap(script) => Unused::Lost,
+        false => Unused::All,
     }
 }
 
-/// A command as one would type it.
+/// Whether a script has the traces of an empty variable: a blank at its end, two blanks, or empty quotes.
+fn has_gap(script: &str) -> bool {
+    !script.contains('\n') && (script.ends_with(' ') || ["  ", " \"\"", " ''"].iter().any(|gap| script.contains(gap)))
+}
+
+/// Quotes the words of a command for a shell.
 ///
-/// NUL bytes, which no argument can hold, are left out. A terminal would obey control characters: for one they are written as
-/// `$'\033'`, which bash, zsh, ksh, busybox and POSIX (since 2024) read.
+/// NUL bytes, which no argument can hold, are left out. A terminal would obey control characters. For a terminal they
+/// are written as `$'\033'`, which bash, zsh, ksh, busybox and POSIX (since 2024) read.
 pub fn quoted<'a>(words: impl Iterator<Item = Cow<'a, OsStr>>, for_terminal: bool) -> Vec<u8> {
     let words: Vec<Vec<u8>> = words.map(|word| quote(word.as_bytes(), for_terminal)).collect();
     words.join(&b' ')
 }
 
-/// One word as one would type it.
+/// Quotes one word for a shell.
 pub fn quote(word: &[u8], for_terminal: bool) -> Vec<u8> {
     let is_shown = || std::str::from_utf8(word).is_ok_and(|text| !text.contains(steers_terminal));
     if for_terminal && !is_shown() {
@@ -459,8 +474,8 @@ pub fn quote(word: &[u8], for_terminal: bool) -> Vec<u8> {
     quoter.quote(word).map(Cow::into_owned).unwrap_or_default()
 }
 
-/// Whether a terminal does not show this character but obeys it: a control character, or one that turns the direction of
-/// what is around it (Unicode's `Bidi_Control`).
+/// Whether a terminal obeys this character rather than showing it. True for control characters, and for characters that
+/// change the direction of the surrounding text (Unicode's `Bidi_Control`).
 pub fn steers_terminal(c: char) -> bool {
     let turns = ['\u{61c}', '\u{200e}', '\u{200f}'].contains(&c)
         || ('\u{202a}'..='\u{202e}').contains(&c)
@@ -468,7 +483,7 @@ pub fn steers_terminal(c: char) -> bool {
     c.is_control() || turns
 }
 
-/// `text` with the characters escaped that a terminal would obey.
+/// Escapes the characters in `text` that a terminal would obey.
 pub fn printable(text: &str) -> String {
     let escaped = |c: char| if steers_terminal(c) { c.escape_default().collect() } else { c.to_string() };
     text.chars().map(escaped).collect()
@@ -496,7 +511,7 @@ fn push_escaped(text: &mut Vec<u8>, c: char) {
     }
 }
 
-/// Always three digits: a digit that follows is not one of them.
+/// Appends each byte as three octal digits: a digit that follows cannot belong to it.
 fn push_octal(text: &mut Vec<u8>, bytes: &[u8]) {
     for byte in bytes {
         text.extend([b'\\', b'0' + (byte >> 6), b'0' + (byte >> 3 & 7), b'0' + (byte & 7)]);

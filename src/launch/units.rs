@@ -1,36 +1,39 @@
-//! The units of one command, and how much of them one command can take.
+//! The units of one command, and the most bytes that they may take.
 
 use rustix::process::{Resource, getrlimit};
 use std::os::unix::ffi::OsStrExt;
 
-/// A little under the longest argument on Linux (`MAX_ARG_STRLEN`, execve(2)).
+/// The longest unit as an argument: a little below the longest argument on Linux (`MAX_ARG_STRLEN`, execve(2)).
 pub(super) const LONGEST_UNIT: usize = 128 * 1024 - 1;
 
-/// The most that all units of one command take. The system would take more, but while a command starts, each short word
-/// takes six times its size of our memory.
-const LARGEST_BATCH: usize = 128 * 1024;
+/// The most bytes of all units of one command. The system accepts more, but during a start each short word takes six
+/// times its size of our memory.
+const MAX_BATCH_BYTES: usize = 128 * 1024;
 
-/// The least and the most that Linux takes for all arguments and the environment, depending on the stack: execve(2).
-const LEAST_FOR_ALL: u64 = 128 * 1024;
-const MOST_FOR_ALL: u64 = 6 << 20;
+/// The least and the most bytes that Linux allows for all arguments and the environment, depending on the stack limit:
+/// execve(2).
+const MIN_ARGUMENTS_BYTES: u64 = 128 * 1024;
+const MAX_ARGUMENTS_BYTES: u64 = 6 << 20;
 
-/// For other strings that count: the path of the program, the interpreter of a script, what we add to the environment.
+/// Bytes reserved for other strings that the system counts: the path of the program, the interpreter of a script, and
+/// the variables that we add.
 const RESERVE: usize = 4096;
 
-/// With its end and the pointer to it, as execve(2) counts.
+/// The size of a word with its final NUL and its pointer, as execve(2) counts it.
 pub(super) fn size_of_word(length: usize) -> usize {
     length + 1 + size_of::<usize>()
 }
 
-/// The room for units if the other words take `fixed` bytes in all.
+/// The bytes for units if the other words take `fixed` bytes.
 pub(super) fn room_for_units(fixed: usize) -> usize {
-    room_for_words().saturating_sub(fixed).min(LARGEST_BATCH)
+    room_for_words().saturating_sub(fixed).min(MAX_BATCH_BYTES)
 }
 
-/// What the system takes as arguments, without the environment: bytes, each word with its end and the pointer to it.
+/// The bytes that the system accepts as arguments, without the environment. Each word counts with its final NUL and its
+/// pointer.
 pub fn room_for_words() -> usize {
-    let quarter = getrlimit(Resource::Stack).current.map_or(MOST_FOR_ALL, |stack| stack / 4);
-    let all = quarter.clamp(LEAST_FOR_ALL, MOST_FOR_ALL);
+    let quarter = getrlimit(Resource::Stack).current.map_or(MAX_ARGUMENTS_BYTES, |stack| stack / 4);
+    let all = quarter.clamp(MIN_ARGUMENTS_BYTES, MAX_ARGUMENTS_BYTES);
     usize::try_from(all).unwrap_or(usize::MAX).saturating_sub(size_of_environment() + RESERVE)
 }
 
@@ -39,11 +42,11 @@ fn size_of_environment() -> usize {
     std::env::vars_os().map(|(name, value)| size(name.as_bytes(), value.as_bytes())).sum()
 }
 
-/// Units end to end: an allocation for each would take many times the memory of a short one.
+/// Units in one allocation: an allocation for each would take many times the memory of a short unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Units {
     bytes: Vec<u8>,
-    /// Where each ends; 32 bits are enough, as there is little room for all of them.
+    /// The end of each unit. 32 bits are enough, because there is little room for all units.
     ends: Vec<u32>,
 }
 
@@ -53,13 +56,13 @@ impl Units {
         self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
     }
 
-    /// One after the other.
+    /// The units in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let ends = self.ends.iter().map(|end| *end as usize);
         std::iter::once(0).chain(ends.clone()).zip(ends).map(|(start, end)| &self.bytes[start..end])
     }
 
-    /// The first of them.
+    /// The first unit.
     pub fn first(&self) -> Option<&[u8]> {
         self.iter().next()
     }
@@ -68,7 +71,7 @@ impl Units {
         memchr::memchr(0, &self.bytes).is_some()
     }
 
-    /// The memory they take.
+    /// The memory of the units, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
     }

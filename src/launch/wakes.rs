@@ -1,10 +1,9 @@
-//! How commands' tasks wake the thread of the pump while it waits for several things at once.
+//! Wakes the pump's thread, from commands' tasks, while it waits for several things at once.
 
 use crate::flow::poll;
 use rustix::event::PollFlags;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -13,9 +12,9 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Wakes {
     pump: OnceLock<Thread>,
-    /// Whatever is written there wakes the pump, now or when it polls next.
-    read: File,
-    write: File,
+    /// A byte in this pipe wakes the pump, now or at its next poll.
+    read: PipeReader,
+    write: PipeWriter,
 }
 
 impl Wakes {
@@ -26,34 +25,27 @@ impl Wakes {
         for end in [read.as_fd(), write.as_fd()] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
-        let (read, write) = (OwnedFd::from(read).into(), OwnedFd::from(write).into());
         Ok(Wakes { pump: OnceLock::new(), read, write })
     }
 
-    /// The thread that calls this is the pump's.
+    /// Makes the calling thread the one to wake.
     pub(super) fn is_used_by_pump(&self) {
         let _ = self.pump.set(thread::current());
     }
 
-    /// Ends a [`wait`](Self::wait), this one or the next.
+    /// Ends the current [`wait`](Self::wait), or the next one.
     pub(super) fn wake(&self) {
-        // If the pipe is full, the pump wakes as well.
+        // A full pipe wakes the pump as well.
         let _ = (&self.write).write(&[0]);
     }
 
-    /// Ends a sleep until a grant, if its condition says so.
+    /// Wakes the pump if it sleeps until a grant. The sleep continues unless the condition for its early end is true.
     pub(super) fn unpark(&self) {
         self.pump.get().into_iter().for_each(Thread::unpark);
     }
 
-    /// Returns when `source` can be read, the pump was woken, or after the time that `timeout` returns: `None` if there is
-    /// nothing to wait for.
-    pub(super) fn wait(
-        &self,
-        source: Option<BorrowedFd<'_>>,
-        timeout: impl FnOnce() -> Option<Duration>,
-    ) -> io::Result<()> {
-        let Some(timeout) = timeout() else { return Ok(()) };
+    /// Returns when `source` can be read, when the pump was woken, or after `timeout`.
+    pub(super) fn wait(&self, source: Option<BorrowedFd<'_>>, timeout: Duration) -> io::Result<()> {
         poll([(Some(self.read.as_fd()), PollFlags::IN), (source, PollFlags::IN)], Some(timeout))?;
         let mut bytes = [0; 64];
         while matches!((&self.read).read(&mut bytes), Ok(1..)) {}

@@ -1,74 +1,67 @@
-//! The axis of time: spans of equal width, and a gap where no run was.
+//! The time axis: spans of equal width, with shortened gaps where no run was active.
 //!
-//! A place on the axis is a number of widths from its left end.
+//! A place on the axis is a number of span widths from its left end.
 
 use super::chart::Labels;
 use super::history::{Micros, SECOND};
 use super::words::{Shown, time};
 
-/// How many spans there are, about.
-const SPANS: i64 = 110;
+/// The approximate number of spans.
+const TARGET_SPANS: i64 = 110;
 
-/// How wide a gap is drawn.
-const GAP: usize = 2;
+/// The drawn width of a gap, in spans.
+const GAP_WIDTH: usize = 2;
 
-/// At most so many gaps are drawn shorter than they are.
-const CUTS: usize = 8;
+/// The most gaps that are drawn shorter than they are.
+const MAX_GAPS: usize = 8;
 
-/// Widths and distances of labels, in microseconds.
-const NICE: [Micros; 22] = {
-    let seconds =
-        [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800];
-    let mut nice = [SECOND / 10; 22];
-    (nice[1], nice[2]) = (SECOND / 5, SECOND / 2);
-    let mut place = 0;
-    while place < seconds.len() {
-        nice[place + 3] = seconds[place] * SECOND;
-        place += 1;
-    }
-    nice
-};
+/// Possible widths of spans and distances of labels, in tenths of a second.
+const NICE_TENTHS: [Micros; 22] = [
+    1, 2, 5, 10, 20, 50, 100, 150, 300, 600, 1200, 3000, 6000, 9000, 18_000, 36_000, 72_000, 108_000, 216_000, 432_000,
+    864_000, 1_728_000,
+];
 
 const DAY: Micros = 86_400 * SECOND;
 
-/// A time without gaps.
+/// A part of the axis without gaps.
 #[derive(Debug)]
 struct Piece {
     from: Micros,
-    /// How many spans are before it, and in it.
+    /// The number of spans before this piece, including the spans of gaps.
     first: usize,
+    /// The number of spans in this piece.
     spans: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Axis {
-    /// Of one span.
+    /// The width of one span.
     pub(super) width: Micros,
-    /// How many there are, with those of gaps.
+    /// The number of spans, including the spans of gaps.
     pub(super) spans: usize,
     pieces: Vec<Piece>,
-    /// Of local time, in seconds.
+    /// The offset of local time, in seconds.
     pub(super) offset: i64,
 }
 
 impl Axis {
-    /// `busy`: when something ran, in order and without overlaps.
+    /// Makes an axis. `busy` has the times at which runs were active, in order and without overlaps.
     pub(super) fn new(busy: &[(Micros, Micros)], offset: i64) -> Self {
         let (from, to) = (busy.first().map_or(0, |first| first.0), busy.last().map_or(0, |last| last.1));
-        // The longest first.
+        // The lengths are negative, so the longest gap comes first.
         let mut gaps: Vec<_> = busy.windows(2).map(|pair| (pair[0].1 - pair[1].0, pair[1].0)).collect();
         gaps.sort_unstable();
-        let (mut left, mut starts) = (to - from, vec![from]);
-        for (shorter, end) in gaps.into_iter().take(CUTS) {
+        let (mut active, mut starts) = (to - from, vec![from]);
+        for (shorter, end) in gaps.into_iter().take(MAX_GAPS) {
             let length = -shorter;
-            if length > left / 4 && length > SECOND {
-                left -= length;
+            if length > active / 4 && length > SECOND {
+                active -= length;
                 starts.push(end);
             }
         }
         starts.sort_unstable();
-        let least = if left >= 12 * SECOND { SECOND } else { left / 60 };
-        let width = nice(least.max(left / SPANS));
+        let least = if active >= 12 * SECOND { SECOND } else { active / 60 };
+        let width = nice(least.max(active / TARGET_SPANS));
         let mut axis = Axis { width, spans: 0, pieces: Vec::new(), offset };
         for (place, start) in starts.iter().enumerate() {
             let end = starts.get(place + 1).and_then(|next| busy.iter().rev().find(|span| span.0 < *next));
@@ -79,13 +72,13 @@ impl Axis {
 
     fn add(&mut self, from: Micros, to: Micros) {
         let from = self.aligned(from, self.width);
-        let first = self.spans + if self.pieces.is_empty() { 0 } else { GAP };
+        let first = self.spans + if self.pieces.is_empty() { 0 } else { GAP_WIDTH };
         let spans = usize::try_from((to - from) / self.width + 1).unwrap_or(1);
         self.pieces.push(Piece { from, first, spans });
         self.spans = first + spans;
     }
 
-    /// The last time of the local clock, up to `at`, that is a multiple of `step`.
+    /// The last time up to `at` that is a multiple of `step` on the local clock.
     fn aligned(&self, at: Micros, step: Micros) -> Micros {
         at - (at + self.offset * SECOND).rem_euclid(step)
     }
@@ -95,7 +88,7 @@ impl Axis {
         &self.pieces[place]
     }
 
-    /// The place of a time; one in a gap is at the end of what was before.
+    /// The place of a time. A time in a gap has the place at which the gap begins.
     #[allow(clippy::cast_precision_loss, reason = "less than a picture shows")]
     pub(super) fn place(&self, at: Micros) -> f64 {
         let piece = self.piece(at);
@@ -103,14 +96,14 @@ impl Axis {
         piece.first as f64 + inside.clamp(0.0, piece.spans as f64)
     }
 
-    /// The span that a time is in.
+    /// The span that contains a time.
     pub(super) fn span(&self, at: Micros) -> usize {
         let piece = self.piece(at);
         let inside = usize::try_from((at - piece.from) / self.width).unwrap_or_default();
         piece.first + inside.min(piece.spans - 1)
     }
 
-    /// The spans that are no gaps: the place of each and its beginning.
+    /// The spans outside gaps: the place and the beginning of each.
     pub(super) fn starts(&self) -> impl Iterator<Item = (usize, Micros)> {
         let of_piece = |piece: &Piece| {
             let (first, from, width) = (piece.first, piece.from, self.width);
@@ -122,21 +115,21 @@ impl Axis {
     /// The gaps, by their places.
     #[allow(clippy::cast_precision_loss, reason = "they are few")]
     pub(super) fn gaps(&self) -> impl Iterator<Item = (f64, f64)> {
-        self.pieces.iter().skip(1).map(|piece| ((piece.first - GAP) as f64, piece.first as f64))
+        self.pieces.iter().skip(1).map(|piece| ((piece.first - GAP_WIDTH) as f64, piece.first as f64))
     }
 
-    /// Whether two spans are in one piece.
+    /// Whether two spans have no gap between them.
     pub(super) fn are_together(&self, one: usize, other: usize) -> bool {
         let piece = |span| self.pieces.partition_point(|piece| piece.first <= span);
         piece(one) == piece(other)
     }
 
-    /// How times in a chart are written.
+    /// The format of times in a chart.
     pub(super) fn shown(&self) -> Shown {
         shown(self.width)
     }
 
-    /// `21:04:12 to 21:04:13`, from the beginning of a span to its end.
+    /// The text `21:04:12 to 21:04:13`, from the beginning of a span to its end.
     pub(super) fn words(&self, start: Micros) -> String {
         let text = |at| time(at, self.offset, self.shown());
         format!("{} to {}", text(start), text(start + self.width))
@@ -162,7 +155,7 @@ impl Axis {
                 }
                 let today = time(at, self.offset, Shown::Day);
                 let text = if self.pieces.len() > 1 && today != day && shown != Shown::Day {
-                    // Without the year.
+                    // The text without the year.
                     time(at, self.offset, Shown::DayAndMinute).chars().skip(5).collect()
                 } else {
                     time(at, self.offset, shown)
@@ -175,7 +168,7 @@ impl Axis {
     }
 }
 
-/// How times are written that are so far apart.
+/// The format of times that are `step` apart.
 fn shown(step: Micros) -> Shown {
     match step / SECOND {
         0 => Shown::Tenth,
@@ -187,6 +180,6 @@ fn shown(step: Micros) -> Shown {
 
 /// The least nice step that is not below `least`.
 fn nice(least: Micros) -> Micros {
-    let known = NICE.into_iter().find(|step| *step >= least);
+    let known = NICE_TENTHS.map(|tenths| tenths * SECOND / 10).into_iter().find(|step| *step >= least);
     known.unwrap_or_else(|| (least / (7 * DAY) + 1) * 7 * DAY)
 }

@@ -1,7 +1,8 @@
-//! A chart from its marks, drawn by plotters.
+//! Draws a chart from its marks, with plotters.
 //!
-//! The backend in this file writes what plotters draws as SVG. A shape gets a class in the place of a color, so that the style
-//! of the page serves light, dark and paper. Marks in a group have a title, which browsers show on hover.
+//! The backend in this file writes the output of plotters as SVG. A shape gets a class in place of a color, so that the
+//! style of the page can set the colors for light screens, dark screens and paper. Marks in a group have a title, which
+//! browsers show on hover.
 
 use super::template::escaped;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
@@ -12,7 +13,7 @@ use std::convert::Infallible;
 use std::fmt::Write;
 use std::ops::Range;
 
-/// What a shape is, which decides how it looks.
+/// The kind of a shape, which decides its look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Ok,
@@ -23,7 +24,7 @@ pub(super) enum Class {
     Grid,
     Axis,
     Label,
-    /// All of a span, to show its title.
+    /// The area of a span, to show its title.
     Hover,
     Pause,
     Gap,
@@ -52,15 +53,15 @@ pub(super) enum Mark {
     /// A title for the marks up to `Close`.
     Open(String),
     Close,
-    /// From one corner to the opposite one.
+    /// A bar from one corner to the opposite corner.
     Bar(Class, (f64, f64), (f64, f64)),
     Dot(Class, (f64, f64)),
     Line(Class, Vec<(f64, f64)>),
-    /// A text beside the chart, at this height.
+    /// A text at the right of the chart, at this height.
     Beside(f64, String),
 }
 
-/// Room around a chart, for labels.
+/// The room around a chart for its labels, in pixels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) left: i32,
@@ -68,7 +69,7 @@ pub(super) struct Room {
     pub(super) below: i32,
 }
 
-/// Places on an axis, and what is written there.
+/// Places on an axis, with the text of each.
 pub(super) type Labels = Vec<(f64, String)>;
 
 /// A chart without its marks.
@@ -86,11 +87,11 @@ type Root<'a> = DrawingArea<Svg<'a>, plotters::coord::Shift>;
 
 type Axes<'a, 'b> = ChartContext<'a, Svg<'b>, Cartesian2d<Length, Length>>;
 
-/// What the library returns.
+/// The result of drawing functions of plotters.
 type Drawn = Result<(), DrawingAreaErrorKind<Infallible>>;
 
 impl Frame {
-    /// Draws the marks, as SVG without its outermost tag.
+    /// Draws the marks. Returns SVG without its outermost tag.
     pub(super) fn draw(&self, marks: &[Mark]) -> String {
         let mut text = String::new();
         // Only a backend or a font could fail.
@@ -141,7 +142,7 @@ impl Frame {
         chart
             .configure_mesh()
             .disable_x_mesh()
-            // Twice as far below the axis, labels do not touch the lowest one beside it.
+            // At twice the usual distance, labels below the axis do not touch the lowest label at its left.
             .set_tick_mark_size(LabelAreaPosition::Bottom, 10)
             .max_light_lines(0)
             .bold_line_style(Class::Grid.color())
@@ -177,7 +178,7 @@ impl Ranged for Length {
     }
 }
 
-/// Opens a group with a title, or closes it.
+/// Opens a group with a title, or closes the group.
 struct Title<'a>(Option<&'a str>);
 
 impl<'a> plotters::element::PointCollection<'a, BackendCoord> for &'a Title<'_> {
@@ -198,7 +199,7 @@ impl plotters::element::Drawable<Svg<'_>> for Title<'_> {
     }
 }
 
-/// Writes to text, which cannot fail.
+/// Writes SVG to text, which cannot fail.
 struct Svg<'a> {
     text: &'a mut String,
     size: (u32, u32),
@@ -216,10 +217,6 @@ impl Svg<'_> {
 
 fn name(color: BackendColor) -> &'static str {
     NAMES.get(usize::from(color.rgb.0)).copied().unwrap_or_default()
-}
-
-fn points(path: impl IntoIterator<Item = BackendCoord>) -> String {
-    path.into_iter().map(|(x, y)| format!("{x},{y}")).collect::<Vec<_>>().join(" ")
 }
 
 impl DrawingBackend for Svg<'_> {
@@ -257,7 +254,7 @@ impl DrawingBackend for Svg<'_> {
         style: &S,
         _fill: bool,
     ) -> Result<(), NoError> {
-        // A bar that is there is seen, however low it is.
+        // A bar is always visible, however low it is.
         let (width, height) = ((other.0 - one.0).max(1), (other.1 - one.1).max(2));
         let (class, y) = (name(style.color()), other.1 - height);
         self.put(format_args!(
@@ -271,7 +268,8 @@ impl DrawingBackend for Svg<'_> {
         path: I,
         style: &S,
     ) -> Result<(), NoError> {
-        self.put(format_args!("<polyline class=\"{}\" points=\"{}\"/>", name(style.color()), points(path)))
+        let points: Vec<String> = path.into_iter().map(|(x, y)| format!("{x},{y}")).collect();
+        self.put(format_args!("<polyline class=\"{}\" points=\"{}\"/>", name(style.color()), points.join(" ")))
     }
 
     fn draw_circle<S: BackendStyle>(
@@ -283,14 +281,6 @@ impl DrawingBackend for Svg<'_> {
     ) -> Result<(), NoError> {
         let class = name(style.color());
         self.put(format_args!("<circle class=\"{class}\" cx=\"{}\" cy=\"{}\" r=\"{radius}\"/>", at.0, at.1))
-    }
-
-    fn fill_polygon<S: BackendStyle, I: IntoIterator<Item = BackendCoord>>(
-        &mut self,
-        path: I,
-        style: &S,
-    ) -> Result<(), NoError> {
-        self.put(format_args!("<polygon class=\"{}\" points=\"{}\"/>", name(style.color()), points(path)))
     }
 
     fn draw_text<S: BackendTextStyle>(&mut self, text: &str, style: &S, at: BackendCoord) -> Result<(), NoError> {

@@ -1,9 +1,11 @@
-//! What is kept of the lines: 32 bytes an attempt, and little of everything else.
+//! Stores the contents of logs: 32 bytes for each attempt, and little else.
 
 use super::entry::{Attempt, Entry, RunLine, Verdict, parse};
 use super::keys::Keys;
 use memchr::{memchr, memchr_iter, memrchr};
-use std::collections::HashMap;
+use serde_json::value::RawValue;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::{self, Display, Formatter};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::thread;
@@ -13,44 +15,47 @@ pub(super) type Micros = i64;
 
 pub(super) const SECOND: Micros = 1_000_000;
 
-/// A longer line belongs to another program. The units of one command take at most 4 MiB, and six times that in JSON.
-const LONGEST_LINE: usize = 25 << 20;
+/// The longest line of a log, in bytes; a longer line belongs to another program. The units of one command take at most
+/// 4 MiB, and six times that in JSON.
+const MAX_LINE_BYTES: usize = 25 << 20;
 
-/// How much is read at once, in bytes.
-const CHUNK: u64 = 1 << 20;
+/// The bytes that are read at once.
+const CHUNK_BYTES: u64 = 1 << 20;
 
-/// How many failed units are named.
-pub(super) const NAMED: usize = 200;
+/// The most failed units that are named.
+pub(super) const MAX_NAMED_FAILURES: usize = 200;
 
-/// How many characters of a unit are shown.
-const SHOWN: usize = 200;
+/// The most characters of a unit that are shown.
+const MAX_SHOWN_CHARS: usize = 200;
 
-/// How many pauses are kept, at least, before those that overlap become one.
-const PAUSES: usize = 4096;
+/// The least number of stored pauses before overlapping pauses are joined.
+const MIN_JOINED_PAUSES: usize = 4096;
 
-/// Runs beyond these count as one.
-const RUNS: usize = 10_000;
+/// The most runs. Further runs are counted as one run.
+const MAX_RUNS: usize = 10_000;
 
-/// A clock that jumps farther was wrong before, or is now.
-const JUMP: Micros = 7 * 24 * 3600 * SECOND;
+/// The longest plausible jump of the clock. A clock that jumps farther was wrong before the jump, or is wrong after it.
+const MAX_JUMP: Micros = 7 * 24 * 3600 * SECOND;
 
-/// A clock that jumps more often is not followed.
-const SPANS: usize = 100;
+/// The most spans of a run: a clock that jumps more often is not followed.
+const MAX_SPANS: usize = 100;
 
-/// Lines of commands that end at the same moment may be swapped, and on a busy machine a line may be late.
-const SWAPPED: Micros = 10 * SECOND;
+/// The longest time by which a line may be out of order. Lines of commands that end at the same moment may be swapped,
+/// and on a busy machine a line may be late.
+const MAX_DISORDER: Micros = 10 * SECOND;
 
-/// An attempt, as it is kept.
+/// A stored attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
     pub(super) start: Micros,
-    /// How long it ran, in microseconds: at most 12 days. The rest of it is in `ran_high`.
+    /// The lower 32 bits of its run time in microseconds. `ran_high` has the upper 8 bits. Together they hold at most
+    /// 12 days.
     ran_low: u32,
-    /// 0: none, or that of a key.
+    /// The learned pace in calls per second. It is 0 if there is no pace, or if the pace belongs to a key.
     pub(super) pace: f32,
     pub(super) key: u32,
     pub(super) seq: u32,
-    /// 0: none.
+    /// The HTTP status; 0: none.
     pub(super) http: u16,
     pub(super) run: u16,
     pub(super) number: u16,
@@ -87,7 +92,7 @@ impl Kept {
     }
 }
 
-/// A run, by its lines.
+/// A run, from its lines.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     /// Its id as JSON; empty if the log has none.
@@ -95,18 +100,18 @@ pub(super) struct Run {
     pub(super) line: RunLine,
     pub(super) has_ended: bool,
     pub(super) counts: Counts,
-    /// When it ran. There are several if the clock jumped.
+    /// When it ran. Has several spans if the clock jumped.
     pub(super) spans: Vec<(Micros, Micros)>,
     /// When the last attempt ended.
     last: Micros,
-    /// The last learned pace, if there are no keys.
+    /// The last learned pace, if the run has no keys.
     pub(super) pace: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) units: u64,
-    /// Attempts by verdict.
+    /// The number of attempts with each verdict.
     pub(super) ends: [u64; Verdict::ALL.len()],
 }
 
@@ -119,7 +124,8 @@ impl Counts {
         self.ends[verdict as usize]
     }
 
-    /// All units. First attempts may be missing, in a log that begins later than its run.
+    /// The number of units: the number of first attempts, but at least the number of units that have ended. First
+    /// attempts are missing in a log that begins later than its run.
     pub(super) fn all_units(&self) -> u64 {
         let ended = [Verdict::Ok, Verdict::Failed, Verdict::Stopped].map(|verdict| self.of(verdict));
         self.units.max(ended.iter().sum())
@@ -140,11 +146,11 @@ pub(super) struct Failure {
     pub(super) http: Option<u64>,
     pub(super) at: Micros,
     run: u16,
-    /// Whether a later run had it succeed.
+    /// Whether the unit succeeded in a later run.
     pub(super) is_ok_later: bool,
 }
 
-/// Where the first line is that no log has, and how many there are.
+/// The first line that is not a line of a log, and the number of such lines.
 #[derive(Debug)]
 pub(super) struct Foreign {
     pub(super) name: String,
@@ -152,29 +158,30 @@ pub(super) struct Foreign {
     pub(super) count: u64,
 }
 
-/// All that was read.
+/// The contents of all logs.
 #[derive(Debug, Default)]
 pub(super) struct History {
     pub(super) attempts: Vec<Kept>,
     pub(super) runs: Vec<Run>,
-    /// The places of runs, by hashes of their ids.
+    /// The indexes of runs, by hashes of their ids.
     by_id: HashMap<u64, u32>,
     pub(super) keys: Keys,
     pub(super) failures: Vec<Failure>,
-    /// The places of failures, by their units.
+    /// The indexes of failures, by hashes of their units.
     failed: HashMap<u64, u32>,
     hasher: RandomState,
     pub(super) pauses: Vec<(Micros, Micros)>,
-    /// How many pauses there may be before those that overlap become one.
+    /// The number of pauses at which overlapping pauses are joined.
     pauses_joined_at: usize,
-    /// How often attempts ended in which way, and with which status.
-    pub(super) ends: Ends,
+    /// The number of attempts with each kind of end, and with each HTTP status.
+    pub(super) ends: BTreeMap<End, u64>,
     pub(super) foreign: Option<Foreign>,
-    /// Inputs whose last line is not complete.
+    /// The inputs whose last line is incomplete.
     pub(super) cut: Vec<String>,
     pub(super) steps_back: u64,
-    /// The run of lines of this input that name none, and the run of the last line.
+    /// The run for lines without a run id in the current input.
     unnamed: Option<u16>,
+    /// The run of the last line.
     recent: Option<u16>,
 }
 
@@ -182,17 +189,17 @@ impl History {
     /// Reads the lines of one input, which messages call `name`.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The input cannot be read.
     pub(super) fn read(&mut self, name: &str, mut input: impl Read) -> io::Result<()> {
         let (mut held, mut is_too_long, mut number) = (Vec::new(), false, 0);
         (self.unnamed, self.recent) = (None, None);
-        while input.by_ref().take(CHUNK).read_to_end(&mut held)? > 0 {
+        while input.by_ref().take(CHUNK_BYTES).read_to_end(&mut held)? > 0 {
             let first = if is_too_long { memchr(b'\n', &held).map_or(held.len(), |end| end + 1) } else { 0 };
             is_too_long &= first == held.len();
             let whole = memrchr(b'\n', &held).map_or(first, |last| last + 1).max(first);
             self.lines(&held[first..whole], name, &mut number);
             held.drain(..whole);
-            if held.len() > LONGEST_LINE {
+            if held.len() > MAX_LINE_BYTES {
                 is_too_long = true;
                 self.count_foreign(name, number + 1, 1);
                 held = Vec::new();
@@ -203,7 +210,7 @@ impl History {
         Ok(())
     }
 
-    /// Takes whole lines. Two threads parse a half of them each, which is most of the work.
+    /// Takes complete lines. Two threads parse one half each: parsing is most of the work.
     fn lines(&mut self, lines: &[u8], name: &str, number: &mut u64) {
         let middle = memrchr(b'\n', &lines[..lines.len() / 2]).map_or(0, |end| end + 1);
         let (one, two) = lines.split_at(middle);
@@ -229,7 +236,7 @@ impl History {
         self.foreign.get_or_insert_with(|| Foreign { name: name.to_owned(), line, count: 0 }).count += count;
     }
 
-    /// Takes a line; returns whether it is one of a log.
+    /// Takes a line. Returns whether it is a line of a log.
     fn take(&mut self, entry: Option<Entry<'_>>) -> bool {
         match entry {
             Some(Entry::Attempt(attempt)) => self.add(&attempt),
@@ -239,7 +246,7 @@ impl History {
         true
     }
 
-    /// The beginning or the end of a run.
+    /// Takes the line at the beginning or the end of a run.
     fn note(&mut self, line: RunLine) {
         let id = serde_json::Value::from(&*line.id).to_string();
         let run = self.run(Some(&id));
@@ -274,26 +281,29 @@ impl History {
     }
 
     fn new_run(&mut self, id: &str) -> u16 {
-        if self.runs.len() < RUNS {
+        if self.runs.len() < MAX_RUNS {
             self.runs.push(Run { id: id.to_owned(), ..Run::default() });
         }
         u16::try_from(self.runs.len() - 1).unwrap_or_default()
     }
 
     fn add(&mut self, attempt: &Attempt<'_>) {
-        let run = self.run(attempt.run);
-        let key = attempt.key.map_or(Keys::NONE, |key| self.keys.count(key, attempt));
+        let run = self.run(attempt.run.map(RawValue::get));
+        let key = attempt.key.map_or(Keys::NONE, |key| self.keys.count(key.get(), attempt));
         let kept = Kept::new(attempt, key, run);
         self.attempts.push(kept);
         let known = &mut self.runs[usize::from(run)];
-        self.steps_back += u64::from(kept.end() < known.last - SWAPPED);
+        self.steps_back += u64::from(kept.end() < known.last - MAX_DISORDER);
         known.extend(kept.start);
         known.extend(kept.end());
         known.last = kept.end();
         known.counts.units += u64::from(attempt.number == 1);
         known.counts.ends[attempt.verdict as usize] += 1;
         known.pace = attempt.pace.filter(|_| attempt.key.is_none());
-        self.ends.count(attempt);
+        let status = (1..1000).contains(&kept.http).then_some(End::Http(kept.http));
+        for end in [End::of(attempt)].into_iter().chain(status) {
+            *self.ends.entry(end).or_default() += 1;
+        }
         if let (Verdict::Later, None, Some(until)) = (attempt.verdict, attempt.key, attempt.until) {
             self.pause(kept.end(), micros(until));
         }
@@ -302,15 +312,15 @@ impl History {
 
     fn pause(&mut self, from: Micros, until: Micros) {
         self.pauses.extend((until > from).then_some((from, until)));
-        if self.pauses.len() >= self.pauses_joined_at.max(PAUSES) {
+        if self.pauses.len() >= self.pauses_joined_at.max(MIN_JOINED_PAUSES) {
             self.pauses = joined(std::mem::take(&mut self.pauses), 0);
             self.pauses_joined_at = self.pauses.len() * 2;
         }
     }
 
-    /// Names a unit that failed, and notes that a later run had it succeed.
+    /// Stores a unit that failed, and records that a unit succeeded in a later run.
     fn fail_or_mend(&mut self, attempt: &Attempt<'_>, kept: &Kept) {
-        let place = |history: &Self| history.failed.get(&history.hasher.hash_one(attempt.unit)).copied();
+        let place = |history: &Self| history.failed.get(&history.hasher.hash_one(attempt.unit.get())).copied();
         if attempt.verdict == Verdict::Ok && !self.failed.is_empty() {
             let failure = place(self).and_then(|place| self.failures.get_mut(place as usize));
             failure
@@ -318,12 +328,12 @@ impl History {
                 .into_iter()
                 .for_each(|failure| failure.is_ok_later = true);
         }
-        if attempt.verdict == Verdict::Failed && self.failures.len() < NAMED {
+        if attempt.verdict == Verdict::Failed && self.failures.len() < MAX_NAMED_FAILURES {
             let place = u32::try_from(self.failures.len()).unwrap_or(u32::MAX);
-            self.failed.insert(self.hasher.hash_one(attempt.unit), place);
+            self.failed.insert(self.hasher.hash_one(attempt.unit.get()), place);
             self.failures.push(Failure {
-                unit: shown(attempt.unit),
-                why: attempt.error.map_or_else(|| Ends::name(Ends::place(attempt)), shown),
+                unit: shown(attempt.unit.get()),
+                why: attempt.error.map_or_else(|| End::of(attempt).to_string(), |error| shown(error.get())),
                 attempts: attempt.number,
                 http: attempt.http,
                 at: kept.end(),
@@ -339,12 +349,12 @@ impl History {
     }
 }
 
-/// Lines that were parsed.
+/// Parsed lines.
 #[derive(Debug, Default)]
 struct Lines<'a> {
     entries: Vec<Entry<'a>>,
     count: u64,
-    /// The number of the first line that no log has, from 1, and how many there are.
+    /// The number of the first line that is not a line of a log, from 1, and the number of such lines.
     foreign: Option<(u64, u64)>,
 }
 
@@ -368,15 +378,15 @@ impl<'a> Lines<'a> {
 
 impl Run {
     fn extend(&mut self, to: Micros) {
-        if let Some(span) = self.spans.iter_mut().find(|span| to > span.0 - JUMP && to < span.1 + JUMP) {
+        if let Some(span) = self.spans.iter_mut().find(|span| to > span.0 - MAX_JUMP && to < span.1 + MAX_JUMP) {
             *span = (span.0.min(to), span.1.max(to));
-        } else if self.spans.len() < SPANS {
+        } else if self.spans.len() < MAX_SPANS {
             self.spans.push((to, to));
         }
     }
 }
 
-/// Spans that overlap, or are at most `apart` from each other, become one.
+/// Joins spans that overlap, or are at most `apart` from each other.
 pub(super) fn joined(mut spans: Vec<(Micros, Micros)>, apart: Micros) -> Vec<(Micros, Micros)> {
     spans.sort_unstable();
     let mut joined: Vec<(Micros, Micros)> = Vec::new();
@@ -394,60 +404,46 @@ fn micros(seconds: f64) -> Micros {
     (seconds * 1e6) as Micros
 }
 
-/// How often attempts ended in which way: places of exit codes, of signals, of other ends, and of statuses.
-#[derive(Debug)]
-pub(super) struct Ends(Vec<u64>);
-
-impl Default for Ends {
-    fn default() -> Self {
-        Ends(vec![0; Self::STATUSES + 1000])
-    }
+#[allow(clippy::cast_precision_loss, reason = "less than a page shows")]
+pub(super) fn seconds(time: Micros) -> f64 {
+    time as f64 / SECOND as f64
 }
 
-impl Ends {
-    /// Codes that no command has are one.
-    const NO_CODE: usize = 256;
-    const SIGNALS: usize = Self::NO_CODE + 1;
-    const TIMED_OUT: usize = Self::SIGNALS + 256;
-    const OTHER: usize = Self::TIMED_OUT + 1;
-    const STATUSES: usize = Self::OTHER + 1;
+/// How an attempt ended, or its HTTP status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// An exit with this code; 256 stands for all codes that no command can have.
+    Exit(u16),
+    Signal(u8),
+    TimedOut,
+    Other,
+    Http(u16),
+}
 
-    fn place(attempt: &Attempt<'_>) -> usize {
+impl End {
+    fn of(attempt: &Attempt<'_>) -> Self {
         match (attempt.timed_out, attempt.exit, attempt.signal) {
-            (true, ..) => Self::TIMED_OUT,
-            (_, Some(code), _) => u8::try_from(code).map_or(Self::NO_CODE, usize::from),
-            (_, _, Some(signal)) => Self::SIGNALS + usize::from(u8::try_from(signal).unwrap_or(u8::MAX)),
-            _ => Self::OTHER,
+            (true, ..) => End::TimedOut,
+            (_, Some(code), _) => End::Exit(u8::try_from(code).map_or(256, u16::from)),
+            (_, _, Some(signal)) => End::Signal(u8::try_from(signal).unwrap_or(u8::MAX)),
+            _ => End::Other,
         }
-    }
-
-    fn count(&mut self, attempt: &Attempt<'_>) {
-        self.0[Self::place(attempt)] += 1;
-        let status = attempt
-            .http
-            .and_then(|status| u16::try_from(status).ok())
-            .map(|status| Self::STATUSES + usize::from(status));
-        status.and_then(|place| self.0.get_mut(place)).into_iter().for_each(|count| *count += 1);
-    }
-
-    fn name(place: usize) -> String {
-        match place {
-            0..=Self::NO_CODE => format!("exit {place}"),
-            Self::TIMED_OUT => "timed out".to_owned(),
-            Self::OTHER => "did not run to its end".to_owned(),
-            Self::STATUSES.. => format!("HTTP {}", place - Self::STATUSES),
-            _ => format!("signal {}", place - Self::SIGNALS),
-        }
-    }
-
-    /// Each that there was, by its name.
-    pub(super) fn all(&self) -> impl Iterator<Item = (String, u64)> {
-        let all = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
-        all.map(|(place, count)| (Self::name(place), *count))
     }
 }
 
-/// The beginning of a JSON text, a list of texts, or what it is instead.
+impl Display for End {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Exit(code) => write!(f, "exit {code}"),
+            End::Signal(signal) => write!(f, "signal {signal}"),
+            End::TimedOut => f.write_str("timed out"),
+            End::Other => f.write_str("did not run to its end"),
+            End::Http(status) => write!(f, "HTTP {status}"),
+        }
+    }
+}
+
+/// The first characters of a JSON text, of a list of texts, or of other JSON as it is.
 pub(super) fn shown(json: &str) -> String {
     let text = match serde_json::from_str(json) {
         Ok(serde_json::Value::String(text)) => text,
@@ -457,7 +453,7 @@ pub(super) fn shown(json: &str) -> String {
         }
         _ => json.to_owned(),
     };
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }

@@ -4,15 +4,15 @@ use super::entry::{Attempt, Verdict};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-/// How many bytes of a key's JSON are kept.
-const KEPT: usize = 100;
+/// The most bytes of a key's JSON that are stored.
+const MAX_NAME_BYTES: usize = 100;
 
-/// Keys beyond these are not in the tables. With one more than 917 504 the map of places would take twice the memory.
-const MOST: usize = 900_000;
+/// The most keys in the tables. With more than 917 504 keys, the map would take twice the memory.
+const MAX_KEYS: usize = 900_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key {
-    /// Where its name ends among the names; it begins where the one before ends.
+    /// The end of its name in `names`. The name begins at the end of the name before.
     end: u32,
     pub(super) attempts: u32,
     pub(super) refused: u32,
@@ -21,17 +21,17 @@ pub(super) struct Key {
 
 #[derive(Debug, Default)]
 pub(super) struct Keys {
-    /// Places, by hashes.
+    /// The indexes of keys, by hashes.
     places: HashMap<u64, u32>,
     hasher: RandomState,
     names: String,
     all: Vec<Key>,
-    /// How many attempts have a key beyond the most that are kept.
+    /// The number of attempts with a key beyond the first `MAX_KEYS` keys.
     pub(super) left_out: u64,
 }
 
 impl Keys {
-    /// The place of no key.
+    /// The index for an attempt without a key.
     pub(super) const NONE: u32 = u32::MAX;
 
     pub(super) fn is_empty(&self) -> bool {
@@ -42,15 +42,16 @@ impl Keys {
         self.all.len()
     }
 
-    /// Counts an attempt of the key with this JSON, and returns the key's place.
+    /// Counts an attempt of the key with this JSON, and returns the key's index.
     pub(super) fn count(&mut self, json: &str, attempt: &Attempt<'_>) -> u32 {
         let hash = self.hasher.hash_one(json);
         let place = self.places.get(&hash).copied().unwrap_or_else(|| {
-            if self.all.len() >= MOST {
+            if self.all.len() >= MAX_KEYS {
                 self.left_out += 1;
                 return Self::NONE;
             }
-            let end = (0..=KEPT.min(json.len())).rev().find(|end| json.is_char_boundary(*end)).unwrap_or_default();
+            let end =
+                (0..=MAX_NAME_BYTES.min(json.len())).rev().find(|end| json.is_char_boundary(*end)).unwrap_or_default();
             self.names.push_str(&json[..end]);
             let end = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
             self.all.push(Key { end, attempts: 0, refused: 0, failed: 0 });
@@ -66,7 +67,7 @@ impl Keys {
         place
     }
 
-    /// The places of the `count` keys with the highest `value`, which is not 0.
+    /// The indexes of the `count` keys with the highest `value`, without keys whose value is 0.
     pub(super) fn top(&self, count: usize, value: impl Fn(&Key) -> u32) -> Vec<u32> {
         let mut top: Vec<(i64, i64)> = Vec::new();
         for (place, value) in (0..).zip(self.all.iter().map(value)).filter(|(_, value)| *value > 0) {
@@ -80,7 +81,7 @@ impl Keys {
         top.iter().take(count).filter_map(|(_, place)| (*place).try_into().ok()).collect()
     }
 
-    /// The key at this place, and its name as JSON, which may lack its end.
+    /// The key at this index, and its name as JSON, which may lack its end.
     pub(super) fn get(&self, place: u32) -> Option<(&str, &Key)> {
         let key = self.all.get(place as usize)?;
         let start = place.checked_sub(1).map_or(0, |before| self.all[before as usize].end);

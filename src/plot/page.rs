@@ -1,32 +1,32 @@
-//! The page: its texts, its tables, and where its charts stand.
+//! The page: its texts, its tables, and the places of its charts.
 
 use super::axis::Axis;
 use super::entry::Verdict;
-use super::history::{Counts, History, Micros, NAMED, Run, SECOND, joined, shown};
+use super::history::{Counts, End, History, MAX_NAMED_FAILURES, Micros, Run, SECOND, joined, seconds, shown};
 use super::keys::{Key, Keys};
 use super::pictures::{Scene, Size};
-use super::spans::{DRAWN, OK_BETWEEN, spans};
+use super::spans::{MAX_ALL_DRAWN, OK_PER_SPAN, spans};
 use super::template::Value::{Markup, Text};
 use super::template::fill;
 use super::words::{Shown, count, counted, duration, number, time};
 use throttle_limits::rate::Limit;
 
-/// How many runs are listed.
-const LISTED: usize = 20;
+/// The most runs that are listed.
+const MAX_LISTED_RUNS: usize = 20;
 
-/// How many keys are in a table.
-const KEYS: usize = 10;
+/// The most keys in a table.
+const MAX_TABLE_KEYS: usize = 10;
 
-/// How many learned paces are drawn.
-const PACES: usize = 6;
+/// The most learned paces that are drawn.
+const MAX_PACES: usize = 6;
 
-/// How many ways to end are listed.
-const ENDS: usize = 60;
+/// The most kinds of ends that are listed.
+const MAX_LISTED_ENDS: usize = 60;
 
-/// How many values of a setting are drawn, if runs have different ones.
-const LEVELS: usize = 6;
+/// The most values of a setting that are drawn, if runs have different values.
+const MAX_LEVELS: usize = 6;
 
-/// What the page says, from what was read. `offset`: of the local time that the page shows, in seconds.
+/// Makes the page. `offset` is the offset of the local time that the page shows, in seconds.
 pub(super) fn page(history: &mut History, offset: i64) -> String {
     history.attempts.sort_unstable_by_key(|kept| kept.start);
     let history = &*history;
@@ -59,8 +59,8 @@ pub(super) fn page(history: &mut History, offset: i64) -> String {
 }
 
 fn runs(history: &History, offset: i64) -> String {
-    let mut list: String = history.runs.iter().take(LISTED).map(|run| run_item(run, offset)).collect();
-    if let Some(more @ 1..) = history.runs.len().checked_sub(LISTED) {
+    let mut list: String = history.runs.iter().take(MAX_LISTED_RUNS).map(|run| run_item(run, offset)).collect();
+    if let Some(more @ 1..) = history.runs.len().checked_sub(MAX_LISTED_RUNS) {
         list += &fill(
             "run",
             &[("command", Text("…")), ("about", Text(&format!("and {} more", counted(more as u64, "run"))))],
@@ -80,14 +80,16 @@ fn run_item(run: &Run, offset: i64) -> String {
     about.extend(run.line.version.as_ref().map(|version| format!("throttle {version}")));
     if !run.line.id.is_empty() {
         about.push(format!("run {}", run.line.id));
-        about.extend((!run.has_ended).then(|| "its end is not in the log: it still runs, or was killed".to_owned()));
+        about.extend(
+            (!run.has_ended).then(|| "the log has no end of this run: it still runs, or it was killed".to_owned()),
+        );
     }
     fill("run", &[("command", Text(command)), ("about", Text(&about.join(" · ")))])
 }
 
 #[allow(clippy::cast_precision_loss, reason = "rounded anyway")]
 fn tiles(history: &History, all: &Counts, busy: &[(Micros, Micros)]) -> String {
-    let elapsed = busy.iter().map(|span| span.1 - span.0).sum::<Micros>() as f64 / SECOND as f64;
+    let elapsed = seconds(busy.iter().map(|span| span.1 - span.0).sum());
     let mut tiles = vec![
         ("units", count(all.all_units())),
         ("ok", count(all.of(Verdict::Ok))),
@@ -116,9 +118,9 @@ fn notes(history: &History) -> String {
     if history.attempts.is_empty() {
         notes.push("No attempt has ended yet: there is nothing to draw.".to_owned());
     }
-    let ends: Vec<(String, u64)> = history.ends.all().take(ENDS).collect();
-    if ends.iter().any(|(name, _)| name != "exit 0") {
-        let ends: Vec<String> = ends.iter().map(|(name, times)| format!("{name}: {}", count(*times))).collect();
+    if history.ends.keys().any(|end| *end != End::Exit(0)) {
+        let ends = history.ends.iter().take(MAX_LISTED_ENDS);
+        let ends: Vec<String> = ends.map(|(end, times)| format!("{end}: {}", count(*times))).collect();
         notes.push(format!("How attempts ended: {}.", ends.join(" · ")));
     }
     if let Some(foreign) = &history.foreign {
@@ -132,11 +134,11 @@ fn notes(history: &History) -> String {
         ));
     }
     notes.extend(
-        history.cut.iter().take(10).map(|name| format!("The last line of {name} has no end, and is left out.")),
+        history.cut.iter().take(10).map(|name| format!("The last line of {name} is incomplete and is ignored.")),
     );
     if history.keys.left_out > 0 {
-        let (left, keys) = (counted(history.keys.left_out, "attempt"), counted(history.keys.len() as u64, "key"));
-        notes.push(format!("{left} of keys beyond the first {keys} are not in the tables of keys."));
+        let (attempts, keys) = (counted(history.keys.left_out, "attempt"), counted(history.keys.len() as u64, "key"));
+        notes.push(format!("The tables of keys have only the first {keys}: {attempts} of other keys are left out."));
     }
     if history.steps_back > 0 {
         notes.push(format!(
@@ -165,8 +167,8 @@ fn body(history: &History, axis: &Axis) -> String {
     };
     let mut body = figures(history, &scene);
     if history.has_keys() {
-        let busiest = history.keys.top(KEYS, |key| key.attempts);
-        let refused = history.keys.top(KEYS, |key| key.refused);
+        let busiest = history.keys.top(MAX_TABLE_KEYS, |key| key.attempts);
+        let refused = history.keys.top(MAX_TABLE_KEYS, |key| key.refused);
         body += &keys(history, &scene, &format!("Busiest of {}", counted(history.keys.len() as u64, "key")), &busiest);
         if !refused.is_empty() {
             body += &keys(history, &scene, "Most refused keys", &refused);
@@ -175,13 +177,13 @@ fn body(history: &History, axis: &Axis) -> String {
     body + &failures(history, axis)
 }
 
-/// The runs whose learned pace is drawn: those with most attempts.
+/// The runs whose learned pace is drawn: the runs with the most attempts.
 fn paced(runs: &[Run]) -> Vec<u16> {
     let attempts = |run: &Run| i64::try_from(run.counts.attempts()).unwrap_or(i64::MAX);
     let paced = (0..).zip(runs).filter(|(_, run)| run.pace.is_some());
     let mut paced: Vec<(i64, i64)> = paced.map(|(place, run)| (-attempts(run), place)).collect();
     paced.sort_unstable();
-    paced.iter().take(PACES).filter_map(|(_, place)| (*place).try_into().ok()).collect()
+    paced.iter().take(MAX_PACES).filter_map(|(_, place)| (*place).try_into().ok()).collect()
 }
 
 fn figures(history: &History, scene: &Scene<'_>) -> String {
@@ -214,11 +216,6 @@ fn figures(history: &History, scene: &Scene<'_>) -> String {
     starts + &durations + &figure("at-once", "Commands at once", &about, &legend, |size| scene.at_once(size))
 }
 
-#[allow(clippy::cast_precision_loss, reason = "rounded anyway")]
-fn seconds(time: Micros) -> f64 {
-    time as f64 / SECOND as f64
-}
-
 fn starts_about(scene: &Scene<'_>, width: &str) -> String {
     let all = |starts: &[u32]| starts.iter().sum::<u32>();
     let Some(highest) = scene.spans.iter().max_by_key(|span| all(&span.starts)) else { return String::new() };
@@ -239,7 +236,7 @@ fn durations_about(scene: &Scene<'_>) -> String {
         duration(seconds(all.get(place).copied().unwrap_or_default()))
     };
     let [median, high, longest] = [50, 99, 100].map(percentile);
-    format!(" Of all: median {median}, 99th percentile {high}, longest {longest}.")
+    format!(" All attempts: median {median}, 99th percentile {high}, longest {longest}.")
 }
 
 fn figure(id: &str, title: &str, about: &str, legend: &[(&str, String)], draw: impl Fn(Size) -> String) -> String {
@@ -259,7 +256,7 @@ fn figure(id: &str, title: &str, about: &str, legend: &[(&str, String)], draw: i
     )
 }
 
-/// The limits of all units, each as text and a second. Those of keys, of costs and of bytes are not in the picture.
+/// The limits of all units: text, and rate per second. Limits of keys, of costs and of bytes are not drawn.
 fn limits(runs: &[Run]) -> Vec<(String, f64)> {
     let mut limits: Vec<(String, f64)> = Vec::new();
     for text in runs.iter().flat_map(|run| &run.line.limits) {
@@ -268,7 +265,7 @@ fn limits(runs: &[Run]) -> Vec<(String, f64)> {
         };
         #[allow(clippy::cast_precision_loss, reason = "less than a picture shows")]
         let a_second = rate.units() as f64 / rate.period() as f64 * 1e9;
-        if limits.len() < LEVELS && limits.iter().all(|(known, _)| known != text) {
+        if limits.len() < MAX_LEVELS && limits.iter().all(|(known, _)| known != text) {
             limits.push((text.clone(), a_second));
         }
     }
@@ -278,7 +275,7 @@ fn limits(runs: &[Run]) -> Vec<(String, f64)> {
 fn jobs(runs: &[Run]) -> Vec<u64> {
     let mut different: Vec<u64> = Vec::new();
     for jobs in runs.iter().filter_map(|run| run.line.jobs).filter(|jobs| *jobs > 0) {
-        if different.len() < LEVELS && !different.contains(&jobs) {
+        if different.len() < MAX_LEVELS && !different.contains(&jobs) {
             different.push(jobs);
         }
     }
@@ -303,7 +300,7 @@ fn keys(history: &History, scene: &Scene<'_>, title: &str, places: &[u32]) -> St
     fill("keys", &[("title", Text(title)), ("rows", Markup(&rows))])
 }
 
-/// A key, of whose JSON the end may be missing.
+/// The name of a key. The end of its JSON may be missing.
 fn key_name(json: &str) -> String {
     let is_whole =
         json.len() > 1 && json.ends_with('"') && serde_json::from_str::<&serde_json::value::RawValue>(json).is_ok();
@@ -346,7 +343,7 @@ fn failures(history: &History, axis: &Axis) -> String {
     let more = match more {
         0 => String::new(),
         more => {
-            let text = format!("These are the first {NAMED}; {} more failed.", counted(more, "unit"));
+            let text = format!("These are the first {MAX_NAMED_FAILURES}; {} more failed.", counted(more, "unit"));
             fill("note", &[("text", Text(&text))])
         }
     };
@@ -360,10 +357,11 @@ fn footer(history: &History, axis: &Axis) -> String {
     let offset = time(axis.offset.saturating_abs().saturating_mul(SECOND), 0, Shown::Minute);
     let sign = if axis.offset < 0 { "−" } else { "+" };
     let mut texts = vec![format!("Times are of the zone UTC{sign}{offset}.")];
-    if history.attempts.len() > DRAWN {
+    if history.attempts.len() > MAX_ALL_DRAWN {
         texts.push(format!(
-            "Of {} not all have a point among the durations: of each verdict in each {} the longest, the shortest and one other, \
-             and up to {OK_BETWEEN} more that were ok. Bars, lines and numbers count all.",
+            "The chart of durations does not have a point for each of the {}. In each {}, it has points for the \
+             longest, the shortest and one other attempt of each verdict, and for up to {OK_PER_SPAN} more that were \
+             ok. Bars, lines and numbers count all attempts.",
             counted(history.attempts.len() as u64, "attempt"),
             duration(seconds(axis.width)),
         ));

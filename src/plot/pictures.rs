@@ -1,13 +1,13 @@
-//! The charts: what is drawn where.
+//! The marks of each chart.
 
 use super::axis::Axis;
 use super::chart::{Class, Frame, Labels, Mark, Room};
 use super::entry::Verdict;
-use super::history::{Kept, Micros, SECOND};
-use super::spans::{DRAWN, OK_BETWEEN, Span, thinned};
+use super::history::{Kept, Micros, SECOND, seconds};
+use super::spans::{MAX_ALL_DRAWN, OK_PER_SPAN, Span, thinned};
 use super::words::{Shown, count, counted, duration, number, time};
 
-/// How large a chart is drawn.
+/// The size of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Wide,
@@ -15,7 +15,7 @@ pub(super) enum Size {
     Narrow,
 }
 
-/// All that charts show.
+/// The data of all charts.
 #[derive(Debug)]
 pub(super) struct Scene<'a> {
     pub(super) axis: &'a Axis,
@@ -23,7 +23,7 @@ pub(super) struct Scene<'a> {
     /// In the order of their starts.
     pub(super) attempts: &'a [Kept],
     pub(super) pauses: &'a [(Micros, Micros)],
-    /// Limits that hold for all: as text, and a second.
+    /// Limits of all units: text, and rate per second.
     pub(super) limits: &'a [(String, f64)],
     /// The values of `-j`.
     pub(super) jobs: &'a [u64],
@@ -31,23 +31,18 @@ pub(super) struct Scene<'a> {
     pub(super) paced: &'a [u16],
 }
 
-/// How many pauses are drawn one by one.
-const PAUSES: usize = 200;
+/// The most pauses that are drawn one by one.
+const MAX_DRAWN_PAUSES: usize = 200;
 
 const CLASSES: [Class; Verdict::ALL.len()] = [Class::Ok, Class::Again, Class::Later, Class::Failed, Class::Stopped];
 
-#[allow(clippy::cast_precision_loss, reason = "less than a picture shows")]
-fn seconds(time: Micros) -> f64 {
-    time as f64 / SECOND as f64
-}
-
 impl Scene<'_> {
-    /// Starts a second, stacked by verdict, with limits, learned pace and pauses.
+    /// The chart of starts per second, stacked by verdict, with limits, learned pace and pauses.
     pub(super) fn starts(&self, size: Size) -> String {
         let width = seconds(self.axis.width);
         let highest =
             self.spans.iter().map(|span| f64::from(span.starts.iter().sum::<u32>()) / width).fold(0.0, f64::max);
-        // Limits and paces far above what happened would make everything else flat.
+        // Limits and paces far above the actual rates would make the rest of the chart flat.
         let limits: Vec<_> = self.limits.iter().filter(|(_, rate)| *rate <= highest * 2.5).collect();
         let paces = self.spans.iter().map(|span| f64::from(span.pace)).filter(|pace| *pace <= highest * 1.5);
         let top = limits.iter().map(|(_, rate)| *rate).chain(paces).fold(highest, f64::max);
@@ -89,14 +84,14 @@ impl Scene<'_> {
         )
     }
 
-    /// The learned pace of a run: a line that ends where the run does not go on.
+    /// Draws the learned pace of a run, with a new line after each gap.
     fn pace(&self, run: u16, frame: &Frame, marks: &mut Vec<Mark>) {
         let mut lines: Vec<(usize, Vec<(f64, f64)>)> = Vec::new();
         for kept in self.attempts.iter().filter(|kept| kept.run == run && kept.pace > 0.0) {
             let span = self.axis.span(kept.start);
             let at = (self.axis.place(kept.start), f64::from(kept.pace).min(frame.ends.1));
             match lines.last_mut() {
-                // At most four points a span.
+                // At most four points in each span.
                 Some((_, points)) if points.last().is_some_and(|last| at.0 - last.0 < 0.25) => {
                     points.last_mut().into_iter().for_each(|last| last.1 = at.1);
                 }
@@ -111,7 +106,8 @@ impl Scene<'_> {
         marks.extend(points.filter(|points| points.len() > 1).map(|points| Mark::Line(Class::Pace, points)));
     }
 
-    /// Durations: a point for each attempt, or for some; median and 99th percentile.
+    /// The chart of durations. It has a point for each attempt, or for some attempts, and lines for the median and the
+    /// 99th percentile.
     pub(super) fn durations(&self, size: Size) -> String {
         let scale = self.scale();
         let frame = self.frame(size, scale.labels(), scale.top());
@@ -121,16 +117,14 @@ impl Scene<'_> {
             let x = f64_of(span.place);
             let [median, high, longest] = [median, high, longest].map(|time| duration(seconds(time)));
             let words = self.axis.words(span.start);
-            marks.push(Mark::Open(format!("{words}: median {median}, 99th percentile {high}, longest {longest}")));
-            marks.push(Mark::Bar(Class::Hover, (x, 0.0), (x + 1.0, frame.ends.1)));
-            marks.push(Mark::Close);
+            let title = format!("{words}: median {median}, 99th percentile {high}, longest {longest}");
+            marks.extend(titled(title, Mark::Bar(Class::Hover, (x, 0.0), (x + 1.0, frame.ends.1))));
         }
-        let (most, ok) = if size == Size::Wide { (DRAWN, OK_BETWEEN) } else { (DRAWN / 4, OK_BETWEEN / 4) };
+        let (most, ok) =
+            if size == Size::Wide { (MAX_ALL_DRAWN, OK_PER_SPAN) } else { (MAX_ALL_DRAWN / 4, OK_PER_SPAN / 4) };
         for kept in thinned(self.axis, self.attempts, most, ok) {
-            let class = CLASSES[kept.verdict as usize];
-            marks.push(Mark::Open(self.attempt_title(kept)));
-            marks.push(Mark::Dot(class, (self.axis.place(kept.start), scale.place(seconds(kept.ran())))));
-            marks.push(Mark::Close);
+            let at = (self.axis.place(kept.start), scale.place(seconds(kept.ran())));
+            marks.extend(titled(self.attempt_title(kept), Mark::Dot(CLASSES[kept.verdict as usize], at)));
         }
         for (class, which) in [(Class::Median, 0), (Class::High, 1)] {
             for spans in self.spans.chunk_by(|one, next| self.axis.are_together(one.place, next.place)) {
@@ -171,7 +165,7 @@ impl Scene<'_> {
         matches!(self.scale(), Scale::Logarithmic { .. })
     }
 
-    /// The most commands at once in each span.
+    /// The chart of the most commands at once in each span.
     pub(super) fn at_once(&self, size: Size) -> String {
         let highest = self.spans.iter().map(|span| span.at_once).max().unwrap_or_default();
         #[allow(clippy::cast_precision_loss, reason = "less than a picture shows")]
@@ -197,7 +191,8 @@ impl Scene<'_> {
         frame.draw(&marks)
     }
 
-    /// The starts of one key, without axes: `counts` are all of its starts and its refusals, for each `wide` spans.
+    /// The chart of one key's starts, without axes. For each group of `wide` spans, `counts` has the number of its
+    /// starts and the number of its refusals.
     pub(super) fn of_key(&self, counts: &[[u32; 2]], wide: usize) -> String {
         let highest = counts.iter().map(|counts| counts[0]).max().unwrap_or_default().max(1);
         let ends = (f64_of(counts.len().max(1)), f64::from(highest));
@@ -248,22 +243,21 @@ impl Scene<'_> {
             for (from, to) in self.pauses {
                 let text = |at| time(at, self.axis.offset, Shown::Tenth);
                 let long = duration(seconds(to - from));
-                marks.push(Mark::Open(format!("paused from {} to {}, {long}", text(*from), text(*to))));
-                marks.push(Mark::Bar(Class::Pause, (self.axis.place(*from), 0.0), (self.axis.place(*to), top)));
-                marks.push(Mark::Close);
+                let title = format!("paused from {} to {}, {long}", text(*from), text(*to));
+                let bar = Mark::Bar(Class::Pause, (self.axis.place(*from), 0.0), (self.axis.place(*to), top));
+                marks.extend(titled(title, bar));
             }
         }
         for (from, to) in self.axis.gaps() {
-            marks.push(Mark::Open("a gap: no run was active".to_owned()));
-            marks.push(Mark::Bar(Class::Gap, (from, 0.0), (to, top)));
-            marks.push(Mark::Close);
+            let bar = Mark::Bar(Class::Gap, (from, 0.0), (to, top));
+            marks.extend(titled("a gap: no run was active".to_owned(), bar));
         }
         marks
     }
 
-    /// Whether there are too many pauses to draw each: then each span shows how much of it they took.
+    /// Whether there are too many pauses to draw each one. Each span then shows the share of its time that is paused.
     pub(super) fn are_pauses_shares(&self) -> bool {
-        self.pauses.len() > PAUSES
+        self.pauses.len() > MAX_DRAWN_PAUSES
     }
 
     fn shares(&self, top: f64, marks: &mut Vec<Mark>) {
@@ -275,25 +269,24 @@ impl Scene<'_> {
             let paused: Micros = inside.map(|pause| pause.1.min(end) - pause.0.max(span.start)).sum();
             if paused > 0 {
                 let (x, share) = (f64_of(span.place), seconds(paused) / seconds(self.axis.width));
-                marks.push(Mark::Open(format!(
-                    "{}: paused for {}",
-                    self.axis.words(span.start),
-                    duration(seconds(paused))
-                )));
-                marks.push(Mark::Bar(Class::Pause, (x, top * (1.0 - share)), (x + 1.0, top)));
-                marks.push(Mark::Close);
+                let title = format!("{}: paused for {}", self.axis.words(span.start), duration(seconds(paused)));
+                marks.extend(titled(title, Mark::Bar(Class::Pause, (x, top * (1.0 - share)), (x + 1.0, top))));
             }
         }
     }
 }
 
-/// Lines across the chart: title, height, and the text beside them.
+/// A mark with a title of its own.
+fn titled(title: String, mark: Mark) -> [Mark; 3] {
+    [Mark::Open(title), mark, Mark::Close]
+}
+
+/// Draws lines across the chart. Each has a title, a height, and a text at its right.
 fn levels(marks: &mut Vec<Mark>, frame: &Frame, levels: &[(String, f64, String)]) {
     let mut written: Vec<f64> = Vec::new();
     for (title, height, text) in levels.iter().filter(|level| level.1 <= frame.ends.1) {
-        marks.push(Mark::Open(title.clone()));
-        marks.push(Mark::Line(Class::Limit, vec![(0.0, *height), (frame.ends.0, *height)]));
-        marks.push(Mark::Close);
+        let line = Mark::Line(Class::Limit, vec![(0.0, *height), (frame.ends.0, *height)]);
+        marks.extend(titled(title.clone(), line));
         if written.iter().all(|other| (height - other).abs() > frame.ends.1 / 10.0) {
             marks.push(Mark::Beside(*height, text.clone()));
             written.push(*height);
@@ -309,9 +302,9 @@ fn f64_of(place: usize) -> f64 {
 /// The vertical axis of durations.
 #[derive(Clone, Copy, Debug)]
 enum Scale {
-    /// Up to the longest.
+    /// From 0 to the longest duration.
     Linear(f64),
-    /// Between powers of ten of a second.
+    /// Between powers of ten, in seconds.
     Logarithmic { low: f64, high: f64 },
 }
 
@@ -350,7 +343,7 @@ impl Scale {
     }
 }
 
-/// `10 ms`, `1 s`, `1000 s`.
+/// The text for a power of ten seconds: `10 ms`, `1 s`, `1000 s`.
 fn power_of_ten(power: f64) -> String {
     let (power, unit) = if power < 0.0 { (power + 3.0, "ms") } else { (power, "s") };
     format!("{} {unit}", number(10f64.powf(power)))

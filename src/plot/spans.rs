@@ -1,17 +1,18 @@
-//! What happened in each span of the axis, and the attempts that a picture shows.
+//! Counts attempts for each span of the axis, and chooses the attempts that a picture shows.
 
 use super::axis::Axis;
 use super::entry::Verdict;
 use super::history::{Kept, Micros};
 
-/// A span of the axis in which no gap is.
+/// A span of the axis outside gaps.
 #[derive(Debug, Default)]
 pub(super) struct Span {
     pub(super) place: usize,
     pub(super) start: Micros,
-    /// Starts by verdict.
+    /// The number of starts with each verdict.
     pub(super) starts: [u32; Verdict::ALL.len()],
-    /// The median of the durations of what started, the 99th percentile, and the longest, if anything did.
+    /// The median, the 99th percentile and the maximum of the durations of attempts that started in this span. `None`
+    /// if no attempt started.
     pub(super) durations: Option<[Micros; 3]>,
     /// The most commands at once.
     pub(super) at_once: u32,
@@ -19,7 +20,7 @@ pub(super) struct Span {
     pub(super) pace: f32,
 }
 
-/// The spans of `axis`. `attempts` are in the order of their starts.
+/// The spans of `axis`. `attempts` must be in the order of their starts.
 pub(super) fn spans(axis: &Axis, attempts: &[Kept]) -> Vec<Span> {
     let (mut spans, mut rest, mut durations) = (Vec::new(), attempts, Vec::new());
     for (place, start) in axis.starts() {
@@ -53,7 +54,7 @@ fn count_at_once(axis: &Axis, spans: &mut [Span], attempts: &[Kept]) {
         loop {
             let (start, end) = (starts.peek().copied().filter(is_inside), ends.peek().copied().filter(is_inside));
             match (start, end) {
-                // A command that takes the slot of another one at the same moment.
+                // A command may take the slot of another command that ends at the same moment.
                 (start, Some(end)) if start.is_none_or(|start| end <= start) && running > 0 => {
                     running -= 1;
                     ends.next();
@@ -69,15 +70,17 @@ fn count_at_once(axis: &Axis, spans: &mut [Span], attempts: &[Kept]) {
     }
 }
 
-/// Up to so many attempts are all drawn.
-pub(super) const DRAWN: usize = 2000;
+/// Up to this number of attempts, each attempt is drawn.
+pub(super) const MAX_ALL_DRAWN: usize = 2000;
 
-/// Otherwise so many that were ok are drawn in each span, besides the longest and the shortest.
-pub(super) const OK_BETWEEN: usize = 12;
+/// If there are more attempts: the maximum number of successful attempts that are drawn in each span. The longest and
+/// the shortest attempt are drawn in addition.
+pub(super) const OK_PER_SPAN: usize = 12;
 
-/// The attempts that a picture shows. If there are more than `most`, then of each verdict in each span: the longest, the
-/// shortest, and another one; and up to `ok` more that were ok, at equal distances: most points are what most attempts were. So each
-/// peak stays, and so does each span with a refusal.
+/// The attempts that a picture shows. If there are at most `most` attempts, it shows all. Otherwise it shows the
+/// longest, the shortest and one other attempt of each verdict in each span. It also shows up to `ok` more successful
+/// attempts, at equal distances, so that most points are typical attempts. Each peak and each span with a refusal
+/// remain visible.
 pub(super) fn thinned<'a>(axis: &Axis, attempts: &'a [Kept], most: usize, ok: usize) -> Vec<&'a Kept> {
     if attempts.len() <= most {
         return attempts.iter().collect();

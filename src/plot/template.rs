@@ -1,20 +1,21 @@
-//! The page's template, `page.html`, and what fills it in. Text that is put into it cannot become markup.
+//! Fills in the page's template, `page.html`. Text that is filled in cannot become markup.
 
 use crate::launch::steers_terminal;
 
-/// Parts of the page: each begins with a line `<!-- part: NAME -->`.
+/// Parts of the page. Each begins with a line `<!-- part: NAME -->`.
 const PAGE: &str = include_str!("page.html");
 
-/// What is put in the place of a name in double braces.
+/// The value for a name in double braces.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value<'a> {
     /// Data.
     Text(&'a str),
-    /// Made of parts and charts.
+    /// Markup from other parts and charts.
     Markup(&'a str),
 }
 
-/// Text as HTML, also in an attribute. Characters that are not shown, or turn the direction of others, are named.
+/// Escapes text for HTML and its attributes. Characters that are invisible, or that change the direction of text, are
+/// replaced by their codes.
 pub(super) fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for character in text.chars() {
@@ -31,7 +32,7 @@ pub(super) fn escaped(text: &str) -> String {
     html
 }
 
-/// The part of the page with this name, with its values filled in.
+/// Fills the values into the part of the page with this name.
 pub(super) fn fill(part: &str, values: &[(&str, Value<'_>)]) -> String {
     let mut parts = PAGE.split("<!-- part: ").filter_map(|part| part.split_once(" -->\n"));
     let template = parts.find(|(name, _)| *name == part).map_or("", |(_, text)| text.trim_end());

@@ -1,9 +1,9 @@
-//! Lines go in, and the page is looked at as text. A browser looks at it in `tests/program/plot.rs`.
+//! Lines go in, and the tests check the page as text. `tests/program/pages/plot.rs` checks it in a browser.
 
 use super::Plot;
 use std::fmt::Write;
 
-/// Seconds since 1970 at which logs begin here: 2026-11-26 22:04:13 where local time is an hour ahead.
+/// The time in seconds since 1970 at which logs begin here: 2026-11-26 22:04:13 where local time is an hour ahead.
 const START: f64 = 1_795_727_053.0;
 
 fn run_line(id: &str, start: f64) -> String {
@@ -13,7 +13,7 @@ fn run_line(id: &str, start: f64) -> String {
     )
 }
 
-/// A line of an attempt; `more` are further fields.
+/// A line about an attempt; `more` has further fields.
 fn attempt(run: &str, seq: u64, start: f64, verdict: &str, more: &str) -> String {
     let exit = u8::from(verdict != "ok");
     format!(
@@ -39,7 +39,7 @@ fn tile(page: &str, name: &str) -> String {
     rest.split('<').next().unwrap().to_owned()
 }
 
-/// The charts as they are on a wide screen: starts, durations, commands at once.
+/// The charts for a wide screen: starts, durations, commands at once.
 fn charts(page: &str) -> Vec<&str> {
     page.split("<svg class=\"wide\"").skip(1).map(|rest| rest.split("</svg>").next().unwrap()).collect()
 }
@@ -57,9 +57,9 @@ fn a_run_has_its_command_its_limits_and_its_totals() {
         log += &attempt("a", seq, START + f64::from(u32::try_from(seq).unwrap()), verdict, "");
     }
     let open = page_of(&log);
-    assert!(open.contains("its end is not in the log"), "{open}");
+    assert!(open.contains("the log has no end of this run"), "{open}");
     let page = page_of(&(log + "{\"run\":{\"id\":\"a\",\"end\":1795727073.0,\"units\":7}}\n"));
-    assert!(!page.contains("its end is not in the log"));
+    assert!(!page.contains("the log has no end of this run"));
     for text in [
         "7 units, 2026-11-26 22:04</h1>",
         "<code>throttle -r 60/s ./call</code>",
@@ -100,7 +100,7 @@ fn a_last_line_without_its_end_counts_if_it_is_whole() {
     assert_eq!(tile(&page_of(&whole), "attempts"), "2");
     assert!(!page_of(&whole).contains("has no end"));
     let cut = page_of(&whole[..whole.len() - 9]);
-    assert!(cut.contains("The last line of log has no end, and is left out."));
+    assert!(cut.contains("The last line of log is incomplete and is ignored."));
     assert_eq!(tile(&cut, "attempts"), "1");
 }
 
@@ -148,7 +148,7 @@ fn a_clock_that_steps_back_or_begins_in_1970_is_said_and_drawn() {
     assert_eq!(tile(&extremes, "units"), "3");
 }
 
-/// Fields with any values: a line counts or does not, and nothing breaks.
+/// Fields with any values: a line is counted or not, and nothing fails.
 #[test]
 fn values_beyond_all_bounds_break_nothing() {
     let values = [
@@ -192,6 +192,25 @@ fn values_beyond_all_bounds_break_nothing() {
     assert_eq!(charts(&page_of(&log)).len(), 3);
 }
 
+proptest::proptest! {
+    #[test]
+    fn any_values_are_a_page_without_their_markup(
+        changes in proptest::collection::vec(
+            (0_usize..11, "-?[0-9]{1,12}(\\.5|e-?[0-9])?|null|\"(later|failed|<script>|</svg>|\\PC)\""), 0..6,
+        ),
+    ) {
+        let fields = ["seq", "unit", "try", "start", "ran", "verdict", "run", "key", "until", "pace", "http"];
+        let mut values = ["1", "\"a\"", "1", "1795727053", "0.25", "\"failed\"", "\"a\"", "null", "null", "null", "null"].map(str::to_owned);
+        let mut log = String::new();
+        for (place, value) in changes {
+            let fields = fields.iter().zip(&values).map(|(field, value)| format!("\"{field}\":{value}"));
+            writeln!(log, "{{{}}}", fields.collect::<Vec<_>>().join(",")).unwrap();
+            values[place] = value;
+        }
+        crate::fuzzing::log_record(log.as_bytes());
+    }
+}
+
 #[test]
 fn text_of_units_keys_and_messages_is_no_markup() {
     let evil = "<script>alert(1)</script>\\u0000\\u001b[1m\\u202e'\\\"&{{title}}]]>--></svg>";
@@ -203,7 +222,7 @@ fn text_of_units_keys_and_messages_is_no_markup() {
     let log = run + &line + &huge + &base64;
     let page = page(&[("<script>.jsonl", log.as_bytes()), ("<i>", b"x")]);
     assert!(!page.contains("<script") && !page.contains("<b>") && !page.contains("<i>") && !page.contains('\0'));
-    assert_eq!(page.matches("</svg>").count(), 3 * 2 + 1, "two of each chart, and that of the key");
+    assert_eq!(page.matches("</svg>").count(), 3 * 2 + 1, "two of each chart, and the chart of the key");
     assert!(page.contains("&lt;script&gt;alert(1)") && page.contains("\\u{1b}[1m\\u{202e}") && page.contains("//4="));
     assert!(page.len() < 100_000, "{}: long units are cut", page.len());
 }
@@ -213,7 +232,7 @@ fn pauses_are_shaded_but_not_those_of_one_key() {
     let until = |seq: u32| format!(",\"until\":{}", START + f64::from(seq) + 0.5);
     let line = |seq: u32, more: &str| attempt("a", seq.into(), START + f64::from(seq), "later", more);
     let log: String = (0..20).map(|seq| line(seq, &until(seq))).collect();
-    // The last one begins with the end of the run.
+    // The last chunk begins with the end of the run.
     assert_eq!(marks(charts(&page_of(&log))[0], "<rect class=\"pause\""), 19);
     let log: String = (0..500).map(|seq| line(seq, &until(seq))).collect();
     let page = page_of(&log);
@@ -265,7 +284,7 @@ fn the_first_200_failures_are_named_and_what_a_later_run_mends() {
     assert!(page.contains("<tr><td>unit-7</td><td class=\"why\">exit 1; ok in a later run</td>"));
 }
 
-/// However many attempts: the longest of each span stays, and so does each span with a refusal.
+/// Each span keeps its longest attempt, and each span with a refusal remains, however many attempts there are.
 #[test]
 fn thinned_points_keep_peaks_and_refusals() {
     let mut log = String::new();
@@ -280,14 +299,14 @@ fn thinned_points_keep_peaks_and_refusals() {
     assert!((100..1500).contains(&drawn), "{drawn} of 40 000");
     assert_eq!(marks(charts[1], "ok after 9.75 s</title>"), 14, "each peak");
     assert_eq!(marks(charts[1], ": refused after"), 41, "each refusal, of which there are less than one a span");
-    assert!(page.contains("Of 40\u{202f}000 attempts not all have a point"), "{page}");
+    assert!(page.contains("does not have a point for each of the 40\u{202f}000 attempts"), "{page}");
     assert!(
         charts[0].contains("; 400 starts a second") || charts[0].contains(": 400 starts a second"),
         "bars count all"
     );
 }
 
-/// The worst case for its size: attempts of all verdicts in all spans, with keys and failures.
+/// The worst case for the size: attempts of all verdicts in all spans, with keys and failures.
 #[test]
 fn the_page_stays_below_2_mib() {
     let mut log = run_line("a", START);

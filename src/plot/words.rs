@@ -3,7 +3,7 @@
 use super::history::{Micros, SECOND};
 use tz::UtcDateTime;
 
-/// Three digits that count: `18.9`, `0.25`, `1200`.
+/// A number with three significant digits: `18.9`, `0.25`, `1200`.
 pub(super) fn number(value: f64) -> String {
     let decimals = match value.abs() {
         9.995.. => usize::from(value.abs() < 99.95),
@@ -13,7 +13,7 @@ pub(super) fn number(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// With thin blanks between groups of three digits.
+/// A number with thin spaces between groups of three digits.
 pub(super) fn count(value: u64) -> String {
     let digits = value.to_string();
     let blank = |place: usize| place > 0 && (digits.len() - place).is_multiple_of(3);
@@ -43,7 +43,7 @@ pub(super) fn duration(seconds: f64) -> String {
     }
 }
 
-/// How much of a time is written.
+/// The format of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
     Day,
@@ -54,7 +54,7 @@ pub(super) enum Shown {
     DayAndSecond,
 }
 
-/// A time of the clock that is `offset` seconds ahead of UTC.
+/// A time on a clock that is `offset` seconds ahead of UTC.
 pub(super) fn time(at: Micros, offset: i64, shown: Shown) -> String {
     let seconds = at.div_euclid(SECOND).saturating_add(offset);
     let Ok(time) = UtcDateTime::from_timespec(seconds, 0) else { return "an unknown time".to_owned() };

@@ -1,4 +1,4 @@
-//! What to write instead of a word that is no command.
+//! Advice about a command that cannot run.
 
 use super::exit::Exit;
 use super::lookup::{Missing, find, quoted, runs};
@@ -13,17 +13,18 @@ const BUILTINS: [&str; 22] = [
     "set", "shift", "source", "trap", "ulimit", "umask", "unset",
 ];
 
-/// Says why a command will not run, and what to write instead. `dash_c` is how a script is run: `-c`, or `sh -c`.
-pub(super) fn refuse(missing: &Missing, dash_c: &str) -> Exit {
-    let advice = if let Missing::NotFound(name) = missing { advice(name, dash_c) } else { None };
+/// Prints why a command cannot run, and what to write instead. `dash_c` is the way to run a script: `-c`, or `sh -c`.
+/// `meant` is the advice if the command was probably meant as something else.
+pub(super) fn refuse(missing: &Missing, dash_c: &str, meant: Option<String>) -> Exit {
+    let advice = if let Missing::NotFound(name) = missing { meant.or_else(|| advice(name, dash_c)) } else { None };
     say(advice.map_or_else(|| missing.to_string(), |advice| format!("{missing}; {advice}")));
     missing.exit()
 }
 
-/// What only a shell gives a meaning to.
+/// Characters that have a meaning only to a shell.
 const FOR_SHELLS: [char; 7] = ['|', '&', ';', '<', '>', '$', '`'];
 
-/// What to write instead of `name`, which is not found.
+/// Advice about a command `name` that was not found.
 fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
     let text = name.to_str()?;
     if BUILTINS.contains(&text) {
@@ -37,30 +38,30 @@ fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
     }
     let path = Path::new(name);
     let needs_shell = text.contains(FOR_SHELLS);
-    match runs(path) {
-        Some(_) => Some(format!("the one in this folder is {}", quoted(format!("./{text}")))),
-        None if path.is_file() => Some(format!("it is a file; to read it write < {}", quoted(text))),
-        None if needs_shell || is_command_line(name) => {
+    match () {
+        () if runs(path) => Some(format!("to run the command in this folder write {}", quoted(format!("./{text}")))),
+        () if path.is_file() => Some(format!("it is a file; to read it write < {}", quoted(text))),
+        () if needs_shell || is_command_line(name) => {
             let script = text.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", "\"$1\"");
             let unit = if !needs_shell && dash_c == "-c" && script == text { " \"$1\"" } else { "" };
-            let or = if needs_shell { "for a shell" } else { "drop the quotes around it, or" };
+            let or = if needs_shell { "for a shell" } else { "leave out the quotes around it, or" };
             Some(format!("{or} write {dash_c} {}", quoted(format!("{script}{unit}"))))
         }
-        None => None,
+        () => None,
     }
 }
 
-/// Whether `word` is a whole command line in quotes: its first part alone would run.
+/// Whether `word` is a whole command line in quotes, whose first part is a command.
 pub(crate) fn is_command_line(word: &OsStr) -> bool {
     let mut parts = word.as_bytes().split(u8::is_ascii_whitespace).filter(|part| !part.is_empty());
     let first = parts.next().filter(|first| first.len() < word.len());
     first.is_some_and(|first| find(OsStr::from_bytes(first)).is_ok())
 }
 
-/// Shells that know what bash knows.
+/// Shells that support the same syntax as bash.
 const LIKE_BASH: [&str; 6] = ["bash", "busybox", "ksh", "ksh93", "mksh", "zsh"];
 
-/// A word of a script that only bash knows, if the sh of this system is another shell.
+/// The first word of a script that needs a shell like bash, if the sh of this system is another shell.
 pub(super) fn word_of_bash(script: &OsStr) -> Option<String> {
     let script = script.to_str()?;
     let mut words = script.split(|c: char| c.is_whitespace() || ";&|()".contains(c)).filter(|word| !word.is_empty());
@@ -70,7 +71,7 @@ pub(super) fn word_of_bash(script: &OsStr) -> Option<String> {
     (!is_like_bash).then(|| word.to_owned())
 }
 
-/// See bash(1), export -f.
+/// Whether bash has exported a function of this name: see bash(1), export -f.
 fn is_exported_function(name: &str) -> bool {
     !name.contains(['=', '\0']) && std::env::var_os(format!("BASH_FUNC_{name}%%")).is_some()
 }

@@ -1,12 +1,13 @@
-//! Records at the end of a file.
+//! Appending records to a file.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, Write};
 
-/// Writes `bytes` to a file that was opened to append: in one write, if the system takes all of them at once.
+/// Writes `bytes` to a file that was opened for appending. It is one write if the system accepts all bytes at once.
 ///
 /// # Errors
-/// A part of the bytes that a full disk had room for is cut off again, unless another process appended since.
+/// A write failed, for example on a full disk. The bytes that were already written are cut off again, unless another
+/// process has appended since.
 pub(super) fn append(mut file: &File, bytes: &[u8]) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -25,7 +26,7 @@ fn cut(mut file: &File, written: usize, error: io::Error) -> io::Result<()> {
         && found.is_file()
         && found.len() == end
     {
-        // Best effort: an incomplete record is found when the file is opened again.
+        // Best effort: the next process that opens the file detects an incomplete record.
         let _ = file.set_len(end - written as u64);
     }
     Err(error)

@@ -1,14 +1,16 @@
-//! The command line, as typed. Nothing is opened here, and no environment variable is read. Nothing outside this folder
-//! knows clap, but for the tests that make the man page and the completions from it (`generated`).
+//! The command line as typed. This folder opens nothing and reads no environment variable. Outside this folder, only
+//! the tests that generate the man page and the completions (`generated`) use clap.
 //!
-//! Each flag is one field in the file of its group: its names and values, its one line of help, its long help (the
-//! comment), and beside it the parser of its value, what it means for the task, and their tests. Which flags exclude or need
-//! each other is said in two tables of `definition`. A task keeps these groups as they are.
+//! Each flag is one field in the file of its group: its names, its values, its line of help, and its long help. The
+//! long help is the comment, at most 120 words; chapters have the rest. The same file has the parser of its value, its
+//! effect on the task, and their tests. Two tables in `definition` list which flags exclude or need each other. A task
+//! stores these groups unchanged.
 #![allow(clippy::doc_markdown, reason = "the comment of a flag is its long help")]
 #![allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 
 mod again;
 mod bucket;
+mod chapters;
 mod definition;
 mod foreign_flags;
 mod grouped;
@@ -22,7 +24,9 @@ mod text;
 mod values;
 
 #[cfg(test)]
-pub(crate) use definition::command;
+pub(crate) use chapters::{CHAPTERS, Part};
+#[cfg(test)]
+pub(crate) use definition::{VERBS, command};
 #[cfg(test)]
 pub(crate) use grouped::Group;
 #[cfg(test)]
@@ -32,7 +36,8 @@ pub(crate) use text::{EXAMPLES, SIGNALS, environment};
 
 pub(crate) use again::MaxFail;
 pub(crate) use bucket::{Bucket, Environment, Kind, SharedFlags};
-pub(crate) use definition::{Args, short_help};
+pub(crate) use definition::Args;
+pub(crate) use foreign_flags::rest_of_limit;
 pub(crate) use grouped::Grouped;
 pub(crate) use input::{InputFlags, Repeat};
 pub(crate) use launch::LaunchFlags;
@@ -41,16 +46,19 @@ pub(crate) use mistakes::{own_command_line, redacted};
 pub(crate) use report::{ProgressWhen, ReportFlags, Summary};
 pub(crate) use values::Format;
 
-use clap::FromArgMatches;
+use chapters::Chapter;
 use clap::error::ErrorKind;
-use std::ffi::OsString;
+use clap::{Command, FromArgMatches};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use throttle::launch::Separator;
 
-/// Why a command line is not run.
+/// The reasons not to run a command line.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// `-h` was asked for.
-    ShortHelp,
-    /// `--help` or `--version` was asked for.
+    /// `-h`, or `--help` with a chapter: the help of this definition is printed.
+    Help(Box<Command>),
+    /// `--help` or `--version`.
     Answer(clap::Error),
     /// A message, and whether `--once` was given.
     Mistake(String, bool),
@@ -59,7 +67,7 @@ pub(crate) enum Refused {
 /// Reads the command line.
 ///
 /// # Errors
-/// What to show instead of running it.
+/// The text to print instead of a run.
 pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
     let mistake = |message: String| {
         Refused::Mistake(
@@ -69,8 +77,10 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
     };
     let mut command = foreign_flags::with_foreign_flags(definition::command());
     let matches = command.try_get_matches_from_mut(words).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp if !mistakes::is_own_option(words, "--help") => Refused::ShortHelp,
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Refused::Answer(error),
+        ErrorKind::DisplayHelp => help(error, words),
+        ErrorKind::DisplayVersion => word_after(words, &["--version", "-V"]).map_or(Refused::Answer(error), |word| {
+            mistake(format!("--version takes no value; leave '{}' out", word.display()))
+        }),
         _ => mistake(mistakes::words(&error, words)),
     })?;
     foreign_flags::refuse(&matches).map_err(mistake)?;
@@ -79,22 +89,52 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
     refused.map_or(Ok(args), |message| Err(mistake(message)))
 }
 
-/// What is wrong if the first word of the command was meant as something else. After `--` any word is a command.
+/// The help that the user requested: short, long, or a chapter.
+fn help(long: clap::Error, words: &[OsString]) -> Refused {
+    if !mistakes::is_own_option(words, "--help") {
+        return Refused::Help(Box::new(definition::short_help()));
+    }
+    let Some(name) = word_after(words, &["--help"]) else { return Refused::Answer(long) };
+    match Chapter::named(name) {
+        Some(chapter) => Refused::Help(Box::new(chapter.page())),
+        None => Refused::Mistake(redacted(&chapters::no_chapter(name), words), false),
+    }
+}
+
+/// The word after an option, unless it is an option.
+fn word_after<'a>(words: &'a [OsString], names: &[&str]) -> Option<&'a OsStr> {
+    let word = words.iter().skip_while(|word| !names.iter().any(|name| *word == name)).nth(1)?;
+    Some(word.as_os_str()).filter(|word| !word.as_bytes().starts_with(b"-"))
+}
+
+/// The message if the first word of the command was probably meant as an option or a limit. After `--`, any word is a
+/// command.
 fn refuse_as_command(args: &Args, words: &[OsString]) -> Option<String> {
     let first = args.command.first()?;
-    // With --once the words behind a script are its arguments.
+    // With --once, the words after a script are its arguments.
     if words.iter().any(|word| word == "--") || args.shared.once && args.launch.shell.is_some() {
         return None;
     }
     match &args.report.summary {
-        // GNU parallel's `:::` begins units, not arguments of the command.
+        // `:::` of GNU parallel starts a list of units, not of arguments.
         _ if args.command.iter().any(|word| word == ":::") => Some(foreign_flags::PARALLEL_ARGUMENTS.to_owned()),
         _ if args.command.iter().any(|word| word == "::::") => Some(foreign_flags::PARALLEL_FILES.to_owned()),
         Some(Summary { format: Format::Text, file: None }) if first == "json" || first == "text" => {
             Some(format!("--summary takes its format after an equals sign; write --summary={}", first.display()))
         }
+        _ if args.launch.columns == Some(Separator::Blanks) && is_separator(first) => {
+            let needs_quotes = matches!(first.as_bytes(), b"\\t" | b"|" | b";" | b"&" | b"#" | b"~" | b"<" | b">");
+            let quote = if needs_quotes { "'" } else { "" };
+            let separator = format!("{quote}{}{quote}", first.display());
+            Some(format!("--columns takes its separator after an equals sign; write --columns={separator}"))
+        }
         _ => mistakes::typographic_dash(first).or_else(|| mistakes::no_command(args, first)),
     }
+}
+
+/// Whether a word is a separator of columns and cannot be the name of a command.
+fn is_separator(word: &OsStr) -> bool {
+    word == "\\t" || matches!(word.as_bytes(), [byte] if b",;:|&#~<>/%+=@^-".contains(byte))
 }
 
 #[cfg(test)]

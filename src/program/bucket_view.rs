@@ -1,4 +1,4 @@
-//! A bucket, as `--show` and `--list` write it.
+//! The output of `--show` and `--list` about a bucket.
 
 use super::args::Kind;
 use super::names::shown;
@@ -13,9 +13,9 @@ use throttle_limits::store::{Place, View};
 
 /// The bucket as text, for `--show`.
 pub(super) fn text(bucket: &Kind, view: &View) -> String {
-    let left = |left: i128| if left < 0 { format!("{} owed", -left) } else { format!("{left} left") };
-    let lines = left_of(view).enumerate();
-    let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.policy.describe(place), left(units)));
+    let rest = |units: i128| if units < 0 { format!("{} owed", -units) } else { format!("{units} left") };
+    let lines = rest_of(view).enumerate();
+    let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.policy.describe(place), rest(units)));
     let lines: String = lines.collect();
     let next = match view.wait {
         None => "never".to_owned(),
@@ -35,10 +35,11 @@ pub(super) fn text(bucket: &Kind, view: &View) -> String {
     format!("bucket {} in {place}\n{lines}{jobs}{keys}{counts}{line}{pause}{slowed}  {next}\n", name(bucket))
 }
 
-/// What is left of each limit. During a pause a limit owes nothing: what the rate would add is lost.
-fn left_of(view: &View) -> impl Iterator<Item = i128> {
+/// The units that are left of each limit. A negative number means that units are owed. During a pause no limit owes
+/// units, because the units that its rate adds until the end of the pause are lost.
+fn rest_of(view: &View) -> impl Iterator<Item = i128> {
     let is_paused = view.paused_until.is_some();
-    view.left.iter().map(move |left| if is_paused { (*left).max(0) } else { *left })
+    view.left.iter().map(move |rest| if is_paused { (*rest).max(0) } else { *rest })
 }
 
 /// `paused until 14:05 (3m 20s)`
@@ -55,25 +56,25 @@ fn shown_learned(view: &View) -> String {
     view.learned.map_or_else(String::new, line)
 }
 
-/// `since 14:05 (2h 3m): 120 granted, 3 refused, 4 given back; waited 3m 20s in all`
+/// `since 14:05 (2h 3m): 120 granted, 3 denied, 4 given back; waited 3m 20s in all`
 fn shown_counts(view: &View) -> String {
     let (counts, wall) = (&view.counts, SystemTime::now());
     let age = view.now.saturating_sub(counts.since);
     let since = time_of_day::local(wall - Duration::from_nanos(age), wall);
     let (age, waited) = (clock::shown(age), clock::shown(counts.waited));
     format!(
-        "  since {since} ({age}): {} granted, {} refused, {} given back; waited {waited} in all\n",
+        "  since {since} ({age}): {} granted, {} denied, {} given back; waited {waited} in all\n",
         counts.granted, counts.refused, counts.given_back
     )
 }
 
-/// Times of the bucket's clock are seconds since 1970 here.
+/// The bucket as JSON. Times of the bucket's clock are converted to seconds since 1970.
 pub(super) fn json(bucket: &Kind, view: &View) -> Value {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let paused = view.paused_until.map_or(0, |until| until.saturating_sub(view.now));
     let until = view.paused_until.map(|_| (wall + Duration::from_nanos(paused)).as_secs());
     let age = Duration::from_nanos(view.now.saturating_sub(view.counts.since));
-    let limits = left_of(view).enumerate().map(|(place, left)| limit_json(view.policy.describe(place), left));
+    let limits = rest_of(view).enumerate().map(|(place, units)| limit_json(view.policy.describe(place), units));
     let (kind, place) = whereabouts(bucket);
     json!({
         "bucket": name(bucket),
@@ -91,7 +92,7 @@ pub(super) fn json(bucket: &Kind, view: &View) -> Value {
         "counts": {
             "since": wall.saturating_sub(age).as_secs(),
             "granted": view.counts.granted,
-            "refused": view.counts.refused,
+            "denied": view.counts.refused,
             "given_back": view.counts.given_back,
             "waited_ns": view.counts.waited,
         },
@@ -99,7 +100,7 @@ pub(super) fn json(bucket: &Kind, view: &View) -> Value {
     })
 }
 
-/// What it is called.
+/// The name of the bucket.
 pub(super) fn name(bucket: &Kind) -> String {
     match bucket {
         Kind::File(place) => place.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -118,10 +119,10 @@ pub(super) fn whereabouts(bucket: &Kind) -> (&'static str, String) {
     }
 }
 
-/// So many keys are shown as text: those with the longest waits.
-const SHOWN: usize = 10;
+/// The most keys that are shown as text; these keys have the longest waits.
+const MAX_SHOWN_KEYS: usize = 10;
 
-/// How many keys there are, and a line for each of those that wait longest.
+/// The number of keys, and a line for each of the keys that wait longest.
 fn key_lines(view: &View) -> String {
     let Some(of_keys) = view.policy.of_keys() else { return String::new() };
     let mut text = String::new();
@@ -136,19 +137,19 @@ fn key_lines(view: &View) -> String {
     let mut keys: Vec<&KeyView> = view.keys.iter().collect();
     keys.sort_by_key(|key| std::cmp::Reverse((wait(view, key), key.waiting, key.running)));
     let is_shown = |key: &&&KeyView| wait(view, key) > 0 || key.waiting + key.running > 0 || key.learned.is_some();
-    for key in keys.iter().take(SHOWN).filter(is_shown) {
+    for key in keys.iter().take(MAX_SHOWN_KEYS).filter(is_shown) {
         let _ = writeln!(text, "    {}", key_line(view, key));
     }
     text
 }
 
-/// When the next unit of a key would go.
+/// The time until the next unit of a key would leave.
 fn wait(view: &View, key: &KeyView) -> u64 {
     let paused = key.paused_until.max(key.given_up_until).unwrap_or(0).saturating_sub(view.now);
     key.wait.unwrap_or(u64::MAX).max(paused)
 }
 
-/// `'a.example': next in 3 s, 2 wait, 1 runs, paused`
+/// `'a.example': next in 3 s, 2 waiting, 1 running, paused`
 fn key_line(view: &View, key: &KeyView) -> String {
     let jobs = view.policy.of_keys().and_then(|keys| keys.jobs);
     let has_place = jobs.is_none_or(|most| (key.running as u64) < u64::from(most.get()));
@@ -170,7 +171,7 @@ fn key_line(view: &View, key: &KeyView) -> String {
         line += ", paused";
     }
     if key.given_up_until.is_some() {
-        line += ", given up: too many have failed";
+        line += ", given up: too many commands have failed";
     }
     if let Some(learned) = key.learned {
         let _ = write!(line, ", {}", allowed(learned));
@@ -178,13 +179,14 @@ fn key_line(view: &View, key: &KeyView) -> String {
     line
 }
 
-fn limit_json(limit: impl Into<Value>, left: i128) -> Value {
-    json!({ "limit": limit.into(), "left": i64::try_from(left).unwrap_or(if left < 0 { i64::MIN } else { i64::MAX }) })
+fn limit_json(limit: impl Into<Value>, units: i128) -> Value {
+    let bound = if units < 0 { i64::MIN } else { i64::MAX };
+    json!({ "limit": limit.into(), "left": i64::try_from(units).unwrap_or(bound) })
 }
 
 fn keys_json(view: &View) -> Value {
     let each = view.policy.of_keys();
-    let limit = |(place, left): (usize, &i128)| limit_json(each.map(|each| each.describe(place)), *left);
+    let limit = |(place, units): (usize, &i128)| limit_json(each.map(|each| each.describe(place)), *units);
     let key = |key: &KeyView| {
         json!({
             "key": String::from_utf8_lossy(&key.name),

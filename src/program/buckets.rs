@@ -1,4 +1,4 @@
-//! Buckets, opened: limits that other processes use, too.
+//! Opens buckets, which are limits that processes share, and shows or changes them.
 
 use super::answer::print;
 use super::args::{self, Bucket, Format, Grouped, Kind, Limits, Stream};
@@ -22,37 +22,38 @@ use throttle_limits::store::{
     File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
 };
 
-/// A bucket, wherever it is.
+/// A bucket in a file or on a server.
 pub(crate) type AnyBucket = dyn Store + Send + Sync;
 
-/// `words`, which describe `error`, after the variable that named the bucket, and before what to do.
+/// The message about `error`: first the variable that named the bucket, then `words`, then advice.
 pub(super) fn explain(task: &Task, error: &StoreError, words: impl Display) -> String {
     match (error, task.bucket()) {
         (StoreError::Refused(Refusal::GivenUp(_)), _) => {
-            format!("{words}; it is tried again an hour after the last of them, or after --clear --key KEY")
+            format!("{words}; the key is tried again one hour after the last failure, or after --clear --key KEY")
         }
         (StoreError::Refused(_), _) | (_, None) => words.to_string(),
         (_, Some(bucket)) => format!("{}{words}{}", bucket.origin(), advice(bucket, error, task)),
     }
 }
 
-/// What to do about an error.
+/// The advice about an error.
 fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
     let is_unknown =
         matches!(error, StoreError::File(FileError::Unknown(_)) | StoreError::Redis(RedisError::Unknown(_)));
     match (error, task) {
-        (StoreError::Disagrees(..), _) if bucket.is_default => "; leave -r out, or name another with --bucket",
-        (StoreError::Disagrees(..), _) => "; leave -r out, or change it for everyone with --set",
+        (StoreError::Disagrees(..), _) if bucket.is_default => "; leave -r out, or name another bucket with --bucket",
+        (StoreError::Disagrees(..), _) => "; leave -r out, or change them for all processes with --set",
         _ if !is_unknown => "",
-        (_, Task::Bucket(_, Verb::Remove { .. })) => "; --list instead of --remove names those there are",
+        (_, Task::Bucket(_, Verb::Remove { .. })) => "; to list the buckets write --list",
         _ if !bucket.is_default => "; make it with its limits, like --set -r 5/s",
         (_, Task::Once(_)) => "; make it with its limits, like --once -r 5/s",
-        (_, Task::Bucket(..)) => "; name another with --bucket",
+        (_, Task::Bucket(..)) => "; name another bucket with --bucket",
         _ => "; for a limit of this run alone write -r 5/s",
     }
 }
 
-/// Opens the bucket. If there is none and limits were named, makes it. Limits that were named must agree with the bucket.
+/// Opens the bucket. If it does not exist and the command line has limits, makes it. Limits on the command line must
+/// agree with the bucket.
 pub(super) fn open(
     bucket: &Bucket,
     named: Option<&Grouped>,
@@ -69,11 +70,11 @@ fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> 
     agrees.map_err(|disagreement| StoreError::Disagrees(disagreement, opened.place()))
 }
 
-/// A grant, when it was asked for, the bucket, and how it was asked for.
+/// A grant, the time of its request, the bucket, and the request.
 pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Take);
 
-/// Takes one from the bucket. A server is asked once, unless the bucket keeps other limits than those that were named, or the
-/// wait is limited: its time is known from its first answer.
+/// Takes one unit from the bucket. A server gets a single request, with two exceptions. If the bucket has other limits
+/// than the command line, the request is repeated. If the wait is limited, a first round trip gets the server's time.
 pub(super) fn take_one(once: &Once) -> Result<Taken> {
     let Once { bucket, call, max_wait, .. } = once;
     let (named, max_wait) = (call.named.as_ref(), *max_wait);
@@ -94,17 +95,17 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
     let (mut take, latest) = (due()?, once.latest(opened.clock().now()));
     loop {
         let taken = opened.take_as(Take { latest, ..take.clone() });
-        // What a server keeps is known from its answer.
+        // The limits on a server are known only from its answer.
         let found = due();
-        let is_as_asked = found.as_ref().is_ok_and(|due| *due == take);
+        let is_unchanged = found.as_ref().is_ok_and(|due| *due == take);
         match taken {
-            Err(StoreError::Refused(Refusal::Busy)) if is_as_asked => wait_for_room(&*opened, &take, latest)?,
-            // There is no room for another key, or for another waiter.
-            Err(StoreError::Refused(Refusal::TooLong { wait })) if is_as_asked && may_wait(&*opened, wait, latest) => {
-                thread::sleep(Duration::from_nanos(wait).min(LONGEST));
+            Err(StoreError::Refused(Refusal::Busy)) if is_unchanged => wait_for_room(&*opened, &take, latest)?,
+            // The wait is allowed, so this refusal means that the bucket has no room for another key or another waiter.
+            Err(StoreError::Refused(Refusal::TooLong { wait })) if is_unchanged && may_wait(&*opened, wait, latest) => {
+                thread::sleep(Duration::from_nanos(wait).min(MAX_SLEEP_FOR_ROOM));
             }
-            Ok((grant, asked)) if is_as_asked => return Ok((grant, asked, opened, take)),
-            Err(error) if is_as_asked => return Err(error.into()),
+            Ok((grant, requested)) if is_unchanged => return Ok((grant, requested, opened, take)),
+            Err(error) if is_unchanged => return Err(error.into()),
             Ok((grant, _)) => opened.give_back(&grant, &take)?,
             Err(_) => {}
         }
@@ -112,32 +113,33 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
     }
 }
 
-/// Whether a wait from now on ends by `latest`.
+/// Whether a wait that begins now ends by `latest`.
 fn may_wait(bucket: &AnyBucket, wait: Nanos, latest: Nanos) -> bool {
     bucket.clock().now().saturating_add(wait) <= latest
 }
 
-/// How long a process waits for room before it asks again, since the bucket may be begun anew meanwhile.
-const LONGEST: Duration = Duration::from_secs(5);
+/// The longest sleep before a request to a full bucket is repeated. Someone may empty the bucket meanwhile.
+const MAX_SLEEP_FOR_ROOM: Duration = Duration::from_secs(5);
 
-/// Waits until another command may run, but not beyond `latest`.
+/// Waits until the bucket's `jobs=` allows one more command, but not beyond `latest`.
 fn wait_for_room(bucket: &AnyBucket, take: &Take, latest: Nanos) -> Result<(), StoreError> {
     let key = take.key.as_ref().map_or(&[][..], |of| &of.name);
     while bucket.is_busy(key, [0; 2]) {
         if bucket.clock().now() >= latest {
             return Err(Refusal::Busy.into());
         }
-        thread::sleep(if bucket.is_remote() { FAR } else { NEAR });
+        thread::sleep(if bucket.is_remote() { SERVER_POLL } else { FILE_POLL });
         bucket.sync()?;
     }
     Ok(())
 }
 
-/// How often it is asked whether a command has ended.
-const NEAR: Duration = Duration::from_millis(5);
-const FAR: Duration = Duration::from_millis(250);
+/// How often a file is checked for commands that have ended.
+const FILE_POLL: Duration = Duration::from_millis(5);
+/// How often a server is polled for commands that have ended.
+const SERVER_POLL: Duration = Duration::from_millis(250);
 
-/// `patience`: how long its server is waited for. `locked`: how long others may keep its file locked.
+/// Opens the bucket. `patience` limits the wait for its server, and `locked` the wait for the lock of its file.
 fn open_with(
     bucket: &Bucket,
     policy: Option<&Policy>,
@@ -150,24 +152,24 @@ fn open_with(
     })
 }
 
-/// This machine, which says what is damaged in a file.
+/// This machine, with a function that prints messages about damaged files.
 fn machine() -> Machine {
     Machine::this().telling(|damage| say(damage))
 }
 
-/// How long to wait for others that keep the bucket's file locked: a little longer than for the bucket itself, since the
+/// The end of the wait for the lock of the bucket's file. It is 1 s after the end of the wait for a grant, because the
 /// lock of a busy bucket is seldom free at once.
 fn lock_deadline(max_wait: Option<Duration>) -> Option<Instant> {
     Instant::now().checked_add(max_wait?)?.checked_add(Duration::from_secs(1))
 }
 
-/// How long the bucket's server is waited for, from now on: no longer than `max_wait`.
+/// How long to wait for the bucket's server, from now on: at most `max_wait`.
 fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
     if !bucket.is_waited_for {
         return Patience::none();
     }
     let origin = bucket.origin();
-    // A time beyond the range of the clock means that there is no end.
+    // A time beyond the range of the clock means that the wait has no end.
     let until = max_wait.and_then(|longest| Instant::now().checked_add(longest));
     Patience::new(until, move |trouble| match trouble {
         Trouble::Away(error) => {
@@ -180,20 +182,20 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
     })
 }
 
-/// The limits of a stream, opened.
+/// The limits of a stream after opening.
 pub(super) struct Opened<T> {
-    /// It has none if the order of units keeps those of the run.
+    /// The source of grants. It has no limits if `sorting` has the limits of a private run.
     pub(super) supply: Supply,
-    /// In force.
+    /// The policy in force.
     pub(super) policy: Policy,
-    /// How units are sorted, if they are.
+    /// How units are sorted; `None` if they are not.
     pub(super) sorting: Option<Sorting>,
-    /// What limits want to know of each unit.
+    /// The parts of each unit that the limits need.
     pub(super) look: Look,
     pub(super) checked: T,
 }
 
-/// Opens the limits of a stream, and checks whether the command line fits what a bucket keeps.
+/// Opens the limits of a stream, and checks whether the command line fits the policy of the bucket.
 pub(super) fn open_stream<T>(
     limits: &Limits,
     stream: Stream,
@@ -220,7 +222,7 @@ pub(super) fn open_stream<T>(
     Ok(Opened { supply: Supply::new(store), policy, sorting, look, checked })
 }
 
-/// What limits want to know of each unit: nothing, if units are not sorted and each costs 1.
+/// The parts of each unit that the limits need: none, if units are not sorted and each costs 1.
 pub(super) fn look_of(policy: &Policy, sorting: Option<&Sorting>) -> Look {
     match sorting {
         Some(sorting) => sorting.look.clone(),
@@ -229,7 +231,7 @@ pub(super) fn look_of(policy: &Policy, sorting: Option<&Sorting>) -> Look {
     }
 }
 
-/// The limits of a stream. A bucket is opened only if nothing else knows them, and not made.
+/// The policy of a stream. A bucket is opened only if the command line has no limits. A missing bucket is not made.
 pub(super) fn policy(limits: &Limits, check: impl FnOnce(&Policy) -> Result<(), String>) -> Result<Policy> {
     match limits {
         Limits::Own(named) | Limits::Shared(_, Some(named)) => Ok(named.kept()),
@@ -241,12 +243,12 @@ pub(super) fn policy(limits: &Limits, check: impl FnOnce(&Policy) -> Result<(), 
     }
 }
 
-/// What the bucket of a stream holds now, if there is one that can be read.
+/// The current state of a stream's bucket, if there is a bucket that can be read.
 pub(super) fn found(limits: &Limits) -> Option<View> {
-    limits.bucket().and_then(|bucket| look(bucket).ok())
+    limits.bucket().and_then(|bucket| view_of(bucket).ok())
 }
 
-/// Checks whether the command line fits what the bucket keeps.
+/// Checks whether the command line fits the policy of the bucket.
 pub(super) fn check_kept<T>(
     bucket: Option<&Bucket>,
     opened: &AnyBucket,
@@ -254,13 +256,13 @@ pub(super) fn check_kept<T>(
 ) -> Result<T> {
     let (origin, policy) = (bucket.map_or("", Bucket::origin), opened.policy());
     let checked = args::look(&policy).and_then(|_| check(&policy));
-    checked.map_err(|error| anyhow!("{origin}{error}; the bucket {} keeps {policy}", opened.place()))
+    checked.map_err(|error| anyhow!("{origin}{error}; the bucket {} has the limits {policy}", opened.place()))
 }
 
-/// Answers what is asked of a bucket by itself, or does it.
+/// Shows a bucket, or changes it, without a stream.
 ///
 /// # Errors
-/// It cannot be done.
+/// The action failed.
 pub(super) fn run(bucket: &Bucket, verb: &Verb) -> Result<Exit> {
     match verb {
         Verb::Show(format) => return show(bucket, *format),
@@ -284,19 +286,19 @@ fn set(bucket: &Bucket, Set { policy, fresh, anew, group }: &Set) -> Result<()> 
     Ok(done?)
 }
 
-/// The bucket, for a request that does not wait for long.
+/// Opens the bucket for a request that waits only briefly.
 fn open_briefly(bucket: &Bucket, policy: Option<&Policy>) -> Result<Box<AnyBucket>, StoreError> {
     open_with(bucket, policy, brief_patience(bucket), None)
 }
 
-/// The number of a group that is given by its number or its name.
+/// The number of a group, which is given by its number or its name.
 fn number_of(group: &str) -> Result<u32> {
     let named = || nix::unistd::Group::from_name(group).ok().flatten().map(|found| found.gid.as_raw());
     let number = group.parse().ok().or_else(named);
     number.ok_or_else(|| anyhow!("--group '{group}': there is no such group; to see yours: id"))
 }
 
-/// The bucket, which must keep limits for each key if a key is named.
+/// Opens the bucket. If a key is given, the bucket must have limits for each key.
 fn open_with_key(bucket: &Bucket, key: Option<&[u8]>) -> Result<Box<AnyBucket>> {
     let opened = open_briefly(bucket, None)?;
     let has_key = |policy: &Policy| key.is_none() || policy.of_keys().is_some();
@@ -310,7 +312,7 @@ fn clear(bucket: &Bucket, key: Option<&[u8]>) -> Result<()> {
     Ok(opened.clear(key.map(short).as_deref(), None)?)
 }
 
-/// Grants nothing from the bucket, or to one key, for `time` from now on. A time of 0 lifts a pause.
+/// Grants nothing from the bucket, or nothing to one key, for `time` from now on. A time of 0 lifts the pause.
 fn pause(bucket: &Bucket, time: Duration, key: Option<&[u8]>) -> Result<()> {
     let opened = open_with_key(bucket, key)?;
     let (key, until) = (key.map(short), opened.clock().now().saturating_add(in_nanos(time)));
@@ -320,43 +322,44 @@ fn pause(bucket: &Bucket, time: Duration, key: Option<&[u8]>) -> Result<()> {
     Ok(())
 }
 
-/// A question waits this long at most: for others that keep a file locked, or for a server that is away.
-const ANSWERED: Duration = Duration::from_secs(5);
+/// The longest wait for the lock of a bucket's file that is only shown. For a server, `brief_patience` allows the same
+/// time.
+const VIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a question, or a change, waits for the bucket's server. The last try may take three seconds more.
+/// How long a view or a change waits for the bucket's server: 2 s, and up to 3 s more for the last attempt.
 fn brief_patience(bucket: &Bucket) -> Patience {
     let until = Instant::now().checked_add(Duration::from_secs(2));
     if bucket.is_waited_for { Patience::new(until, |_| {}) } else { Patience::none() }
 }
 
-/// Writes what is kept in the bucket.
+/// Prints the state of the bucket.
 fn show(bucket: &Bucket, format: Format) -> Result<Exit> {
-    let seen = look(bucket)?;
+    let view = view_of(bucket)?;
     match format {
-        Format::Text => write_lines(bucket_view::text(&bucket.kind, &seen).lines()),
-        Format::Json => write_lines([bucket_view::json(&bucket.kind, &seen).to_string()]),
+        Format::Text => write_lines(bucket_view::text(&bucket.kind, &view).lines()),
+        Format::Json => write_lines([bucket_view::json(&bucket.kind, &view).to_string()]),
     }
 }
 
-/// A bucket that was found, and what it keeps, or why that cannot be read.
+/// A bucket of a list, and its state, or why the state cannot be read.
 type Found = (Kind, Result<View, StoreError>);
 
-fn look(bucket: &Bucket) -> Result<View, StoreError> {
+fn view_of(bucket: &Bucket) -> Result<View, StoreError> {
     match &bucket.kind {
-        Kind::File(place) => Ok(File::look(machine(), place.clone(), Instant::now().checked_add(ANSWERED))?),
+        Kind::File(place) => Ok(File::look(machine(), place.clone(), Instant::now().checked_add(VIEW_TIMEOUT))?),
         Kind::Server(address) => Redis::unasked(address.clone(), None, brief_patience(bucket))?.view(),
     }
 }
 
-/// Writes a line for each bucket beside this one.
+/// Prints a line for each bucket in the same folder or on the same server.
 fn list(bucket: &Bucket, format: Format) -> Result<Exit> {
-    let line = |(kind, seen): Found| match (format, seen) {
+    let line = |(kind, view): Found| match (format, view) {
         (Format::Text, Ok(view)) => {
             let line = if view.line.is_empty() { String::new() } else { format!(", {} waiting", view.line.len()) };
             format!("{}: {}{line}", name(&kind), view.policy)
         }
         (Format::Text, Err(error)) => format!("{}: {error}", name(&kind)),
-        (Format::Json, Ok(seen)) => bucket_view::json(&kind, &seen).to_string(),
+        (Format::Json, Ok(view)) => bucket_view::json(&kind, &view).to_string(),
         (Format::Json, Err(error)) => {
             let (key, place) = whereabouts(&kind);
             json!({ "bucket": name(&kind), key: place, "error": error.to_string() }).to_string()
@@ -370,23 +373,23 @@ fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
         Kind::File(Place { path, own_folder, .. }) => {
             let is_folder = path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir();
             let folder = path.parent().filter(|_| !is_folder).unwrap_or(path);
-            let soon = Instant::now() + Duration::from_secs(1);
-            let files = File::list(&machine(), folder, *own_folder, soon)?.into_iter();
-            files.map(|(place, seen)| (Kind::File(place), seen.map_err(StoreError::from))).collect()
+            let deadline = Instant::now() + Duration::from_secs(1);
+            let files = File::list(&machine(), folder, *own_folder, deadline)?.into_iter();
+            files.map(|(place, view)| (Kind::File(place), view.map_err(StoreError::from))).collect()
         }
         Kind::Server(address) => {
             let found = Redis::list(address.clone(), brief_patience(among))?.into_iter();
-            found.map(|(address, seen)| (Kind::Server(address), seen)).collect()
+            found.map(|(address, view)| (Kind::Server(address), view)).collect()
         }
     })
 }
 
-/// Removes the bucket, and says how many waited for it.
+/// Removes the bucket, and reports how many processes waited for it.
 fn remove(bucket: &Bucket, quiet: bool) -> Result<()> {
-    let looked = look(bucket);
-    // A damaged bucket does not say how many wait.
-    let waiting = looked.as_ref().map_or(0, |view| view.line.len());
-    match (&bucket.kind, looked) {
+    let view = view_of(bucket);
+    // The number of waiters of a damaged bucket is unknown.
+    let waiting = view.as_ref().map_or(0, |view| view.line.len());
+    match (&bucket.kind, view) {
         (Kind::File(place), _) => File::remove(place).map_err(StoreError::from)?,
         (Kind::Server(_), Err(error)) if error.may_pass() => return Err(error.into()),
         (Kind::Server(address), _) => Redis::unasked(address.clone(), None, brief_patience(bucket))?.remove()?,
@@ -400,7 +403,7 @@ fn remove(bucket: &Bucket, quiet: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes lines to standard output. On a terminal, control characters are escaped.
+/// Prints lines to standard output. On a terminal, control characters are escaped.
 fn write_lines(lines: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Exit> {
     let on_terminal = std::io::stdout().is_terminal();
     let ended = |line: &str| if on_terminal { printable(line) } else { line.to_owned() } + "\n";

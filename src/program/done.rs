@@ -1,7 +1,8 @@
-//! `--done FILE`: the bytes of each unit that succeeded, each with the input's delimiter. The next run leaves them out.
+//! `--done FILE`: the bytes of each unit that succeeded, with the delimiter of the input. The next run skips these
+//! units.
 //!
-//! A unit is recorded only after it has succeeded. After a crash before that it runs again. Two units are never taken for the
-//! same ([`Identity`]).
+//! A unit is recorded only after it has succeeded. If a crash comes before that, the unit runs again. Two different
+//! units never count as equal ([`Identity`]).
 
 use super::append::append;
 use super::names::shown;
@@ -9,7 +10,6 @@ use super::say::{NoThread, say};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
@@ -20,12 +20,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use throttle::flow::{start_thread, unpoisoned};
-use throttle::launch::{Before, Identity, Known};
+use throttle::launch::{Before, DoneList, Identity, Known};
 
 /// Bytes read at once.
-const READ: usize = 128 * 1024;
+const BUFFER_BYTES: usize = 128 * 1024;
 
-/// The units that succeeded, in this run and in earlier ones. The file is locked against other processes.
+/// The units that succeeded in this run and in earlier runs. The file is locked against other processes.
 #[derive(Debug)]
 pub(super) struct Done {
     file: File,
@@ -34,18 +34,19 @@ pub(super) struct Done {
     taken: Arc<Taken>,
     state: Mutex<State>,
     change: Condvar,
-    /// How many units this run has added.
+    /// The number of units that this run has added.
     added: AtomicU64,
     /// The thread that syncs the file.
     syncer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Done {
-    /// Opens the file, or makes it, and reads which units are in it. A last record without its end is cut off: returns how many
-    /// bytes. Units that are added are synced to the disk once a `second`.
+    /// Opens or makes the file, and reads its units. An incomplete last record is cut off; the second result is its
+    /// length in bytes. Units that are added later are synced to the disk once in every interval of `second`.
     ///
     /// # Errors
-    /// The file cannot be opened, is in use, or is no list of units that end with `delimiter`; or no thread can be started.
+    /// The file cannot be opened, is in use, or is not a list of units that end with `delimiter`. Or the thread cannot
+    /// start.
     pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Arc<Self>, Option<u64>)> {
         let file = open(path)?;
         let (taken, torn) = load(path, &file, delimiter)?;
@@ -62,20 +63,20 @@ impl Done {
         Done { file, path: path.to_owned(), delimiter, taken, state, change, added: AtomicU64::new(0), syncer }
     }
 
-    /// The units in a file that is only read; none if there is no such file.
+    /// The units in a file that is only read. If there is no such file, there are no units.
     ///
     /// # Errors
-    /// As of [`open`](Self::open), but it may be in use.
+    /// The file cannot be read, or is not a list of units that end with `delimiter`. It may be in use.
     pub(super) fn read(path: &Path, delimiter: u8) -> Result<Arc<Taken>> {
         if !path.exists() {
             return Ok(Arc::default());
         }
         ensure_is_file(path, std::fs::metadata(path))?;
         let file = File::open(path).with_context(|| format!("--done: cannot open {}", path.display()))?;
-        Ok(read(path, &file, delimiter)?.into_taken())
+        Ok(Taken::before(read(path, &file, delimiter)?))
     }
 
-    /// The units that are done, or taken in this run.
+    /// The units that are done, and the units that this run has taken.
     pub(super) fn taken(&self) -> Arc<Taken> {
         Arc::clone(&self.taken)
     }
@@ -84,11 +85,11 @@ impl Done {
         &self.path
     }
 
-    /// Records the units of one command, with one write.
+    /// Records the units of one command in one write.
     ///
     /// # Errors
-    /// They cannot be written, as on a full disk, or earlier ones could not be written or synced. From then on nothing is
-    /// written any more.
+    /// The units cannot be written, for example on a full disk. Or earlier units could not be written or synced: after
+    /// such an error nothing more is written.
     pub(super) fn add<'a>(&self, units: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
         let mut bytes = Vec::new();
         let mut count = 0;
@@ -102,22 +103,23 @@ impl Done {
         Ok(())
     }
 
-    /// How many units are in the file.
+    /// The number of units in the file.
     pub(super) fn units(&self) -> u64 {
         self.taken.count() + self.added.load(Ordering::Relaxed)
     }
 
-    /// Syncs what is not synced yet, and ends the thread that does.
+    /// Syncs the units that are not synced yet, and ends the thread.
     ///
     /// # Errors
     /// Units could not be written or synced, now or earlier.
     pub(super) fn finish(&self) -> io::Result<()> {
         lock(&self.state).is_finished = true;
         self.change.notify_all();
-        // The system reports an error of the disk to one sync only, which may be the last one of the thread.
+        // The thread ends first. The system reports an error of the disk to one sync only, which may be the last sync
+        // of the thread.
         let _ = lock(&self.syncer).take().map(JoinHandle::join);
         self.sync_if_needed();
-        self.find_file();
+        self.check_path();
         lock(&self.state).check()
     }
 
@@ -138,22 +140,22 @@ impl Done {
                 return;
             }
             self.sync_if_needed();
-            self.find_file();
+            self.check_path();
             let _ = self.change.wait_timeout_while(lock(&self.state), second, |state| !state.is_finished);
         }
     }
 
-    /// Fails if the file has lost its name: what is added to it would be lost.
-    fn find_file(&self) {
+    /// Sets the error if the path does not name this file any more, because units added to the file would be lost.
+    fn check_path(&self) {
         let number = |file: Metadata| (file.dev(), file.ino());
         let is_there = std::fs::metadata(&self.path).map(number).ok() == self.file.metadata().map(number).ok();
         if !is_there {
-            let why = "it was removed, or another file took its place; units of this run may run again in the next one";
+            let why = "it was removed, or another file took its place; units of this run may run again in the next run";
             lock(&self.state).failed.get_or_insert_with(|| io::Error::new(ErrorKind::NotFound, why));
         }
     }
 
-    /// Other threads can add units while the disk works.
+    /// Syncs the file without holding the lock, so that other threads can add units while the disk works.
     fn sync_if_needed(&self) {
         if !std::mem::take(&mut lock(&self.state).is_unsynced) {
             return;
@@ -164,19 +166,26 @@ impl Done {
     }
 }
 
-/// The units that an earlier run has done, and those that this run has taken: of equal units only the first one runs.
+/// The units that an earlier run has done, and the units that this run has taken. Only the first of equal units runs.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// In order: 16 B each.
+    /// The units of earlier runs, sorted: 16 B each.
     before: Vec<Identity>,
-    /// At most 32 B each, as a B-tree of random numbers; a table takes up to 39 B, and 58 B while it grows.
+    /// The units of this run: at most 32 B each, as a B-tree of random numbers. A hash table would take up to 39 B
+    /// each, and 58 B while it grows.
     now: Mutex<BTreeSet<Identity>>,
-    /// Whether a record in the file ends in CR.
+    /// Whether a record in the file ends with CR.
     has_cr: bool,
 }
 
 impl Taken {
-    /// Takes the unit, unless it was done or taken before.
+    fn before(list: DoneList) -> Arc<Self> {
+        let (before, has_cr) = list.into_units();
+        Arc::new(Taken { before, now: Mutex::default(), has_cr })
+    }
+
+    /// Takes the unit, unless it was done or taken before. Returns which of the two, or `None` if this run takes the
+    /// unit now.
     pub(super) fn take(&self, unit: &[u8]) -> Option<Before> {
         let identity = Identity::of(unit);
         if self.before.binary_search(&identity).is_ok() {
@@ -185,7 +194,7 @@ impl Taken {
         (!lock(&self.now).insert(identity)).then_some(Before::Taken)
     }
 
-    /// How many an earlier run has done.
+    /// The number of units that earlier runs have done.
     pub(super) fn count(&self) -> u64 {
         self.before.len() as u64
     }
@@ -195,28 +204,29 @@ impl Taken {
         self.before.binary_search(&identity).is_ok() || lock(&self.now).contains(&identity)
     }
 
-    /// If `unit` was not taken before, but would have been with or without a CR at its end: the place of the CR.
+    /// If `unit` differs from a known unit only by a CR at its end: where the CR is, and how to remove it.
     fn misplaced_cr(&self, unit: &[u8]) -> Option<&'static str> {
         match unit.strip_suffix(b"\r") {
-            Some(rest) => self.contains(rest).then_some("in the input, not in the list; tr -d '\\r' drops it"),
+            Some(rest) => self.contains(rest).then_some("in the input, not in the list; tr -d '\\r' removes it"),
             None if !self.has_cr => None,
             None => self
                 .contains(&[unit, b"\r"].concat())
-                .then_some("in the list, not in the input; sed -i 's/\\r$//' LIST drops it"),
+                .then_some("in the list, not in the input; sed -i 's/\\r$//' LIST removes it"),
         }
     }
 
-    /// Says which units are skipped. Unless `quiet`, hints once at a unit that is not skipped because of a CR.
+    /// Returns the function that decides which units are skipped. Unless `quiet`, that function prints one hint if only
+    /// a CR at the end of a unit keeps it from being skipped.
     pub(super) fn known(self: Arc<Self>, quiet: bool) -> Known {
-        let told = AtomicBool::new(quiet);
+        let needs_no_hint = AtomicBool::new(quiet);
         Arc::new(move |unit| {
             let known = self.take(unit);
             if known.is_none()
-                && !told.load(Ordering::Relaxed)
+                && !needs_no_hint.load(Ordering::Relaxed)
                 && let Some(place) = self.misplaced_cr(unit)
             {
-                told.store(true, Ordering::Relaxed);
-                say(format_args!("hint: --done: '{}' is not found for a CR at its end {place}", shown(unit)));
+                needs_no_hint.store(true, Ordering::Relaxed);
+                say(format_args!("hint: --done: '{}' is not found because of a CR at its end {place}", shown(unit)));
             }
             known
         })
@@ -225,7 +235,7 @@ impl Taken {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether something was written that is not synced.
+    /// Whether some written bytes are not synced.
     is_unsynced: bool,
     is_finished: bool,
     /// The first error.
@@ -260,7 +270,7 @@ fn open(path: &Path) -> Result<File> {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => {
             let holder = holder(&file).map_or_else(|| "another process".to_owned(), |id| format!("process {id}"));
-            bail!("--done: {name}: in use by {holder}; wait until that has ended, or name another file")
+            bail!("--done: {name}: in use by {holder}; wait until it has ended, or name another file")
         }
         Err(error) => Err(error).with_context(|| format!("--done: cannot lock {name}; name a file on a local disk")),
     }
@@ -269,11 +279,15 @@ fn open(path: &Path) -> Result<File> {
 fn ensure_is_file(path: &Path, metadata: io::Result<Metadata>) -> Result<()> {
     let name = path.display();
     let is_file = metadata.with_context(|| format!("--done: {name}"))?.is_file();
-    ensure!(is_file, "--done: {name} is no regular file, and could not be read again; name one, such as --done seen");
+    ensure!(
+        is_file,
+        "--done: {name} is not a regular file, so it could not be read again; name a regular file, such as --done seen"
+    );
     Ok(())
 }
 
-/// Locks the file. After a process with the lock was killed, its child may hold the lock until it becomes its command.
+/// Locks the file. If a process with the lock was killed, its forked child may hold the lock until the child runs its
+/// command. So this function waits up to half a second.
 fn take(file: &File) -> rustix::io::Result<()> {
     let try_lock = || flock(file, FlockOperation::NonBlockingLockExclusive);
     for _ in 0..50 {
@@ -285,8 +299,9 @@ fn take(file: &File) -> rustix::io::Result<()> {
     try_lock()
 }
 
-/// The process that has the file locked; see `proc_locks(5)`. `None` on systems without that, for processes that this one
-/// cannot see, and on file systems that call the file by another number there.
+/// The id of the process that holds the lock of the file, from /proc/locks (`proc_locks(5)`). `None` if the system has
+/// no /proc/locks, or if this process cannot see the other process. It is also `None` on file systems that show another
+/// inode number there.
 fn holder(file: &File) -> Option<u32> {
     let stat = file.metadata().ok()?;
     let device = stat.dev();
@@ -298,87 +313,32 @@ fn holder(file: &File) -> Option<u32> {
     })
 }
 
-/// What the records in a file are, and where the last one ends.
-#[derive(Default)]
-struct Reading {
-    known: Vec<Identity>,
-    /// Whether a record ends in CR.
-    has_cr: bool,
-    /// Of the record that has not ended yet.
-    hash: Sha256,
-    /// The bytes of all records that have ended, with their ends, and of the one that has not.
-    ended: u64,
-    open: u64,
-    last: u8,
-    /// Whether the one that has not ended holds a NUL.
-    has_nul: bool,
-}
-
-impl Reading {
-    fn add(&mut self, mut bytes: &[u8], delimiter: u8) {
-        self.last = bytes.last().copied().unwrap_or(self.last);
-        while let Some(end) = memchr::memchr(delimiter, bytes) {
-            self.has_cr |= bytes[..end].ends_with(b"\r");
-            self.hash.update(&bytes[..end]);
-            self.known.push(std::mem::take(&mut self.hash).into());
-            self.ended += self.open + end as u64 + 1;
-            (self.open, self.has_nul) = (0, false);
-            bytes = &bytes[end + 1..];
-        }
-        self.has_nul |= memchr::memchr(0, bytes).is_some();
-        self.hash.update(bytes);
-        self.open += bytes.len() as u64;
-    }
-
-    fn into_taken(mut self) -> Arc<Taken> {
-        self.known.sort_unstable();
-        self.known.dedup();
-        self.known.shrink_to_fit();
-        Arc::new(Taken { before: self.known, now: Mutex::default(), has_cr: self.has_cr })
-    }
-
-    /// If the last record has no end: why a crash did not cause that. Only what a crash has torn is cut off. No line has a
-    /// NUL; many other records have newlines.
-    fn fault(&self, delimiter: u8) -> Option<&'static str> {
-        match (self.last, delimiter) {
-            _ if self.open == 0 => None,
-            (0, _) => Some("its records end with NUL: add -0"),
-            (b'\n', 0) if self.ended > 0 => None,
-            (b'\n', 0) => Some("its records end with newline: leave out -0"),
-            (b'\n', _) => Some("its records end with newline: leave out -d"),
-            _ if self.has_nul => Some("its end holds NUL bytes: it is no list of done units"),
-            _ if self.ended > 0 => None,
-            _ => Some("no record in it has an end: it is no list of done units, or has another delimiter (-0, -d)"),
-        }
-    }
-}
-
-/// Reads all records, and cuts off a torn one.
+/// Reads all records, and cuts off an incomplete last record.
 fn load(path: &Path, file: &File, delimiter: u8) -> Result<(Arc<Taken>, Option<u64>)> {
-    let reading = read(path, file, delimiter)?;
-    if reading.open > 0 {
+    let list = read(path, file, delimiter)?;
+    let (ended, open) = list.lengths();
+    if open > 0 {
         let cannot = || format!("--done: cannot cut off the torn end of {}", path.display());
-        file.set_len(reading.ended).with_context(cannot)?;
+        file.set_len(ended).with_context(cannot)?;
     }
-    let torn = Some(reading.open).filter(|bytes| *bytes > 0);
-    Ok((reading.into_taken(), torn))
+    Ok((Taken::before(list), Some(open).filter(|bytes| *bytes > 0)))
 }
 
-fn read(path: &Path, mut file: &File, delimiter: u8) -> Result<Reading> {
+fn read(path: &Path, mut file: &File, delimiter: u8) -> Result<DoneList> {
     let name = path.display();
-    let (mut reading, mut buffer) = (Reading::default(), vec![0; READ]);
+    let (mut list, mut buffer) = (DoneList::default(), vec![0; BUFFER_BYTES]);
     loop {
         match file.read(&mut buffer) {
             Ok(0) => break,
-            Ok(length) => reading.add(&buffer[..length], delimiter),
+            Ok(length) => list.add(&buffer[..length], delimiter),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error).with_context(|| format!("--done: cannot read {name}")),
         }
     }
-    if let Some(fault) = reading.fault(delimiter) {
+    if let Some(fault) = list.fault(delimiter) {
         bail!("--done: {name}: {fault}; or name another file");
     }
-    Ok(reading)
+    Ok(list)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `--dry-run`: what would run or leave, and when.
+//! `--dry-run`: the commands that would run or the units that would leave, and when.
 
 use super::args::{Limits, Stream};
 use super::done::Done;
@@ -14,17 +14,18 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, Sink, Sorted, Sorting, Source};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
-use throttle_limits::clock::{self, Clock, FakeClock, Nanos, SECOND, in_nanos};
+use throttle_limits::clock::{self, FakeClock, NanoClock, Nanos, SECOND, in_nanos};
 use throttle_limits::limits::Policy;
 use throttle_limits::line::NO_KEY;
 use throttle_limits::store::{Memory, Store, StoreError, Supply, View};
 
-/// Shows what would run, and when.
+/// Prints the commands that would run, and when.
 ///
 /// # Errors
 /// throttle itself failed.
@@ -39,14 +40,14 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
         Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(reporting.quiet))
     });
     let policy = buckets::policy(limits, |policy| launch.check(policy))?;
-    // What commands really cost is not known, so each is shown at the price of its request.
+    // The real costs of commands are unknown, so each command is shown at its requested cost.
     let sorting = sorted(limits, &policy, Stream { settles: false, ..launch.stream() })?;
     let until = flags.again.stop_after.map_or(Nanos::MAX, in_nanos);
     let plan = Plan { until, ..Plan::new(limits, policy, sorting) };
     ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)
 }
 
-/// Shows which units would leave, and when.
+/// Prints the units that would leave, and when.
 ///
 /// # Errors
 /// throttle itself failed.
@@ -60,7 +61,8 @@ pub(super) fn of_units(pipe: &Pipe) -> Result<Exit> {
     ended(Plan::new(limits, policy, sorting).units(framing, Descriptor(input.fd)), &input.name)
 }
 
-/// How units are sorted. The plan keeps the limits of a bucket's keys itself, and nothing runs.
+/// How units are sorted in a dry run. The run applies the limits of a bucket's keys itself, without the bucket
+/// (`shared`). No command runs, so `jobs` does not apply.
 fn sorted(limits: &Limits, policy: &Policy, stream: Stream) -> Result<Option<Sorting>> {
     let sorting = limits.sorting(policy, stream).map_err(|error| anyhow!(error))?;
     Ok(sorting.map(|sorting| Sorting { shared: None, jobs: None, ..sorting }))
@@ -77,16 +79,16 @@ fn ended(result: Result<(), PumpError>, name: &str) -> Result<Exit> {
     }
 }
 
-/// The same pump as in a run, on a clock that does not wait.
+/// A run of the pump on a clock that does not wait.
 struct Plan {
     policy: Policy,
-    /// What the bucket holds now, if there is one.
+    /// The current state of the bucket, if there is one.
     found: Option<Arc<View>>,
     look: Look,
     clock: FakeClock,
-    /// The time on the clock at the beginning.
+    /// The clock's time at the beginning.
     began: Cell<Nanos>,
-    /// Nothing starts later than this after the beginning.
+    /// The latest time of a start, counted from the beginning.
     until: Nanos,
     meter: Meter,
     sorting: Option<Sorting>,
@@ -98,12 +100,12 @@ impl Plan {
         let look = buckets::look_of(&policy, sorting.as_ref());
         let meter = Meter::new(0, policy.len());
         let found = buckets::found(limits).filter(|view| view.policy == policy).map(Arc::new);
-        // The order of units begins with the state that was found, at its time.
+        // Sorting begins with the state and the time of the bucket.
         let began = sorting.as_ref().and(found.as_ref()).map_or(0, |found| found.now);
         if let Some(sorting) = &mut sorting {
             sorting.found.clone_from(&found);
         }
-        let (clock, began, keys) = (FakeClock::at(began), Cell::new(began), RefCell::default());
+        let (clock, began, keys) = (FakeClock::at(Duration::from_nanos(began)), Cell::new(began), RefCell::default());
         Plan { policy, found, look, clock, began, until: Nanos::MAX, meter, sorting, keys }
     }
 
@@ -130,7 +132,7 @@ impl Plan {
             write_rest(&mut out, job, *shape, time)
         };
         let by_key = self.sorting.as_ref().map(|sorting| {
-            let clock: &dyn Clock = &self.clock;
+            let clock: &dyn NanoClock = &self.clock;
             (RefCell::new(sorting.begin(clock.now())), clock, sorting.ahead)
         });
         let mut flow = Preview { batches: launch::batches(commands, source, known, self.look.clone()), show, by_key };
@@ -149,14 +151,14 @@ impl Plan {
         let mut beginning = Vec::new();
         let sink = UnitLines { framing, beginning: &mut beginning, plan: self };
         if let Some(sorting) = &self.sorting {
-            let clock = (&self.clock as &dyn Clock, true);
+            let clock = (&self.clock as &dyn NanoClock, true);
             let mut flow = Sorted::new(source, sink, framing, sorting, clock, &self.meter, |_| ());
             self.pump(&mut flow)?;
         } else {
             let most = if self.look.looks_inside() { LARGEST } else { BUFFER };
             let buffer = Buffer::new(framing, BUFFER).growing(most);
-            let flow = Copying::new(source, sink, buffer, &self.meter);
-            self.pump(&mut flow.looked_into(self.look.clone()))?;
+            let mut flow = Copying::new(source, sink, buffer, self.look.clone(), &self.meter);
+            self.pump(&mut flow)?;
         }
         if !beginning.is_empty() {
             self.write_unit(&mut beginning).map_err(FlowError::Write)?;
@@ -171,11 +173,11 @@ impl Plan {
         self.clock.now() - self.began.get()
     }
 
-    /// If it was stopped, that was at the time after which nothing starts.
+    /// Runs the pump. If `--stop-after` has ended the run (`is_stopped`), sets the clock to the time of that option.
     fn pump_until_stopped(&self, flow: &mut impl Flow, is_stopped: &Cell<bool>) -> Result<(), PumpError> {
         match self.pump(flow) {
             Err(PumpError::Flow(FlowError::Write(_))) if is_stopped.get() => {
-                self.clock.set(self.began.get() + self.until);
+                self.clock.set(Duration::from_nanos(self.began.get() + self.until));
                 Ok(())
             }
             result => result,
@@ -183,7 +185,7 @@ impl Plan {
     }
 
     fn pump(&self, flow: &mut impl Flow) -> Result<(), PumpError> {
-        // The order of units keeps their limits.
+        // If units are sorted, `sorting` has the limits, and the store has none.
         let policy = if self.sorting.is_some() { Policy::default() } else { self.policy.clone() };
         let store = Memory::new(&policy, self.clock.clone());
         match &self.found {
@@ -192,7 +194,7 @@ impl Plan {
             None => {}
         }
         let supply = Supply::new(Box::new(store));
-        pump::run(flow, &supply, &self.meter)
+        pump::run(flow, &supply, supply.clock(), &self.meter)
     }
 
     fn write_unit(&self, beginning: &mut Vec<u8>) -> io::Result<()> {
@@ -211,7 +213,7 @@ impl Plan {
         write().map_err(|error| PumpError::Flow(FlowError::Write(error)))
     }
 
-    /// The most that each limit lets through.
+    /// Writes the most units that each limit lets through.
     fn write_limits(&self, out: &mut impl Write) -> io::Result<()> {
         let of_each = self.sorting.iter().flat_map(|sorting| sorting.each.iter().map(|(policy, _)| policy));
         let per = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref());
@@ -223,7 +225,7 @@ impl Plan {
             .try_for_each(|(policy, each)| (0..policy.len()).try_for_each(|place| write_most(out, policy, place, each)))
     }
 
-    /// Counts a unit that leaves now. Where there are keys, each is there as a whole.
+    /// Counts a unit that leaves now. If there are keys, `unit` is a whole unit.
     fn count_key(&self, unit: &[u8]) {
         if let Some(per) = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref()) {
             self.keys.borrow_mut().count(per.key(unit).as_deref(), self.now());
@@ -232,19 +234,19 @@ impl Plan {
 }
 
 /// The most keys that are counted.
-const MOST_KEYS: usize = 1_000_000;
+const MAX_KEYS: usize = 1_000_000;
 
-/// How many units of each key run or leave, and when the last of them does.
+/// For each key, the number of its units that run or leave, and the time of its last unit.
 #[derive(Debug, Default)]
 struct Keys(BTreeMap<Box<[u8]>, (u64, Nanos)>);
 
 impl Keys {
-    /// A unit of `key` leaves at `time`.
+    /// Counts a unit of `key` that leaves at `time`.
     fn count(&mut self, key: Option<&[u8]>, time: Nanos) {
         let key = key.unwrap_or(NO_KEY);
         if let Some((units, last)) = self.0.get_mut(key) {
             (*units, *last) = (*units + 1, time);
-        } else if self.0.len() < MOST_KEYS {
+        } else if self.0.len() < MAX_KEYS {
             self.0.insert(key.into(), (1, time));
         }
     }
@@ -257,10 +259,11 @@ impl Keys {
     }
 }
 
-/// A sink that shows a line for each unit, with its beginning and its time; none for bytes, which are only counted.
+/// A sink that prints a line for each unit: the beginning of the unit, and its time. Units that are bytes are only
+/// counted.
 struct UnitLines<'a> {
     framing: Framing,
-    /// As much of the current unit as is shown.
+    /// The part of the current unit that is shown.
     beginning: &'a mut Vec<u8>,
     plan: &'a Plan,
 }
@@ -285,15 +288,15 @@ impl Sink for UnitLines<'_> {
     }
 }
 
-/// More bytes of a unit than are ever shown.
+/// The bytes kept of a unit: more than are ever shown.
 const SHOWN_BYTES: usize = 512;
 
-/// Why it cannot be run, if that is known before it runs.
+/// Why the job cannot run, if that is known before it starts.
 fn cannot_run(template: &Template, job: &Job, room: usize) -> Option<Outcome> {
     job.refused().or_else(|| (!template.fits(&job.units, room)).then_some(Outcome::TooLong))
 }
 
-/// The time, after a `#`, so that the line can be pasted into a shell.
+/// Writes the time after a `#`, so that the line can be pasted into a shell.
 fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io::Result<()> {
     let input = if shape.to_stdin { " < its unit" } else { "" };
     let name =
@@ -302,33 +305,36 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
     writeln!(out, "  # {}{input}{space}{name}", clock::shown(time))
 }
 
-/// Gives a new `store` the state that was found. A window then counts all its units from one time. Returns the time that its
-/// `clock` shows after that.
+/// Gives the state `found` to a new `store`: takes the used units of each limit at once. So a window counts these units
+/// from the same time. Returns the time of `clock` after that.
 fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Result<Nanos, StoreError> {
-    let used = |(full, left): (i128, &i128)| u64::try_from(full - left.max(&0)).unwrap_or(0);
+    let used = |(full, rest): (i128, &i128)| u64::try_from(full - rest.max(&0)).unwrap_or(0);
     let used: Vec<u64> = store.view()?.left.into_iter().zip(&found.left).map(used).collect();
     let _ = store.take(&used, Nanos::MAX)?;
     let (Some(wait), Some(own)) = (found.wait, store.view()?.wait) else { return Ok(0) };
     if own < wait {
-        // A pause: the buckets are empty when it ends, so the first unit leaves some time after it.
+        // There is a pause. At its end the buckets are empty, so the first unit leaves some time later.
         let paused = Memory::new(&found.policy, FakeClock::default());
         paused.hold_until(wait)?;
         let refill = paused.view()?.wait.map_or(0, |first| first.saturating_sub(wait));
         store.hold_until(wait.saturating_sub(refill))?;
     }
-    clock.advance(own.saturating_sub(wait));
+    clock.advance(Duration::from_nanos(own.saturating_sub(wait)));
     Ok(clock.now())
 }
 
-/// `# 5/s,burst=5 for each host: at most 9 in any second`. A unit that costs more than the burst waits until its cost is paid,
-/// so the other units of that second are as many as without it.
+/// `# 5/s,burst=5 for each host: at most 9 in any second`. A unit that costs more than the burst waits until the rate
+/// has paid the part above the burst. So this part comes on top of the number.
 fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str) -> io::Result<()> {
     let (most, period) = policy.most_in_its_period(place);
     let (limit, period) = (policy.describe(place), period_name(period));
     let most = if policy.counts_bytes() { size_at_least(most, limit.contains("iB")) } else { most.to_string() };
     let is_bucket = limit.contains("burst=");
-    let more =
-        if policy.cost(place).is_some() && is_bucket { ", and what one unit costs beyond the burst" } else { "" };
+    let more = if policy.cost(place).is_some() && is_bucket {
+        ", plus the part of one unit's cost above the burst"
+    } else {
+        ""
+    };
     writeln!(out, "# {limit}{each}: at most {most} in any {period}{more}")
 }
 

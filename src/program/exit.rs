@@ -1,7 +1,8 @@
-//! How the program can end. One table serves the code, the help and the man page.
+//! The exits of the program. One table serves the code, the help and the man page.
 
-/// An end of the program other than by a signal. Of several, the last in this order decides the exit code of a run of commands:
-/// 127 before 126, 125, 124, 75, 123. An error of throttle itself comes before them.
+/// The exit of the program, unless a signal ended it. If several exits apply to a run of commands, the last variant in
+/// this order decides. The exit codes from the highest priority: 1 (an error of throttle itself), 127, 126, 125, 124,
+/// 75, 123.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     /// Everything was passed on.
@@ -11,7 +12,7 @@ pub(crate) enum Exit {
     Usage,
     /// A command failed or took too long.
     Failed,
-    /// A server asked to wait for longer than allowed.
+    /// A server requested a longer wait than allowed.
     SentAway,
     /// A command exited 255.
     Stopped,
@@ -21,13 +22,13 @@ pub(crate) enum Exit {
     CannotRun,
     /// A command is not found.
     NotFound,
-    /// Reading, writing or something else that throttle does itself failed.
+    /// throttle itself failed to read, to write or to do something else.
     Error,
     /// The wait would have been longer than allowed.
     TooLong,
-    /// An error of throttle itself with `--once`, where lower codes are the command's.
+    /// An error of throttle itself with `--once`, where lower codes belong to the command.
     OnceError,
-    /// A question about a bucket that cannot be reached.
+    /// A bucket cannot be reached for --show or --list.
     Away,
     /// The command of `--once` took too long.
     OnceTimedOut,
@@ -35,29 +36,29 @@ pub(crate) enum Exit {
     OnceExited(u8),
 }
 
-/// Code and meaning.
+/// Each exit, its code, and its meaning.
 pub(crate) const TABLE: [(Exit, u8, &str); 13] = [
     (Exit::Success, 0, "everything was read and passed on, and every command exited 0"),
-    (Exit::Error, 1, "reading, writing or something else failed; standard error says what"),
+    (Exit::Error, 1, "reading, writing or something else failed; standard error has the reason"),
     (Exit::Usage, 2, "the command line is wrong; nothing was read"),
     (Exit::TooLong, 75, "--max-wait: the wait would have been longer; nothing was taken"),
     (
         Exit::SentAway,
         75,
-        "a server asked to wait for longer than --max-pause, and standard error says until when; or units are left after \
+        "a server requested a wait longer than --max-pause (standard error says until when); or units are left after \
      --stop-after or Ctrl-\\",
     ),
     (Exit::Failed, 123, "a command failed or took longer than --timeout"),
     (Exit::Stopped, 124, "a command exited 255, which means stop, as in xargs"),
     (Exit::OnceTimedOut, 124, "with --once, the command took longer than --timeout, as timeout(1) reports it"),
     (Exit::Killed, 125, "a command was killed by a signal"),
-    (Exit::OnceError, 125, "with --once, instead of 1 or 2; other codes are the command's"),
+    (Exit::OnceError, 125, "with --once, instead of 1 or 2; other codes are the codes of the command"),
     (Exit::Away, 125, "--show or --list: the bucket or its server cannot be reached within 5 s"),
     (Exit::CannotRun, 126, "a command cannot be run"),
     (Exit::NotFound, 127, "a command was not found"),
 ];
 
-/// Each code once, with all it can mean.
+/// Each code once, with all its meanings.
 pub(crate) fn codes() -> impl Iterator<Item = (u8, String)> {
     let meanings = |chunk: &[(Exit, u8, &str)]| chunk.iter().map(|row| row.2).collect::<Vec<_>>().join("; or ");
     TABLE.chunk_by(|one, next| one.1 == next.1).map(move |chunk| (chunk[0].1, meanings(chunk)))

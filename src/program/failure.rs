@@ -1,4 +1,4 @@
-//! Failures in words: how an attempt ended, which exit code follows, and what the user can do.
+//! Messages about failures: how an attempt ended, its exit code, and advice.
 
 use super::exit::Exit;
 use rustix::io::Errno;
@@ -6,8 +6,8 @@ use std::io;
 use throttle::flow::TOO_MUCH;
 use throttle::launch::{Job, Outcome};
 
-/// How the `command` of a failed job ended, and the exit that follows. `terminal` says what allows it to use the terminal,
-/// and `goes_on` that an exit of 255 does not end the run.
+/// The message about a failed job, and its exit. `command` returns the name of the command. `terminal` is the advice on
+/// using the terminal. `goes_on` means that an exit of 255 does not end the run.
 pub(super) fn failure(
     job: &Job,
     outcome: &Outcome,
@@ -18,7 +18,8 @@ pub(super) fn failure(
     let words = match outcome {
         Outcome::Exited(255) if !goes_on => {
             format!(
-                "{} exited 255, which means stop; to go on: --attempts 2 --retry-on 255, or -c '… || exit 1'",
+                "{} exited 255, which means stop; to continue after it: --attempts 2 --retry-on 255, or -c '… || \
+                 exit 1'",
                 command()
             )
         }
@@ -38,16 +39,16 @@ pub(super) fn failure(
     (words, exit)
 }
 
-/// How a job ended for which no command may have run. One unit that does not fit into an argument keeps the others of its
-/// command from running.
+/// How a job ended. If one unit does not fit into an argument, the command of the job does not run. So the text must
+/// fit the other units of the command.
 pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
     let is_of_unit = matches!(outcome, Outcome::TooLong | Outcome::HasNul);
     let has_several = job.names.iter().nth(1).is_some();
-    let of_several = if is_of_unit && has_several { "not run, as a unit of its command " } else { "" };
+    let of_several = if is_of_unit && has_several { "not run, because a unit of its command " } else { "" };
     format!("{of_several}{}", ending(outcome))
 }
 
-/// What the log says of an attempt whose end is neither an exit nor a signal nor a timeout.
+/// The text in the log about an attempt that did not end by an exit, a signal or a timeout.
 pub(super) fn error(outcome: &Outcome) -> Option<String> {
     match outcome {
         Outcome::Ok | Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => None,
@@ -65,19 +66,19 @@ fn ending(outcome: &Outcome) -> String {
         Outcome::TimedOut => "timed out".to_owned(),
         Outcome::WantedTerminal => "wanted the terminal".to_owned(),
         Outcome::NotFound(error) | Outcome::CannotRun(error) => format!("cannot be run: {error}{}", advice(error)),
-        Outcome::TooLong => "is too long for an argument; --stdin has no bound".to_owned(),
+        Outcome::TooLong => "is too long for an argument; use --stdin, which has no limit".to_owned(),
         Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin".to_owned(),
         Outcome::Unreadable(why) => format!("not run: {why}"),
         Outcome::TooCostly => format!("not run: {TOO_MUCH}"),
-        Outcome::SentAway => "not run, as its server asked to wait for too long".to_owned(),
-        Outcome::KeyFailed(most) => format!("not tried, as others of its key failed before it (fails={most})"),
-        Outcome::InputLost(error) => format!("not run, as its input cannot be held: {error}{}", advice(error)),
+        Outcome::SentAway => "not run: its server requested a wait longer than --max-pause".to_owned(),
+        Outcome::KeyFailed(most) => format!("not tried, because other commands of its key have failed (fails={most})"),
+        Outcome::InputLost(error) => format!("not run, because its input cannot be stored: {error}{}", advice(error)),
         Outcome::OutputLost(error) => format!("its output is lost: {error}"),
     }
 }
 
-/// What to do about an error of the system: a limit of it, or a command that it cannot run. The error of a temporary file says
-/// it itself.
+/// Advice about an error of the system: a limit of the system was reached, or the system cannot run a command. Errors
+/// of temporary files have their own advice.
 pub(super) fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => "; ulimit -n allows more open files",

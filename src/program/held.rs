@@ -1,5 +1,6 @@
-//! A command that counts as running in a bucket on a server. This process stays as its parent: it tells the server that the
-//! command still runs, and when it has ended. (On one machine the process becomes the command, and a file needs no telling.)
+//! Runs the command of `--once` if a bucket on a server counts running commands. This process stays the parent of the
+//! command. It reports to the server that the command still runs, and later that it has ended. With a bucket in a file,
+//! this process becomes the command instead, and sends no reports.
 
 use super::buckets::AnyBucket;
 use super::exit::Exit;
@@ -23,35 +24,36 @@ use throttle_limits::clock::with_usual_slack;
 use throttle_limits::limits::Grant;
 use throttle_limits::store::Store;
 
-/// A bucket on a server forgets a command whose process was not heard of for 12 s.
-const BETWEEN: Duration = Duration::from_secs(2);
+/// The time between two reports. A bucket on a server forgets a command if its process sends nothing for 12 s.
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Whether this bucket must be told that a command still runs.
+/// Whether this bucket needs reports that a command still runs.
 pub(super) fn is_needed(bucket: &dyn Store) -> bool {
     bucket.is_remote() && bucket.policy().counts_jobs()
 }
 
-/// Tells the bucket again and again that this process is still there, as `tell_once` does.
+/// Starts a thread that calls `report` at regular intervals.
 ///
 /// # Errors
 /// The system refuses a thread.
-pub(super) fn tell_of_it(tell_once: impl Fn() + Send + 'static) -> io::Result<()> {
-    let tell = move || {
+pub(super) fn report_regularly(report: impl Fn() + Send + 'static) -> io::Result<()> {
+    let run = move || {
         loop {
-            thread::sleep(BETWEEN);
-            tell_once();
+            thread::sleep(REPORT_INTERVAL);
+            report();
         }
     };
-    start_thread("here", tell).map(drop)
+    start_thread("here", run).map(drop)
 }
 
-/// Says why the command that is at `path` cannot be run.
+/// Prints why the command at `path` cannot run.
 pub(super) fn cannot_run(path: &OsStr, error: &io::Error) -> Exit {
     say(format_args!("'{}' cannot be run: {error}", path.display()));
     if error.kind() == ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun }
 }
 
-/// Runs the command that is at `path`, passes signals on to it, and ends as it ends. `is_over`: signals end the program. Returns only if it cannot be started.
+/// Runs the command at `path`, passes signals on to it, and ends as the command ends. While `is_over` is true, a signal
+/// ends the program. Returns only if the command cannot start.
 ///
 /// # Errors
 /// The system refuses a thread or handlers of signals.
@@ -66,19 +68,20 @@ pub(super) fn run(
         .collect();
     signals::notice_ends().context("cannot handle signals")?;
     let mut came = Signals::new(&wanted).context("cannot handle signals")?;
-    // Only now: each signal before ends the program.
+    // The handlers are installed. Before this point, a signal ends the program.
     is_over.store(false, Ordering::SeqCst);
+    signals::has_begun();
     let mut child = match with_usual_slack(|| command.spawn()) {
         Ok(child) => child,
         Err(error) => return Ok(cannot_run(path, &error)),
     };
-    let told = Arc::clone(bucket);
-    // If the server is away, the next time will do.
-    tell_of_it(move || drop(told.sync())).context("cannot start a thread")?;
+    let reported = Arc::clone(bucket);
+    // An error is ignored: if the server cannot be reached now, the next report suffices.
+    report_regularly(move || drop(reported.sync())).context("cannot start a thread")?;
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
     let pass_on = move || {
         for signal in came.forever() {
-            // The terminal sends these to the command as well.
+            // The terminal sends these signals to the command itself.
             let is_from_keys = [SIGINT, SIGQUIT].contains(&signal) && signals::is_in_foreground();
             if let (Ok(signal), false) = (Signal::try_from(signal), is_from_keys) {
                 let _ = kill(pid, signal);
@@ -88,7 +91,7 @@ pub(super) fn run(
     start_thread("signals", pass_on).context("cannot start a thread")?;
     let status = child.wait().context("cannot wait for the command")?;
     bucket.leave();
-    // If it is not told, it notices within 15 s.
+    // Without this report, the server notices the end within 15 s.
     let _ = bucket.ended(grant);
     if let Some(signal) = status.signal() {
         signals::die_of(signal);

@@ -1,4 +1,4 @@
-//! The input, and a hint if it is unlikely to be what was meant.
+//! The input, and a hint if it is unlikely to be the intended input.
 
 use super::args::{InputFlags, ReportFlags};
 use super::say::say;
@@ -13,13 +13,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use throttle::flow::framing::trimmed;
 
-/// An open input and what it is called in messages.
+/// An open input, and its name in messages.
 #[derive(Debug)]
 pub(crate) struct Input {
     pub(crate) fd: OwnedFd,
     pub(crate) name: String,
-    /// What is left of a regular file, in bytes, and where that begins.
+    /// The unread bytes of a regular file.
     pub(crate) size: Option<u64>,
+    /// The position in a regular file at which the input begins.
     start: u64,
     is_stdin: bool,
 }
@@ -27,7 +28,7 @@ pub(crate) struct Input {
 /// Opens `file`, or standard input.
 ///
 /// # Errors
-/// What cannot be opened or read, and why.
+/// The input cannot be opened or read.
 pub(crate) fn open(file: Option<&Path>) -> Result<Input> {
     let (fd, name) = if let Some(path) = file {
         let file = File::open(path).with_context(|| format!("--arg-file: cannot open {}", path.display()))?;
@@ -54,8 +55,8 @@ fn file_position(fd: impl AsFd) -> Option<u64> {
     rustix::fs::tell(fd).ok()
 }
 
-/// The next position of standard output, if it writes to the regular file of `input`. Output behind the position of the input
-/// would be read again; cat(1) has the same rule.
+/// The position of the next write to standard output, if that is the same regular file as `input`. If it is beyond the
+/// next read of the input, the program would read its own output. cat(1) has the same rule.
 fn output_position(input: &Stat) -> Option<u64> {
     let (stdout, stat) = (std::io::stdout(), rustix::fs::fstat(std::io::stdout()).ok()?);
     if !are_one_file(&stat, input) {
@@ -65,37 +66,38 @@ fn output_position(input: &Stat) -> Option<u64> {
     if appends { u64::try_from(stat.st_size).ok() } else { file_position(stdout) }
 }
 
-/// Whether both are the same regular file.
+/// Whether both describe the same regular file.
 pub(super) fn are_one_file(one: &Stat, other: &Stat) -> bool {
     FileType::from_raw_mode(one.st_mode) == FileType::RegularFile
         && (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Refuses a descriptor that can only do the `opposite`: poll(2) would wait for it forever.
+/// Refuses a descriptor that is open only for the `opposite` of `what`, because poll(2) would wait for it forever.
 ///
 /// # Errors
-/// Names the descriptor, and what it cannot do.
+/// The descriptor is not open for `what`.
 pub(crate) fn ensure_open_for(what: &str, opposite: OFlags, fd: impl AsFd, name: &str) -> Result<()> {
     let mode = rustix::fs::fcntl_getfl(fd).with_context(|| name.to_owned())? & OFlags::RWMODE;
     ensure!(mode != opposite, "{name} is not open for {what}");
     Ok(())
 }
 
-/// A regular file of units, to count those that were not read.
+/// The rest of a regular file, to count the units that were not read.
 pub(crate) struct Rest {
     file: File,
     size: u64,
     start: u64,
 }
 
-/// More bytes are not read to count the units in them.
-const MOST_COUNTED: u64 = 64 << 20;
+/// The most bytes that are read to count the units in them.
+const MAX_COUNTED_BYTES: u64 = 64 << 20;
 
 impl Rest {
-    /// How many units begin after the first `read` bytes, of those that `counts` is true for. `None`: it is not known.
+    /// The number of units after the first `read` bytes. It leaves out units for which `counts` returns false. `None`
+    /// means that the number is not known.
     pub(crate) fn units(&self, read: u64, delimiter: u8, counts: impl Fn(&[u8]) -> bool) -> Option<u64> {
-        let left = self.size.checked_sub(read).filter(|left| *left <= MOST_COUNTED)?;
-        let mut rest = BufReader::new(At { file: &self.file, place: self.start + read }).take(left);
+        let unread = self.size.checked_sub(read).filter(|bytes| *bytes <= MAX_COUNTED_BYTES)?;
+        let mut rest = BufReader::new(At { file: &self.file, place: self.start + read }).take(unread);
         let (mut units, mut unit) = (0, Vec::new());
         while rest.read_until(delimiter, &mut unit).ok()? > 0 {
             units += u64::from(counts(trimmed(&unit, Some(delimiter))));
@@ -105,7 +107,7 @@ impl Rest {
     }
 }
 
-/// Reads a file from a place on, without moving the offset that others share.
+/// Reads a file from a position, without moving the offset that other descriptors share.
 struct At<'a> {
     file: &'a File,
     place: u64,
@@ -120,13 +122,14 @@ impl Read for At<'_> {
 }
 
 impl Input {
-    /// The same file once more, if it is a regular one.
+    /// The rest of the input, if it is a regular file.
     pub(crate) fn rest(&self) -> Option<Rest> {
         let (size, start) = (self.size?, self.start);
         Some(Rest { file: self.fd.try_clone().ok()?.into(), size, start })
     }
 
-    /// A hint if standard input is a terminal or /dev/null, as in a loop over single commands or under cron.
+    /// A hint if standard input is a terminal, or if it is /dev/null, for example in a loop over single commands or
+    /// under cron.
     pub(crate) fn remark(&self, unit: &str, reporting: &ReportFlags) -> Option<String> {
         if !self.is_stdin {
             return None;
@@ -144,20 +147,21 @@ impl Input {
 
 const NOTHING: &str = "standard input is /dev/null, so no unit was read; to pace single commands: --bucket NAME --once";
 
-/// Hints once at a standard input that is not used.
-pub(crate) fn tell_of_unread(input: &InputFlags, reporting: &ReportFlags) {
-    static IS_TOLD: AtomicBool = AtomicBool::new(false);
-    if !reporting.quiet && is_left_unread(input) && !IS_TOLD.swap(true, Ordering::Relaxed) {
+/// Prints one hint if standard input is not used.
+pub(crate) fn hint_at_unused_stdin(input: &InputFlags, reporting: &ReportFlags) {
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    if !reporting.quiet && is_stdin_unused(input) && !IS_DONE.swap(true, Ordering::Relaxed) {
         let flag = if input.repeat.is_some() { "--repeat" } else { "-a" };
         say(format_args!(
-            "standard input is not used, as {flag} is given; a command gets it from a file: -c 'COMMAND \"$1\" < FILE'"
+            "standard input is not used, because {flag} is given; to pass it to a command write it to a file: -c \
+             'COMMAND \"$1\" < FILE'"
         ));
     }
 }
 
-/// Whether units are not read from standard input, and that is a file or a pipe with data in it, which the user may mean for
-/// the commands.
-fn is_left_unread(input: &InputFlags) -> bool {
+/// Whether units are not read from standard input, although it is a file or a pipe with data. The user may have meant
+/// that data for the commands.
+fn is_stdin_unused(input: &InputFlags) -> bool {
     let stdin = std::io::stdin();
     let kind = rustix::fs::fstat(&stdin).map(|stat| FileType::from_raw_mode(stat.st_mode));
     let may_be_meant = kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::Fifo));

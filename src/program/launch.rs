@@ -18,22 +18,26 @@ use super::{advice, held, long_wait, names, pipe, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
 use signal_hook::consts::SIGPIPE;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
-use std::sync::Arc;
+use std::io::{self, Cursor, IsTerminal};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 use throttle::flow::framing::{Buffer, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source, start_thread};
-use throttle::launch::{Batches, Known, Launching, Numbers, One, Options, PassedInput, RetryPolicy, Settling, Unused};
+use throttle::launch::{Batches, Known, Launching, Numbers, Options, PassedInput, RetryPolicy, Settling, Unused};
 use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
 
-/// After so many seconds the bar names the keys that end the run. Shorter runs end before one wants to end them.
-const WORTH_KEYS: u32 = 10;
+/// The time in seconds after which the bar names the keys on the keyboard that end the run. A shorter run ends before a
+/// user wants to end it.
+const SECONDS_BEFORE_KEYS: u32 = 10;
 
-/// Room for many units of the usual size. A longer unit need not fit.
+/// The bytes of a buffer: room for many units of the usual length. A longer unit need not fit.
 pub(super) const BUFFER: usize = 192 * 1024;
+
+const UNUSED_UNIT: &str = "hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes, \
+    like -c 'echo \"$1\"'; if not, write -n 0";
 
 /// Runs the commands.
 ///
@@ -44,11 +48,19 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let hints = launch.call.is_none() && reporting.sums_up(io::stderr().is_terminal());
     if hints {
         hint_at_words(commands, flags);
+    } else if !reporting.quiet && commands.template.unused_units() == Unused::Lost {
+        // Without a terminal, hints are left out. This hint is printed anyway, because all units will certainly be
+        // lost.
+        say(UNUSED_UNIT);
     }
     let program = match find(commands) {
         Ok(path) => path,
-        Err(missing) => return Ok(advice::refuse(&missing, if commands.is_once { "sh -c" } else { "-c" })),
+        Err(missing) => {
+            let limit = launch.limits.named().and_then(|named| args::rest_of_limit(&named.rules, &commands.words));
+            return Ok(advice::refuse(&missing, if commands.is_once { "sh -c" } else { "-c" }, limit));
+        }
     };
+    let stops = stop_after(launch)?;
     let mut source = source(commands, reporting)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting, source.source.fd())?;
@@ -70,6 +82,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
     let written = launch.limits.written(&policy);
     if let Some(records) = &records {
+        records.hint_at_emptied_output();
         records.begin(&begun(launch, &policy))?;
     }
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
@@ -80,17 +93,17 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         report.kept = Kept::Line;
     }
     report.unread = source.rest.take().map(|rest| unread(commands, rest, known));
-    // The terminal sends its signals to a command in our group, too.
+    // A command in our process group also gets the signals of the terminal, so these keys may have another effect.
     let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();
-    report.names_keys_after = keys_end_it.then(|| in_nanos(second() * WORTH_KEYS));
+    report.names_keys_after = keys_end_it.then(|| in_nanos(second() * SECONDS_BEFORE_KEYS));
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
     if launch.call.is_none() {
-        input::tell_of_unread(&commands.input, reporting);
+        input::hint_at_unused_stdin(&commands.input, reporting);
     }
-    drive(launch, source, options, records, (report, outcomes), (is_announced, look))
+    drive(launch, source, options, records, (report, outcomes), (is_announced, look), &stops)
 }
 
-/// What the log says at the beginning of the run.
+/// The content of the first line of the log.
 fn begun(launch: &Launch, policy: &Policy) -> Begun {
     Begun { limits: launch.limits.list(policy), jobs: launch.flags.jobs(), command: args::own_command_line() }
 }
@@ -110,7 +123,8 @@ fn options(launch: &Launch, program: Option<OsString>, policy: &Policy) -> Optio
         timeout: flags.timeout,
         passed_input: is_once.then(|| PassedInput::new(again.is_some())),
         again,
-        // In our group a command may use the terminal. Without a terminal, a group of its own can be ended as a whole.
+        // A command in our process group may use the terminal. Without a terminal, the command gets a group of its own,
+        // which can be ended as a whole.
         in_our_group: flags.jobs == Some(1) && flags.timeout.is_none() && signals::has_terminal(),
         settling: Settling::default(),
         by_key: None,
@@ -119,7 +133,7 @@ fn options(launch: &Launch, program: Option<OsString>, policy: &Policy) -> Optio
     }
 }
 
-/// Which limits replies settle: those of all, then those of each key.
+/// The limits that the cost in a reply settles: first the limits of all units, then the limits of each key.
 fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
     let longest = in_nanos(launch.flags.again.max_pause());
     let policies = [policy].into_iter().chain(policy.of_keys().map(|keys| &keys.each));
@@ -127,53 +141,53 @@ fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
     Settling::new(look.costs.iter().cloned().zip(most_more))
 }
 
-/// A second, or less in tests: a variable that only tests set divides all waits.
+/// One second. Tests set `THROTTLE_TEST_SHORTER_WAITS` to divide it, which shortens all waits.
 fn second() -> Duration {
     let divisor = std::env::var("THROTTLE_TEST_SHORTER_WAITS").ok().and_then(|divisor| divisor.parse().ok());
     Duration::from_secs(1) / divisor.unwrap_or(1).max(1)
 }
 
-/// Hints at words of the command that are unlikely to be what was meant.
+/// Hints at words of the command that are probably a mistake.
 pub(super) fn hint_at_words(commands: &Commands, flags: &LaunchFlags) {
     if let Some(word) = flags.shell.as_ref().and_then(|script| advice::word_of_bash(script)) {
-        say(format_args!("hint: {word} is known to bash, and sh runs the script of -c; write bash -c '…' _ {{}}"));
+        say(format_args!("hint: {word} needs bash, but sh runs the script of -c; write bash -c '…' _ {{}}"));
     }
     match commands.template.unused_units() {
         Unused::None => {}
-        Unused::All => {
-            say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
+        Unused::All | Unused::Lost => say(UNUSED_UNIT),
+        Unused::AllButFirst => {
+            say("hint: the script uses only the first of its units, \"$1\"; all its units are \"$@\"");
         }
-        Unused::AllButFirst => say("hint: of its units the script uses only the first, \"$1\"; all of them are \"$@\""),
     }
     if commands.template.gives_unit_to_ssh() {
-        say(
-            "hint: ssh has a shell read its words on the other machine, where a unit with blanks, quotes or ; is code; \
-             --stdin passes it as data",
-        );
+        say("hint: ssh gives its command to a shell on the other machine, so blanks, quotes and ';' in a unit are \
+             code there; --stdin passes the unit as data");
     }
     let units = throttle::launch::Units::default();
     let words: Vec<_> = commands.template.fill(&units).collect();
     let has = |text: &str| words.iter().any(|word| word.to_string_lossy().contains(text));
     // Retries by curl take no grant.
     if flags.again.attempts.is_some() && has("curl") && has("--retry") {
-        say("hint: what curl tries again by itself (--retry) is not counted by the rate; --attempts does both");
+        say(
+            "hint: the rate does not count the retries of curl itself (--retry); use --attempts for retries that count",
+        );
     }
 }
 
-/// Where the command is, unless its name depends on the unit.
+/// The path of the command, unless its name depends on the unit.
 fn find(commands: &Commands) -> Result<Option<OsString>, Missing> {
     match (commands.template.name(), commands.words.first()) {
         (Some(name), _) => lookup::find(name).map(Some),
-        // "curl -sS {}": there is no such file, whatever the unit is.
+        // No file has the name "curl -sS {}", whatever the unit is.
         (None, Some(word)) if advice::is_command_line(word) => Err(Missing::NotFound(word.clone())),
         _ => Ok(None),
     }
 }
 
-/// An opened source of units.
+/// An open source of units.
 pub(super) struct OpenedSource {
     pub(super) source: Box<dyn Source>,
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(super) name: String,
     total: Option<Total>,
     rest: Option<Rest>,
@@ -182,15 +196,12 @@ pub(super) struct OpenedSource {
 /// Opens the source of the units.
 ///
 /// # Errors
-/// What cannot be opened or read, and why.
+/// The input cannot be opened or read.
 pub(super) fn source(commands: &Commands, reporting: &ReportFlags) -> Result<OpenedSource> {
     if commands.is_once {
-        return Ok(OpenedSource {
-            source: Box::new(One::default()),
-            name: "--once".to_owned(),
-            total: None,
-            rest: None,
-        });
+        // A unit that differs from the units of all other runs.
+        let source = Box::new(Cursor::new(format!("{:032x}\n", fastrand::u128(..)).into_bytes()));
+        return Ok(OpenedSource { source, name: "--once".to_owned(), total: None, rest: None });
     }
     if let Some(Repeat(last)) = commands.input.repeat {
         let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
@@ -204,7 +215,7 @@ pub(super) fn source(commands: &Commands, reporting: &ReportFlags) -> Result<Ope
     Ok(OpenedSource { source: Box::new(Descriptor(input.fd)), name: input.name, total, rest })
 }
 
-/// Counts the units of `rest` that commands would run for.
+/// Counts the units of `rest` for which commands would run.
 fn unread(commands: &Commands, rest: Rest, known: Option<Known>) -> Unread {
     let (delimiter, skips_blank) = (records::delimiter(commands.framing), commands.shape.skip_blank);
     let is_known = move |unit: &[u8]| known.as_ref().is_some_and(|known| known(unit).is_some());
@@ -212,9 +223,9 @@ fn unread(commands: &Commands, rest: Rest, known: Option<Known>) -> Unread {
     Unread(Box::new(move |read| rest.units(read, delimiter, &counts)))
 }
 
-/// The units of `source` as jobs, without those that are known.
+/// Groups the units of `source` into jobs. Units that `known` finds are left out.
 pub(super) fn batches<R: Source>(commands: &Commands, source: R, known: Option<Known>, look: Look) -> Batches<R> {
-    // A unit that is an argument cannot be as long as this buffer.
+    // A unit that becomes an argument is shorter than this buffer.
     let most = if commands.shape.to_stdin && look.looks_inside() { LARGEST } else { BUFFER };
     let buffer = Buffer::new(commands.framing, BUFFER).growing(most);
     Batches::new(source, buffer, commands.shape, &commands.template, known, look)
@@ -227,6 +238,7 @@ fn drive(
     records: Option<Arc<Records>>,
     (report, outcomes): (Report, Outcomes),
     (is_announced, look): (bool, Look),
+    stops: &OnceLock<Arc<LaunchRun>>,
 ) -> Result<Exit> {
     signals::notice_ends().context("cannot handle signals")?;
     let known = records.as_ref().and_then(|records| records.known());
@@ -235,9 +247,7 @@ fn drive(
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     keep_jobs(&run)?;
-    if let Some(time) = launch.flags.again.stop_after {
-        stop_after(time, Arc::clone(&run))?;
-    }
+    let _ = stops.set(Arc::clone(&run));
     let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
@@ -258,30 +268,41 @@ fn drive(
     Ok(exit)
 }
 
-/// Tells a bucket on a server that commands still run, if it counts those.
+/// Reports to a bucket on a server that commands still run, if the bucket counts commands.
 fn keep_jobs(run: &LaunchRun) -> Result<()> {
     let report = Arc::clone(&run.report);
     if held::is_needed(report.supply.store()) {
-        held::tell_of_it(move || drop(report.supply.store().sync())).context(NoThread)?;
+        held::report_regularly(move || drop(report.supply.store().sync())).context(NoThread)?;
     }
     Ok(())
 }
 
-/// Starts nothing more once this time has passed.
-fn stop_after(time: Duration, run: Arc<LaunchRun>) -> Result<()> {
+/// Starts nothing more once the time of `--stop-after` has passed. The run is set when it begins; until then, the
+/// program ends at that time, for example while the server of the bucket is away.
+fn stop_after(launch: &Launch) -> Result<Arc<OnceLock<Arc<LaunchRun>>>> {
+    let run: Arc<OnceLock<Arc<LaunchRun>>> = Arc::default();
+    let Some(time) = launch.flags.again.stop_after else { return Ok(run) };
+    let (begun, quiet) = (Arc::clone(&run), launch.reporting.quiet);
     let stop = move || {
         thread::sleep(time);
-        run.start_nothing_more(&format!("--stop-after {}", humantime::format_duration(time)));
+        let how = format!("--stop-after {}", humantime::format_duration(time));
+        if let Some(run) = begun.get() {
+            return run.start_nothing_more(&how);
+        }
+        if !quiet {
+            say(format_args!("stopped by {how}: nothing was started; run the same command again"));
+        }
+        std::process::exit(Exit::SentAway.code().into())
     };
     start_thread("stop-after", stop).context(NoThread)?;
-    Ok(())
+    Ok(run)
 }
 
-/// Why the pump ended, with the `name` of the input.
+/// The error with which the pump ended. `name` is the name of the input.
 pub(super) fn failed(error: PumpError, name: &str) -> anyhow::Error {
     match error {
         PumpError::Flow(FlowError::Read(error)) => anyhow!(error).context(format!("cannot read {name}")),
-        PumpError::Flow(FlowError::Hold(error)) => anyhow!(error).context("cannot hold units for --stdin"),
+        PumpError::Flow(FlowError::Hold(error)) => anyhow!(error).context("cannot store units for --stdin"),
         PumpError::Flow(FlowError::Refused(number, unit, why)) => {
             anyhow!(why).context(names::one("unit", number, &unit))
         }

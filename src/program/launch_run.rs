@@ -1,11 +1,12 @@
-//! A run of commands: what the threads other than the pump share and report, and how the run ends.
+//! A run of commands: the state that its threads share, the reports about events, and the end of the run.
 //!
-//! The thread that finds that everything must end (a signal, a reader that left, a command that exited 255) calls
-//! [`end`](LaunchRun::end). Another thread then waits for the commands and ends the program. The pump takes no part in that:
-//! it may be blocked anywhere.
+//! Any thread may find that everything must end: a signal arrives, a reader leaves, or a command exits 255. It calls
+//! [`end`](LaunchRun::end). Another thread then waits for the commands and ends the program. The pump takes no part in
+//! that, because it may be blocked anywhere.
 
+use super::answer;
 use super::failure::advice;
-use super::names::{shown, told};
+use super::names::{news_text, shown};
 use super::outcomes::Outcomes;
 use super::records::Records;
 use super::report::Report;
@@ -13,20 +14,18 @@ use super::signals;
 use super::time_of_day::until_text;
 use super::unit_name::UnitName;
 use rustix::process::Signal;
-use std::borrow::Cow;
-use std::ffi::OsStr;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle::flow::{start_thread, unpoisoned};
-use throttle::launch::{Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Told, quoted};
+use throttle::launch::{Ended, Event, Events, Job, Launcher, Ledger, Options, Reported};
 use throttle_limits::clock::{Nanos, in_nanos};
 use throttle_limits::line::NO_KEY;
 
-/// Why nothing is launched any more.
+/// The reason to launch nothing more.
 #[derive(Debug)]
 enum Reason {
     /// A signal arrived.
@@ -41,29 +40,30 @@ enum Reason {
     CannotRecord,
     /// Too many units have failed.
     TooManyFailed,
-    /// A server asked to wait for too long: `until 14:05`.
+    /// A server requested a wait that is too long. The text is its end: `until 14:05`.
     SentAway(String),
-    /// The user asked to start nothing more: how.
-    Asked(String),
+    /// The user requested that nothing more starts. The text is the reason: `stopped by --stop-after 8h`.
+    Requested(String),
 }
 
-/// What the threads of the run share.
+/// The state that the threads of the run share.
 pub(super) struct LaunchRun {
     pub(super) report: Arc<Report>,
     outcomes: Arc<Mutex<Outcomes>>,
     pub(super) launcher: Launcher,
-    /// The first signal that came to end us; 0: none.
+    /// The first signal that ends the program; 0 is none.
     signal: AtomicI32,
     pub(super) in_our_group: bool,
     ledger: Option<Arc<Records>>,
-    /// See [`Options`].
+    /// A second, or less in tests; see [`Options`].
     second: Duration,
-    /// To the thread that ends the program.
+    /// The channel to the thread that ends the program.
     end: Sender<Reason>,
 }
 
 impl LaunchRun {
-    /// Starts the launcher and the threads of a run. All threads start now: when the run must end, the system may refuse one.
+    /// Starts the launcher and the threads of a run. All threads start now, because the system may refuse a thread when
+    /// the run must end.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -92,7 +92,8 @@ impl LaunchRun {
         let run = Arc::clone(self);
         let end = move || {
             let Ok(reason) = reasons.recv() else { return };
-            // Other processes get their turns while we wait for the commands that run.
+            // Unused grants go back first. So other processes get them while this thread waits for the running
+            // commands.
             run.report.supply.retire();
             run.launcher.slots().drain();
             run.launcher.flush();
@@ -105,7 +106,8 @@ impl LaunchRun {
         unpoisoned(self.outcomes.lock())
     }
 
-    /// Launches nothing more, waits for what runs, and ends the program. Returns false if it was ending already.
+    /// Launches nothing more, waits for the running commands, and ends the program. Returns false if the run was ending
+    /// already.
     fn end(&self, reason: Reason) -> bool {
         if !self.launcher.slots().stop() {
             return false;
@@ -113,9 +115,9 @@ impl LaunchRun {
         let mut outcomes = self.outcomes();
         outcomes.starts_no_more = true;
         match &reason {
-            Reason::Signal | Reason::Stopped | Reason::TooManyFailed | Reason::Asked(_) => {}
+            Reason::Signal | Reason::Stopped | Reason::TooManyFailed | Reason::Requested(_) => {}
             Reason::CannotRecord => outcomes.fail(),
-            Reason::SentAway(until) => outcomes.leave(format!("ended by a server that asked to wait {until}")),
+            Reason::SentAway(until) => outcomes.leave(format!("ended by a server that requested a wait {until}")),
             Reason::ReaderGone => outcomes.lose_reader(),
             Reason::CannotPrint => {
                 outcomes.fail();
@@ -130,28 +132,30 @@ impl LaunchRun {
         true
     }
 
-    /// Notes a signal. Returns whether it is the first one, which is passed on; the second one kills.
+    /// Records a signal. Returns whether it is the first signal. The caller passes the first signal on to the commands,
+    /// and kills them at a second signal.
     pub(super) fn is_first_signal(self: &Arc<Self>, signal: i32) -> bool {
         let first = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if first {
             self.outcomes().interrupt("interrupted");
             self.end(Reason::Signal);
-            self.tell_what_is_waited_for("again to kill");
+            self.announce_wait("again to kill");
         }
         first
     }
 
-    /// Starts nothing more. What runs may finish.
+    /// Starts nothing more. Running commands may finish.
     pub(super) fn start_nothing_more(self: &Arc<Self>, how: &str) {
-        if self.end(Reason::Asked(format!("stopped by {how}"))) {
-            self.tell_what_is_waited_for("Ctrl-C ends");
+        if self.end(Reason::Requested(format!("stopped by {how}"))) {
+            self.announce_wait("Ctrl-C ends");
         }
     }
 
-    /// Says how many commands still run after a while, and what the user can do about it. Best effort: needs a thread.
-    fn tell_what_is_waited_for(self: &Arc<Self>, advice: &'static str) {
+    /// After a while, reports how many commands still run, and what the user can do about it. Best effort: this needs a
+    /// thread.
+    fn announce_wait(self: &Arc<Self>, advice: &'static str) {
         let run = Arc::clone(self);
-        let tell = move || {
+        let announce = move || {
             if !run.launcher.slots().drains_within(run.second) && !run.outcomes().quiet {
                 let running = run.launcher.slots().count();
                 let them = if running == 1 { "it" } else { "them" };
@@ -159,10 +163,10 @@ impl LaunchRun {
                 run.report.aside(format_args!("waiting for {waiting}; {advice} {them}"));
             }
         };
-        let _ = start_thread("patience", tell);
+        let _ = start_thread("patience", announce);
     }
 
-    /// Kills all commands, and ends the program after that, even if nothing reads its last messages.
+    /// Kills all commands, and then ends the program, even if nothing reads its last messages.
     pub(super) fn kill(&self) {
         self.launcher.slots().end_with(Signal::KILL);
         self.launcher.slots().drain();
@@ -170,15 +174,17 @@ impl LaunchRun {
         signals::die_of(self.signal.load(Ordering::SeqCst));
     }
 
-    /// Closes the ledger, and names the units that wait for another attempt, which will not be made.
+    /// Closes the done list and the log. Names the units that wait for another attempt, because that attempt will not
+    /// be made.
     pub(super) fn close_ledger(&self) {
         let unprinted = self.launcher.print_rest();
         self.launcher.flush();
         let waiting = self.launcher.take_waiting();
         let mut outcomes = self.outcomes();
         outcomes.retries.unstarted = waiting.unstarted as u64;
-        outcomes.left.is_all_started = waiting.is_all_started;
-        outcomes.left.done = self.ledger.as_ref().and_then(|ledger| ledger.done_units());
+        outcomes.unfinished.is_all_started = waiting.is_all_started;
+        outcomes.unfinished.is_overwritten = answer::would_be_emptied();
+        outcomes.unfinished.done = self.ledger.as_ref().and_then(|ledger| ledger.done_units());
         let lines = [outcomes.unprinted(&unprinted), outcomes.give_up(&waiting.again)].concat();
         drop(outcomes);
         self.report.asides(&lines);
@@ -191,68 +197,56 @@ impl LaunchRun {
     fn finish(&self, reason: Reason) -> ! {
         self.close_ledger();
         let is_without_reader = matches!(reason, Reason::ReaderGone);
-        if let Reason::Asked(why) = reason {
+        if let Reason::Requested(why) = reason {
             self.outcomes().leave_rest(why);
         }
         self.report.close_or_say();
         if !is_without_reader && self.outcomes().has_ended_once() {
-            // Whatever came to end us: the command has answered it.
+            // The command has already reacted to the reason to end, whatever that is.
             std::process::exit(self.outcomes().exit().code().into());
         }
         match (self.signal.load(Ordering::SeqCst), is_without_reader) {
             (0, true) => std::process::exit(signals::die_of_broken_pipe().code().into()),
             (0, _) => {}
-            // A signal comes before any other reason to end.
+            // A signal has priority over any other reason to end.
             (signal, _) => signals::die_of(signal),
         }
         std::process::exit(self.outcomes().exit().code().into())
     }
 
-    /// Whether there is one command, for which no unit is read.
+    /// Whether there is a single command, for which no unit is read.
     pub(super) fn is_once(&self) -> bool {
         self.outcomes().is_once
     }
 }
 
-impl Screen for Report {
-    fn beside(&self, print: &mut dyn FnMut() -> bool) {
-        self.beside_bar(print);
-    }
-
-    fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>) {
-        if self.outcomes().is_some_and(|outcomes| outcomes.trace) {
-            self.aside_bytes(&quoted(words, io::stderr().is_terminal()));
-        }
-    }
-}
-
-/// Lines to be written, and a waiter to wake after that.
-type Lines = (Vec<String>, Option<Told>);
+/// Lines to write, and a waiter to wake after that.
+type Lines = (Vec<String>, Option<Reported>);
 
 impl LaunchRun {
-    /// Starts the thread that receives events, and the one that writes the lines about them. The first never blocks: a
-    /// standard error that nothing reads delays no count and no end.
+    /// Starts the thread that receives events, and the thread that writes the lines about them. The receiver never
+    /// blocks. So it counts events and ends the run in time, even if nothing reads standard error.
     ///
     /// # Errors
     /// The system refuses a thread.
     fn receive(self: &Arc<Self>, events: Events) -> io::Result<()> {
         let (lines, wanted) = mpsc::channel::<Lines>();
         let report = Arc::clone(&self.report);
-        let write = move || wanted.into_iter().for_each(|(lines, _told)| report.asides(&lines));
+        let write = move || wanted.into_iter().for_each(|(lines, _waiter)| report.asides(&lines));
         start_thread("writer", write)?;
         let run = Arc::clone(self);
         let receive = move || loop {
-            for (event, told) in events.receive() {
-                let said = run.take(event);
-                if !said.is_empty() || told.is_some() {
-                    let _ = lines.send((said, told));
+            for (event, waiter) in events.receive() {
+                let new_lines = run.take(event);
+                if !new_lines.is_empty() || waiter.is_some() {
+                    let _ = lines.send((new_lines, waiter));
                 }
             }
         };
         start_thread("receiver", receive).map(drop)
     }
 
-    /// Counts what has happened, ends the run if it must end, and returns the lines to write about it.
+    /// Counts the event, ends the run if it must end, and returns the lines to write about the event.
     fn take(&self, event: Event) -> Vec<String> {
         let line = match event {
             Event::Next { first, skipped, done_before } => {
@@ -268,7 +262,7 @@ impl LaunchRun {
                 hint.or_else(|| outcomes.hint_at_cr(&job))
             }
             Event::Ended(ended) => return self.take_end(&ended),
-            Event::KeySentAway { left, jobs } => return self.give_key_up(left, &jobs),
+            Event::KeySentAway { rest, jobs } => return self.give_key_up(rest, &jobs),
             Event::Done(success) => {
                 self.outcomes().done(&success);
                 None
@@ -278,22 +272,23 @@ impl LaunchRun {
         line.into_iter().collect()
     }
 
-    /// Ends the run if the event is a reason to end it. Returns the reason in words, unless the run was ending already.
+    /// Ends the run if the event is a reason to end it. Returns the message about it, unless the run was ending
+    /// already.
     fn end_for(&self, event: Event) -> Option<String> {
         let (reason, why) = match event {
             Event::ReaderGone => (Reason::ReaderGone, None),
             Event::SentAway(time) => {
                 let until = until_text(in_nanos(time));
-                let why = format!("a server asked to wait {until}, longer than --max-pause; ending");
+                let why = format!("a server requested a wait {until}, longer than --max-pause; the run ends");
                 (Reason::SentAway(until), Some(why))
             }
-            Event::CannotRecord(error) => (Reason::CannotRecord, Some(format!("{error}; launching nothing more"))),
+            Event::CannotRecord(error) => (Reason::CannotRecord, Some(format!("{error}; no more commands start"))),
             Event::CannotPrint(error) => {
-                let why = format!("cannot write to standard output: {error}; ending the commands");
+                let why = format!("cannot write to standard output: {error}; the commands are ended");
                 (Reason::CannotPrint, Some(why))
             }
             Event::CannotHold(error) => {
-                let why = format!("cannot hold output until its turn (-k): {error}; ending the commands");
+                let why = format!("cannot store output that waits for its turn (-k): {error}; the commands are ended");
                 (Reason::CannotPrint, Some(why))
             }
             event => return self.remark(event),
@@ -315,14 +310,18 @@ impl LaunchRun {
         lines
     }
 
-    fn give_key_up(&self, left: Duration, jobs: &[Arc<Job>]) -> Vec<String> {
+    fn give_key_up(&self, wait: Duration, jobs: &[Arc<Job>]) -> Vec<String> {
         let mut outcomes = self.outcomes();
-        outcomes.leave("a key asked to wait for longer than --max-pause".to_owned());
+        outcomes.leave("the server of a key requested a wait longer than --max-pause".to_owned());
         let (until, key) =
-            (until_text(in_nanos(left)), jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
-        let line = format!("'{}' asked to wait {until}, longer than --max-pause; not tried any more", shown(key));
+            (until_text(in_nanos(wait)), jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
+        let line = format!(
+            "the server of '{}' requested a wait {until}, longer than --max-pause; units of this key are not \
+             tried again",
+            shown(key)
+        );
         let lines = outcomes.give_up(jobs);
-        // Each command of the key that still runs may end with the same answer.
+        // The other running commands of the key may get the same answer. The line is printed only once.
         let is_first = outcomes.retries.given_up_keys.insert(key.into());
         (is_first && !outcomes.quiet).then_some(line).into_iter().chain(lines).collect()
     }
@@ -332,28 +331,31 @@ impl LaunchRun {
         let mut outcomes = self.outcomes();
         let (is_advice, words) = match event {
             Event::QueueFull => {
-                (true, "too many units wait for another attempt; new ones wait (more may with --ahead)".to_owned())
+                (true, "too many units wait for another attempt, so new units wait; --ahead allows more".to_owned())
             }
             Event::Shortage(error) => {
                 let advice = advice(&error);
-                let words = format!("commands wait until others end: {error}{advice}");
+                let words = format!("commands wait until other commands end: {error}{advice}");
                 (!outcomes.wait_for_room(), words)
             }
-            Event::News(news) => (true, told(&news)),
+            Event::News(news) => (true, news_text(&news)),
             Event::HeldUp => {
-                (true, "launching waits: too much output waits for an earlier command to end (-k)".to_owned())
+                (true, "no command starts: too much output waits for an earlier command to end (-k)".to_owned())
             }
             Event::BadReply(remark) | Event::UnopenedReply(remark) => (false, format!("hint: {remark}")),
             Event::LeftBehind(job) => {
                 let name = outcomes.name(&job);
-                (false, format!("{name} left a process behind that holds its output open; not waited for"))
+                (
+                    false,
+                    format!("{name} left a process behind that holds its output open; throttle does not wait for it"),
+                )
             }
             _ => return None,
         };
         (if is_advice { outcomes.sums_up } else { !outcomes.quiet }).then_some(words)
     }
 
-    /// The time on the report's clock.
+    /// Converts a time to the report's clock.
     fn at(&self, at: Instant) -> Nanos {
         let ago = in_nanos(at.elapsed());
         self.report.now().saturating_sub(ago)

@@ -14,16 +14,16 @@ use std::time::{Duration, SystemTime};
 use throttle::flow::unpoisoned;
 use throttle::launch::{Ended, Job, Outcome, Verdict};
 
-/// What is logged of a unit that goes to standard input, in bytes.
-const BEGINNING: usize = 4096;
+/// The most bytes logged of a unit that goes to standard input.
+const MAX_UNIT_BYTES: usize = 4096;
 
-/// A file of any kind that lines are appended to.
+/// A file of any kind, to which lines are appended.
 #[derive(Debug)]
 pub(super) struct Log {
     file: Mutex<Writer>,
     path: PathBuf,
     is_regular: bool,
-    /// What its lines call this run.
+    /// The id of this run in its lines.
     run: String,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct Log {
 struct Writer {
     file: File,
     totals: Totals,
-    /// The first line of the run, if it was not written yet.
+    /// The first line of the run; empty once it was written.
     first: String,
-    /// Whether lines could not be written, which was reported.
+    /// Whether lines could not be written. The error was reported.
     is_lost: bool,
 }
 
@@ -46,7 +46,7 @@ impl Writer {
     }
 }
 
-/// What is counted for the last line of a run.
+/// The counts for the last line of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     attempts: u64,
@@ -71,37 +71,39 @@ impl Totals {
     }
 }
 
-/// What the first line of a run says of it.
+/// The content of the first line of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Begun {
     pub(super) limits: Vec<String>,
-    /// 0: no cap.
+    /// The most commands at once; 0 is no cap.
     pub(super) jobs: u32,
-    /// As one would type it, without passwords.
+    /// The command line as a user would type it, without passwords.
     pub(super) command: String,
 }
 
-/// A line about an attempt that has ended. Its fields, which are `null` without a value:
-/// - `seq`: the number of the command, from 1; its later attempts have the same one.
-/// - `unit`; `unit_base64` if it is no UTF-8; `units` or `units_base64`, a list, if the command has several.
-/// - `cut`: whether that is only the beginning. Of units for standard input it is 4096 bytes; if one was too long to be
-///   held, of each 200 bytes.
+/// A line about an attempt that has ended. A field without a value is `null`. The fields:
+/// - `seq`: the number of the command, from 1; its later attempts have the same number.
+/// - `unit`, or `unit_base64` if the unit is not UTF-8. If the command has several units: `units` or `units_base64`, a
+///   list.
+/// - `cut`: whether only the beginning is logged. It is 4096 bytes of a unit that goes to standard input. If a unit was
+///   too long to be stored, it is 200 bytes of each unit.
 /// - `key`: the value of the `per=` selector in the unit.
-/// - `try`: from 1.
-/// - `start`: seconds since 1970.
-/// - `waited`: seconds to its start from when it could have run: it was read, or was due again.
+/// - `try`: the number of the attempt, from 1.
+/// - `start`: its start, in seconds since 1970.
+/// - `waited`: the wait before its start, in seconds. The wait begins when the unit is read or when the attempt is due.
 /// - `ran`: seconds from its start to its end.
-/// - `exit`: the exit code, if it exited.
-/// - `signal`: the number of the signal that killed it, if one did.
-/// - `timed_out`: whether it was ended because it took too long.
+/// - `exit`: the exit code, if the command exited.
+/// - `signal`: the number of the signal that killed the command, if there was one.
+/// - `timed_out`: whether the command was ended because it took too long.
 /// - `http`: the status of the reply.
-/// - `verdict`: what follows from it.
-/// - `pace`: how many of its key may start in a second, if the server allows less than the limits.
-/// - `until`: when it may be tried again, in seconds since 1970.
-/// - `charged`: what the limits were charged for it; of several, the first one with a cost.
-/// - `cost`: what the reply says it cost.
+/// - `verdict`: the consequence of the outcome.
+/// - `pace`: the units that may start in a second, if the server allows less than the limits. With limits for each key,
+///   it counts the units of its key.
+/// - `until`: the time of the next attempt, in seconds since 1970.
+/// - `charged`: the cost charged to the limits. If several limits have costs, it is the cost for the first of them.
+/// - `cost`: the cost in the reply.
 /// - `slot`: its slot, from 0, as in `THROTTLE_SLOT`.
-/// - `error`: why it could not be started, or its output was lost.
+/// - `error`: why the command could not start, or why its output was lost.
 /// - `run`: the id in the first line of the run.
 fn line(ended: &Ended, start: SystemTime, until: Option<SystemTime>, run: &str) -> String {
     let Ended { job, outcome, reply, .. } = ended;
@@ -153,10 +155,10 @@ fn verdict_name(verdict: Verdict) -> &'static str {
 }
 
 impl Log {
-    /// Opens a file to append to it, or makes it. For a named pipe, waits until another process reads it.
+    /// Opens or makes a file, to append to it. For a named pipe, waits until another process reads it.
     ///
     /// # Errors
-    /// Why it cannot be opened.
+    /// The file cannot be opened.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let cannot =
             || format!("--log: cannot open {}; name a file that can be written: --log tries.jsonl", path.display());
@@ -170,8 +172,8 @@ impl Log {
         Ok(Log { file: Mutex::new(writer), path: path.to_owned(), is_regular, run })
     }
 
-    /// Writes the first line of a run: its id, when it begins, how far local time is ahead of UTC (in seconds), and what
-    /// `begun` says. A pipe, whose reader may not read, gets it with the first attempt.
+    /// Writes the first line of a run: its id, its start, the seconds by which local time is ahead of UTC, and `begun`.
+    /// A write to a pipe may wait for its reader. So a pipe gets this line together with the line of the first attempt.
     ///
     /// # Errors
     /// The line cannot be written.
@@ -193,12 +195,12 @@ impl Log {
         &self.path
     }
 
-    /// Whether it is a regular file, so that a write never waits for a reader.
+    /// Whether this is a regular file, so that a write never waits for a reader.
     pub(super) fn is_regular(&self) -> bool {
         self.is_regular
     }
 
-    /// Writes a line, with one write.
+    /// Writes the line of an attempt in one write.
     ///
     /// # Errors
     /// The line cannot be written. Its beginning is cut off again if possible.
@@ -212,7 +214,7 @@ impl Log {
         writer.append(&line)
     }
 
-    /// Writes the last line of the run, with what was counted, and syncs a regular file to the disk.
+    /// Writes the last line of the run, with the totals, and syncs a regular file to the disk.
     ///
     /// # Errors
     /// Lines may be lost.
@@ -228,7 +230,7 @@ impl Log {
              \"failed\":{failed},\"stopped\":{stopped},\"refused\":{refused}}}}}\n"
         );
         match writer.append(&line) {
-            // A reader may leave once it has read of all attempts.
+            // A reader may leave once it has read the lines of all attempts.
             Err(error) if !self.is_regular && error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Ok(()) if self.is_regular => writer.file.sync_data(),
             written => written,
@@ -236,8 +238,8 @@ impl Log {
     }
 }
 
-/// Whether the last line lacks its end, as after a crash: then the next one must not be appended to it. A file that cannot be
-/// read is not torn.
+/// Whether the last line lacks its end, for example after a crash. Then the next line must not be appended to it. A
+/// file that cannot be read is not torn.
 fn is_torn(path: &Path) -> bool {
     let mut last = *b"\n";
     let read = File::open(path).and_then(|mut file| {
@@ -247,7 +249,7 @@ fn is_torn(path: &Path) -> bool {
     read.is_ok() && last != *b"\n"
 }
 
-/// Exact: a float would round.
+/// Seconds with six decimals. They are exact: a float would round.
 fn seconds(time: Duration) -> String {
     format!("{}.{:06}", time.as_secs(), time.subsec_micros())
 }
@@ -260,17 +262,17 @@ fn since_1970(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// What is logged of the units, and whether that is only their beginnings.
+/// The logged bytes of each unit, and whether some units are logged only in part.
 fn units(job: &Job) -> (Vec<&[u8]>, bool) {
     if !job.is_whole() {
         return (job.names.iter().map(|(_, name)| whole_characters(name)).collect(), true);
     }
-    let is_cut = |unit: &&[u8]| !job.shape.gives_arguments() && unit.len() > BEGINNING;
-    let beginning = |unit| if is_cut(&unit) { whole_characters(&unit[..BEGINNING]) } else { unit };
+    let is_cut = |unit: &&[u8]| !job.shape.gives_arguments() && unit.len() > MAX_UNIT_BYTES;
+    let beginning = |unit| if is_cut(&unit) { whole_characters(&unit[..MAX_UNIT_BYTES]) } else { unit };
     (job.units.iter().map(beginning).collect(), job.units.iter().any(|unit| is_cut(&unit)))
 }
 
-/// A beginning without an incomplete character at its end.
+/// Removes an incomplete character from the end of `beginning`.
 fn whole_characters(beginning: &[u8]) -> &[u8] {
     match from_utf8(beginning) {
         Err(error) if error.error_len().is_none() => &beginning[..error.valid_up_to()],
@@ -292,7 +294,7 @@ fn written(units: &[&[u8]]) -> (&'static str, String) {
     }
 }
 
-/// As of RFC 4648, section 4.
+/// Base64 as in RFC 4648, section 4.
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let group = |bytes: &[u8]| {
@@ -348,7 +350,7 @@ mod tests {
         serde_json::from_str(&line).unwrap()
     }
 
-    /// As of RFC 4648, section 10, and the last two digits.
+    /// The vectors of RFC 4648, section 10, and the last two digits.
     #[test]
     fn base64_is_that_of_the_standard() {
         let vectors = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
@@ -359,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_all_fields_in_their_order_and_times_are_not_rounded() {
+    fn a_line_has_all_fields_in_order_and_exact_times() {
         assert_eq!(
             line_of(&ended(job(&[b"a \"b\""], false))),
             "{\"seq\":7,\"unit\":\"a \\\"b\\\"\",\"cut\":false,\"key\":null,\"try\":2,\"start\":1800000000.000250,\
@@ -404,16 +406,18 @@ mod tests {
     }
 
     #[test]
-    fn several_units_are_a_list_and_long_ones_for_standard_input_are_cut() {
+    fn several_units_are_a_list_and_long_units_are_cut() {
         assert_eq!(parsed(job(&[b"a", b"", b"b"], false))["units"], Value::from(["a", "", "b"].to_vec()));
         let line = parsed(job(&[b"a", b"\xff"], true));
         assert_eq!(line["units_base64"], Value::from(["YQ==", "/w=="].to_vec()));
         assert_eq!((line["cut"].as_bool(), line["units"].is_null()), (Some(false), true));
         // The limit lies inside a character.
-        let long = format!("x{}", "é".repeat(BEGINNING));
+        let long = format!("x{}", "é".repeat(MAX_UNIT_BYTES));
         let line = parsed(job(&[b"a", long.as_bytes()], true));
-        assert_eq!((&line["units"][1], &line["cut"]), (&Value::from(&long[..BEGINNING - 1]), &true.into()));
-        let exact = "x".repeat(BEGINNING);
+        assert_eq!((&line["units"][1], &line["cut"]), (&Value::from(&long[..MAX_UNIT_BYTES - 1]), &true.into()));
+        let bytes = [0xff; MAX_UNIT_BYTES + 1];
+        assert_eq!(parsed(job(&[&bytes], true))["unit_base64"], base64(&bytes[..MAX_UNIT_BYTES]));
+        let exact = "x".repeat(MAX_UNIT_BYTES);
         assert_eq!(parsed(job(&[exact.as_bytes()], true))["cut"], false);
         let mut unknown = job(&[], true);
         unknown.too_long_to_keep = true;
@@ -441,18 +445,10 @@ mod tests {
         }
     }
 
+    /// A device without storage cannot be synced.
     #[test]
-    fn a_log_may_be_a_device_and_a_full_one_is_an_error() {
-        let one = ended(job(&[b"a"], false));
-        let log = Log::open(Path::new("/dev/null")).unwrap();
-        log.write(&one).and_then(|()| log.finish()).unwrap();
-        assert!(!log.is_regular());
-        let full = Log::open(Path::new("/dev/full")).unwrap();
-        assert_eq!(full.write(&one).unwrap_err().kind(), io::ErrorKind::StorageFull);
-        let error = format!("{:#}", Log::open(Path::new("/dev")).unwrap_err());
-        assert!(
-            error.starts_with("--log: cannot open /dev; name a file that can be written: --log tries.jsonl: Is a"),
-            "{error}"
-        );
+    fn the_end_of_a_run_is_synced() {
+        let log = Log { is_regular: true, ..Log::open(Path::new("/dev/null")).unwrap() };
+        assert_eq!(log.finish().unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -1,39 +1,42 @@
-//! Announces long waits for a shared bucket, on a terminal, and long pauses of the bucket, everywhere.
+//! Announces long waits for a shared bucket. A long pause of the bucket is announced everywhere, any other long wait
+//! only on a terminal.
 
 use super::report::{Report, countdown};
-use super::time_of_day::until_unless_seen;
+use super::time_of_day::until_if_read_later;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 use throttle::flow::Flow;
 use throttle::flow::pump::{self, PumpError};
-use throttle_limits::clock::{Clock, Nanos, SECOND};
+use throttle_limits::clock::{NanoClock, Nanos, SECOND};
 use throttle_limits::store::Store;
 
-/// A wait is announced after this time, if it then lasts at least as long again.
-const SILENT: Nanos = SECOND;
+/// A wait is announced once it has lasted for this time, if at least the same time is left.
+const ANNOUNCED_AFTER: Nanos = SECOND;
 
-/// A pause that lasts this long is announced everywhere.
+/// A pause of at least this length is announced everywhere.
 const LONG_PAUSE: Nanos = 60 * SECOND;
 
-/// The announcement of a wait for the bucket. On a terminal it is `line`, elsewhere nothing, unless the bucket is paused.
+/// The announcement of a wait for the bucket. A long pause of the bucket has its own text, which is printed everywhere.
+/// For any other wait it is `line`, and only on a terminal.
 pub(super) fn announced(bucket: &dyn Store, line: String) -> Option<String> {
     let paused = bucket.paused_until().unwrap_or(0).saturating_sub(bucket.clock().now());
     if paused >= LONG_PAUSE {
-        let (time, until) = (countdown(paused), until_unless_seen(paused));
+        let (time, until) = (countdown(paused), until_if_read_later(paused));
         return Some(format!("the bucket is paused: nothing is granted for {time}{until}"));
     }
     std::io::stderr().is_terminal().then_some(line)
 }
 
-/// [`Clock::sleep_unless`]. Calls `say` after a while if there is much time until `turn`.
+/// Sleeps until `time`, like [`NanoClock::sleep_unless`]. `turn` is the time of the grant. If that is still far away,
+/// calls `say` with an announcement after `ANNOUNCED_AFTER`.
 pub(super) fn sleep_unless(
-    clock: &dyn Clock,
+    clock: &dyn NanoClock,
     [time, turn]: [Nanos; 2],
     is_over: &dyn Fn() -> bool,
     say: impl FnOnce(String),
 ) -> bool {
-    let begin = clock.now().saturating_add(SILENT);
-    if turn >= begin.saturating_add(SILENT) {
+    let begin = clock.now().saturating_add(ANNOUNCED_AFTER);
+    if turn >= begin.saturating_add(ANNOUNCED_AFTER) {
         if !clock.sleep_unless(begin, is_over) {
             return false;
         }
@@ -42,24 +45,25 @@ pub(super) fn sleep_unless(
     clock.sleep_unless(time, is_over)
 }
 
-/// Runs the pump. `is_announced`: long waits are.
+/// Runs the pump. `is_announced` means that long waits are announced.
 ///
 /// # Errors
-/// As [`pump::run`].
+/// The errors of [`pump::run`].
 pub(super) fn run(is_announced: bool, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
     let announcing = Announcing { report, longest: AtomicU64::new(0) };
-    let clock: &dyn Clock = if is_announced { &announcing } else { report.supply.clock() };
-    pump::run_on(flow, &report.supply, clock, &report.meter)
+    let clock: &dyn NanoClock = if is_announced { &announcing } else { report.supply.clock() };
+    pump::run(flow, &report.supply, clock, &report.meter)
 }
 
-/// The clock of a stream that announces a long wait: not each time, but if it is much longer than any before.
+/// The clock of a stream. It announces a long wait only if the wait is at least twice as long as each earlier announced
+/// wait.
 #[derive(Debug)]
 struct Announcing<'a> {
     report: &'a Report,
     longest: AtomicU64,
 }
 
-impl Clock for Announcing<'_> {
+impl NanoClock for Announcing<'_> {
     fn now(&self) -> Nanos {
         self.report.now()
     }
@@ -73,8 +77,8 @@ impl Clock for Announcing<'_> {
         }
         sleep_unless(clock, [time, turn], is_over, |line| {
             self.longest.store(wait, Ordering::Relaxed);
-            // A pause that a server asked this run for was announced already.
-            let line = announced(self.report.supply.store(), line).filter(|_| self.report.told_until().is_none());
+            // A pause that a server requested from this run was announced already.
+            let line = announced(self.report.supply.store(), line).filter(|_| self.report.paused_until().is_none());
             if let Some(line) = line {
                 self.report.aside(line);
             }
@@ -90,13 +94,14 @@ mod tests {
 
     #[test]
     fn only_a_long_wait_is_announced_and_after_a_second() {
-        for (wait, told) in
+        for (wait, announcement) in
             [(2 * SECOND - 1, None), (2 * SECOND, Some((SECOND, "1 s"))), (61 * SECOND, Some((SECOND, "1m")))]
         {
-            let (clock, seen) = (FakeClock::default(), RefCell::new(None));
-            sleep_unless(&clock, [wait; 2], &|| false, |line| *seen.borrow_mut() = Some((clock.now(), line)));
-            let expected = told.map(|(at, time)| (at, format!("waiting for its turn: {time} (Ctrl-C gives it back)")));
-            assert_eq!((clock.now(), seen.into_inner()), (wait, expected));
+            let (clock, message) = (FakeClock::default(), RefCell::new(None));
+            sleep_unless(&clock, [wait; 2], &|| false, |line| *message.borrow_mut() = Some((clock.now(), line)));
+            let expected =
+                announcement.map(|(at, time)| (at, format!("waiting for its turn: {time} (Ctrl-C gives it back)")));
+            assert_eq!((clock.now(), message.into_inner()), (wait, expected));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Finds the file of a command, before any input is read.
+//! Finds the file of a command before any input is read.
 
 use super::exit::Exit;
 use rustix::fs::{Access, access};
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use throttle::launch::quote;
 use throttle_limits::store::Address;
 
-/// Why a command will not run.
+/// Why a command cannot run.
 #[derive(Debug)]
 pub(crate) enum Missing {
     NotFound(OsString),
-    /// A file that is there, why it cannot be run, and the exit that follows.
+    /// A file that exists, the reason why it cannot run, and the exit.
     CannotRun(PathBuf, String, Exit),
 }
 
@@ -28,7 +28,7 @@ impl Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // It may be an address with a password, if --bucket was forgotten.
+            // The name may be an address with a password, if --bucket was forgotten.
             Missing::NotFound(name) => {
                 let place = if name.as_bytes().contains(&b'/') { "" } else { " in PATH" };
                 write!(f, "'{}': no such command{place}", Address::redacted(name))
@@ -38,7 +38,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The file that would run as `name`, found as execvp(3) does.
+/// The file that execvp(3) would run as `name`.
 ///
 /// # Errors
 /// There is no such file, or it may not be run.
@@ -48,40 +48,38 @@ pub(crate) fn find(name: &OsStr) -> Result<OsString, Missing> {
     let why = if interpreter.as_bytes().ends_with(b"\r") {
         format!("its lines end in CR; write sed -i 's/\\r$//' {}", quoted(&path))
     } else {
-        format!("its first line names '{}', which is not there", interpreter.display())
+        format!("its first line names '{}', which does not exist", interpreter.display())
     };
     Err(Missing::CannotRun(path.into(), why, Exit::NotFound))
 }
 
 fn file_of(name: &OsStr) -> Result<OsString, Missing> {
-    if name.as_bytes().contains(&b'/') {
-        return runs(Path::new(name)).map(PathBuf::into_os_string).ok_or_else(|| missing(name, [PathBuf::from(name)]));
-    }
-    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let places: Vec<PathBuf> = std::env::split_paths(&path).map(|folder| folder.join(name)).collect();
-    let found = places.iter().find_map(|place| runs(place));
-    found.map(PathBuf::into_os_string).ok_or_else(|| missing(name, places))
-}
-
-pub(super) fn runs(path: &Path) -> Option<PathBuf> {
-    (path.is_file() && access(path, Access::EXEC_OK).is_ok()).then(|| path.to_owned())
-}
-
-fn missing(name: &OsStr, places: impl IntoIterator<Item = PathBuf>) -> Missing {
     let is_path = name.as_bytes().contains(&b'/');
+    let places: Vec<PathBuf> = if is_path {
+        vec![name.into()]
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+        std::env::split_paths(&path).map(|folder| folder.join(name)).collect()
+    };
+    if let Some(found) = places.iter().find(|place| runs(place)) {
+        return Ok(found.clone().into());
+    }
     let reason = |place: PathBuf| match place.metadata() {
         _ if name.is_empty() => None,
         Ok(_) => Some(not_executable(place)),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        // An entry of PATH may not be a folder, or one of somebody else, as root's after su. Shells pass over both.
-        Err(error) if passed_over(error.kind()) && !is_path => None,
-        Err(error) => Some(Missing::CannotRun(place, error.to_string(), Exit::CannotRun)),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound => None,
+            // An entry of PATH may be no folder, or a folder of another user, for example of root after su. Shells skip
+            // such entries.
+            ErrorKind::NotADirectory | ErrorKind::PermissionDenied if !is_path => None,
+            _ => Some(Missing::CannotRun(place, error.to_string(), Exit::CannotRun)),
+        },
     };
-    places.into_iter().find_map(reason).unwrap_or_else(|| Missing::NotFound(name.to_owned()))
+    Err(places.into_iter().find_map(reason).unwrap_or_else(|| Missing::NotFound(name.to_owned())))
 }
 
-fn passed_over(error: ErrorKind) -> bool {
-    matches!(error, ErrorKind::NotADirectory | ErrorKind::PermissionDenied)
+pub(super) fn runs(path: &Path) -> bool {
+    path.is_file() && access(path, Access::EXEC_OK).is_ok()
 }
 
 fn not_executable(path: PathBuf) -> Missing {
@@ -94,18 +92,19 @@ fn not_executable(path: PathBuf) -> Missing {
     Missing::CannotRun(path, why, Exit::CannotRun)
 }
 
-/// The interpreter in the first line of a script, if there is no such file: execve(2) says only that something is missing.
+/// The interpreter in the first line of a script, if the interpreter does not exist. The error of execve(2) does not
+/// report which file is missing.
 fn missing_interpreter(script: &Path) -> Option<OsString> {
-    /// As much as Linux reads of it (`BINPRM_BUF_SIZE`).
-    const FIRST_LINE: u64 = 256;
+    /// The bytes of the first line that Linux reads (`BINPRM_BUF_SIZE`).
+    const FIRST_LINE_BYTES: u64 = 256;
     let mut beginning = Vec::new();
-    File::open(script).ok()?.take(FIRST_LINE).read_to_end(&mut beginning).ok()?;
+    File::open(script).ok()?.take(FIRST_LINE_BYTES).read_to_end(&mut beginning).ok()?;
     let line = beginning.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
     let interpreter = OsStr::from_bytes(line.split(|byte| b" \t".contains(byte)).next()?);
     (!interpreter.is_empty() && !Path::new(interpreter).exists()).then(|| interpreter.to_owned())
 }
 
-/// `word` as it can be pasted into a shell, whatever is in it.
+/// Quotes `word`, whatever is in it, so that it can be pasted into a shell.
 pub(super) fn quoted(word: impl AsRef<OsStr>) -> String {
     String::from_utf8_lossy(&quote(word.as_ref().as_bytes(), true)).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Units and keys in messages: what they are called, a line for each unit that failed or was stopped, and news of keys.
+//! Units and keys in messages: their names, a line for each unit that failed or was stopped, and news of keys.
 
 use super::task::Commands;
 use super::unit_name::{UnitName, counted};
@@ -6,24 +6,25 @@ use throttle::flow::{Dropped, FIRST_UNITS, News};
 use throttle::launch::{Job, printable};
 use throttle_limits::line::Crowd;
 
-/// How much of a unit is shown.
-const SHOWN: usize = 60;
+/// The most characters of a unit in a message.
+const MAX_CHARACTERS: usize = 60;
 
-/// Units that are named one by one on a terminal: more would scroll everything else away.
-pub(super) const ON_TERMINAL: u64 = 20;
+/// The most units that are named one by one on a terminal. More would scroll everything else away.
+pub(super) const MAX_NAMED_ON_TERMINAL: u64 = 20;
 
-/// Names units: all of them if standard error is no terminal, since it may be a file from which they are run again.
+/// Names units in messages. If standard error is not a terminal, all units are named. It may be a file, from which a
+/// user runs the units again.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// `line`
+    /// The word for a unit, such as `line`.
     unit: &'static str,
-    /// How many units of each [`End`] are named at most.
+    /// The most units of each [`End`] that are named.
     most: u64,
-    /// Units are not named or counted any more.
+    /// Whether units are no longer named or counted.
     is_stopped: bool,
-    /// The one command, for which no unit is read.
+    /// The name of the single command, for which no unit is read.
     once: Option<String>,
-    /// How many units of each [`End`] were named, and how many were only counted.
+    /// For each [`End`], the number of units that were named, and the number of units that were only counted.
     counts: [(u64, u64); 3],
 }
 
@@ -32,7 +33,7 @@ pub(super) struct Names {
 pub(super) enum End {
     Failed,
     Stopped,
-    /// It will not be tried again, since the run ends.
+    /// The unit will not be tried again, because the run ends.
     GivenUp,
 }
 
@@ -65,12 +66,13 @@ impl Names {
         called(self.unit, job).map(|(_, name)| format!("{name}: {what}")).collect()
     }
 
-    /// The same for a command that ended like this. Beyond the most that are named, units are only counted.
+    /// A line for each unit of a command that ended with `end`. Once `most` units were named, further units are only
+    /// counted.
     pub(super) fn name(&mut self, end: End, job: &Job, what: &str) -> Vec<String> {
         if let Some(name) = &self.once {
-            let is_said = matches!(end, End::Failed) && self.most > 0;
+            let is_named = matches!(end, End::Failed) && self.most > 0;
             let line = || if what.starts_with(&**name) { what.to_owned() } else { format!("{name}: {what}") };
-            return is_said.then(line).into_iter().collect();
+            return is_named.then(line).into_iter().collect();
         }
         let (named, more) = &mut self.counts[end as usize];
         let mut lines = Vec::new();
@@ -90,14 +92,15 @@ impl Names {
         let [failed, stopped, given_up] = self.counts.map(|(_, more)| more);
         let kinds = [(failed, "failed"), (stopped, "stopped"), (given_up, "not tried again")];
         let mut unit = format!(" more {}s", self.unit);
-        let told = kinds.into_iter().filter(|(count, _)| *count > 0);
-        let told: Vec<String> =
-            told.map(|(count, what)| format!("{count}{} {what}", std::mem::take(&mut unit))).collect();
-        (!told.is_empty()).then(|| format!("{}; 2> FILE names them all", told.join(", ")))
+        let parts = kinds.into_iter().filter(|(count, _)| *count > 0);
+        let parts: Vec<String> =
+            parts.map(|(count, what)| format!("{count}{} {what}", std::mem::take(&mut unit))).collect();
+        (!parts.is_empty()).then(|| format!("{}; 2> FILE names them all", parts.join(", ")))
     }
 }
 
-/// How many units, and what they are called: one by one, and the rest, whose names are not kept, together.
+/// The names of a job's units, each with the number of units that it names. Units whose names are not stored share one
+/// name, such as `lines 3 to 9`.
 fn called(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)> {
     let rest = job.names.rest().map(|rest| {
         let (first, last) = rest.into_inner();
@@ -111,18 +114,18 @@ pub(super) fn one(unit: &str, number: u64, name: &[u8]) -> String {
     format!("{unit} {number} '{}'", shown(name))
 }
 
-/// A unit in a message: its beginning, control characters escaped.
+/// A unit in a message: its beginning, with control characters escaped.
 pub(super) fn shown(unit: &[u8]) -> String {
     let text = String::from_utf8_lossy(unit);
     let text = text.trim_end_matches('\n');
     let mut chars = text.chars();
-    let beginning: String = chars.by_ref().take(SHOWN).collect();
+    let beginning: String = chars.by_ref().take(MAX_CHARACTERS).collect();
     let beginning = printable(&beginning);
     if chars.next().is_some() { format!("{beginning}…") } else { beginning }
 }
 
-/// News in words.
-pub(super) fn told(news: &News) -> String {
+/// The message about `news`.
+pub(super) fn news_text(news: &News) -> String {
     match news {
         News::Full(Crowd { units, most_in_memory: Some(most), .. }) => {
             format!(
@@ -132,7 +135,8 @@ pub(super) fn told(news: &News) -> String {
         News::Full(Crowd { units, keys, most, .. }) => {
             let (keys, most) = (counted(*keys, "key"), shown(most));
             format!(
-                "all {units} units read ahead wait for {keys}, most for '{most}'; shuffle the input (shuf) or raise --ahead"
+                "all {units} units read ahead wait for {keys}, most of them for '{most}'; shuffle the input \
+                 (shuf) or raise --ahead"
             )
         }
         News::NoKeys(per) => {
@@ -142,7 +146,7 @@ pub(super) fn told(news: &News) -> String {
         News::Dropped(Dropped { units, keys }) => {
             let units = counted(*units, "unit");
             match (keys.len(), keys.iter().max_by_key(|(_, units)| **units)) {
-                (2.., Some((most, _))) => format!("dropped {units} ({} keys, most '{}')", keys.len(), shown(most)),
+                (2.., Some((most, _))) => format!("dropped {units} ({} keys, most from '{}')", keys.len(), shown(most)),
                 (_, Some((key, _))) => format!("dropped {units} (all of '{}')", shown(key)),
                 (_, None) => format!("dropped {units}"),
             }

@@ -1,4 +1,4 @@
-//! `--once`: take one from a bucket, then become the command.
+//! `--once`: take one unit from a bucket, then become the command.
 
 use super::buckets::{self, AnyBucket, Taken};
 use super::exit::Exit;
@@ -22,14 +22,14 @@ use throttle_limits::clock::{Nanos, sharpen_this_thread, with_usual_slack};
 use throttle_limits::limits::{Grant, Refusal, Take};
 use throttle_limits::store::{StoreError, wait_for};
 
-/// Takes one, waits for its time, and becomes the command, if there is one: then this does not return. `explain` puts a
-/// refusal into words.
+/// Takes one unit, waits for its time, and becomes the command. If there is a command that can run, this does not
+/// return. `explain` returns the message about a refusal.
 ///
 /// # Errors
 /// throttle itself failed.
 pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> Result<Exit> {
     let found = match once.command.first().map(|name| lookup::find(name)) {
-        Some(Err(missing)) => return Ok(advice::refuse(&missing, "sh -c")),
+        Some(Err(missing)) => return Ok(advice::refuse(&missing, "sh -c", None)),
         Some(Ok(path)) => Some(path),
         None => None,
     };
@@ -51,12 +51,12 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
     } else {
         become_command(&path, &once.command)
     };
-    // A command that cannot be run takes nothing, like one that is not found.
+    // A command that cannot run takes nothing, like a command that is not found.
     give_back(&*store, &grant, &take);
     Ok(exit)
 }
 
-/// Whether the only reason is a wait longer than allowed, for the limit or for the server.
+/// Whether `error` only means that the wait for a grant or for the server is longer than allowed.
 fn is_too_long(once: &Once, error: &StoreError) -> bool {
     match error {
         StoreError::Refused(Refusal::TooLong { .. } | Refusal::Busy | Refusal::GivenUp(_)) => true,
@@ -64,34 +64,35 @@ fn is_too_long(once: &Once, error: &StoreError) -> bool {
     }
 }
 
-/// A grant, its bucket, how it was asked for, and whether a signal ends the program.
+/// A grant, its bucket, its request, and whether a signal ends the program.
 type Waited = (Grant, Arc<AnyBucket>, Take, Arc<AtomicBool>);
 
-/// The grant that was waited for.
-fn waited_for(once: &Once, (grant, asked, store, take): Taken) -> Result<Waited> {
+/// Waits for the time of the grant.
+fn waited_for(once: &Once, (grant, requested, store, take): Taken) -> Result<Waited> {
     let is_over = Arc::default();
-    let grant = if grant.at > asked { wait(once, &*store, (grant, asked), &take, &is_over)? } else { grant };
+    let grant = if grant.at > requested { wait(once, &*store, (grant, requested), &take, &is_over)? } else { grant };
     Ok((grant, store, take, is_over))
 }
 
-/// Sleeps until the grant, and returns it, or another one that was taken instead. On a signal, gives back what it can, and
-/// dies of the signal.
+/// Sleeps until the time of the grant, and returns the grant, or another grant that replaced it. On a signal, gives the
+/// grant back if possible, and dies of the signal.
 ///
-/// No signal is lost. The other thread blocks signals, so their handlers run on this thread. A handler notes its signal, and
-/// then reads `is_over`. So this function finds the signal, or the handler ends the program, until the command replaces it.
+/// No signal is lost. The thread that wakes this thread blocks signals, so their handlers run on this thread. A handler
+/// stores its signal, and then reads `is_over`. So this function finds the signal, or the handler ends the program.
+/// This holds until the program becomes the command.
 fn wait(
     once: &Once,
     store: &AnyBucket,
-    (mut found, asked): (Grant, Nanos),
+    (mut found, requested): (Grant, Nanos),
     take: &Take,
     is_over: &Arc<AtomicBool>,
 ) -> Result<Grant> {
     let came = Arc::new(AtomicUsize::new(0));
     wake_on_signals(&came, is_over).context("cannot handle signals")?;
     sharpen_this_thread();
-    let (mut announce, latest) = (!once.quiet, once.latest(asked));
+    let (mut announce, latest) = (!once.quiet, once.latest(requested));
     let mut sleep = |time, turn| {
-        // A pause of its key, or a bucket that was lost, has moved it.
+        // A pause of the key, or the loss of the bucket, has moved the grant beyond `latest`.
         if turn > latest {
             return false;
         }
@@ -128,24 +129,26 @@ fn wait(
     Ok(found)
 }
 
-/// From now on a signal is noted in `came` and wakes this thread; once `is_over` is true, it ends the program instead.
+/// From now on, a signal is stored in `came` and wakes this thread. Once `is_over` is true, a signal ends the program
+/// instead.
 fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Result<()> {
     let wanted: Vec<i32> =
         [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
     let main = thread::current();
-    signals::held_back(&wanted, || {
+    signals::with_blocked(&wanted, || {
         for signal in &wanted {
-            // In this order: a handler notes the signal before it reads `is_over`.
+            // The order matters: a handler must store the signal before it reads `is_over`.
             flag::register_usize(*signal, Arc::clone(came), usize::try_from(*signal).unwrap_or(0))?;
             signals::die_of_if(*signal, is_over)?;
         }
+        signals::has_begun();
         let mut signals = Signals::new(&wanted)?;
         let wake = move || signals.forever().for_each(|_| main.unpark());
         start_thread("signals", wake).map(drop)
     })
 }
 
-/// Best effort: the program ends either way.
+/// Gives the grant back. Best effort: the program ends either way.
 fn give_back(store: &AnyBucket, grant: &Grant, take: &Take) {
     store.leave();
     if let Err(error) = store.give_back(grant, take) {
@@ -159,7 +162,7 @@ fn become_command(path: &OsStr, words: &[OsString]) -> Exit {
     held::cannot_run(path, &error)
 }
 
-/// The command of these words, which is at this path.
+/// The command with these words and with the file at `path`.
 fn command_of(path: &OsStr, words: &[OsString]) -> Command {
     let (name, args) = words.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
     let mut command = command(path, name, signals::is_ignored(SIGPIPE));

@@ -1,18 +1,17 @@
-//! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
+//! The outcomes of the commands: the counts, the line about each failure, and the closing lines.
 
-mod left;
 mod once;
 mod ran;
 mod reached;
 mod retries;
+mod unfinished;
 
 use super::args::MaxFail;
 use super::exit::Exit;
 use super::failure::failure;
-use super::names::{End, Names, ON_TERMINAL, shown};
+use super::names::{End, MAX_NAMED_ON_TERMINAL, Names, shown};
 use super::task::Launch;
 use super::unit_name::{blank_skipped, counted, nonzero, scaled};
-use left::Left;
 use once::OnceEnd;
 use ran::Ran;
 use reached::Starts;
@@ -27,87 +26,89 @@ use throttle::launch::{Ended, Job, Key, Outcome, Success, Template, Verdict};
 use throttle_limits::clock::{self, Nanos, SECOND};
 use throttle_limits::limits::Policy;
 use throttle_limits::rate::Rate;
+use unfinished::Unfinished;
 
-/// A hint is given if all slots were taken for this long.
-const SLOTS_TAKEN: Nanos = 10 * SECOND;
+/// A hint is printed if all slots were taken for at least this time.
+const MIN_TIME_SLOTS_TAKEN: Nanos = 10 * SECOND;
 
-/// A mean of fewer costs says nothing.
-const LEAST_FOR_MEAN: u64 = 10;
+/// The fewest costs whose mean is meaningful.
+const MIN_COSTS_FOR_MEAN: u64 = 10;
 
-/// A share of failures says nothing before so many have ended.
-const LEAST_FOR_PERCENT: u64 = 20;
+/// The fewest ended units for which a share of failures is meaningful.
+const MIN_ENDED_FOR_PERCENT: u64 = 20;
 
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "seven are options, two have happened or not")]
 pub(crate) struct Outcomes {
     pub(super) quiet: bool,
     pub(super) trace: bool,
-    /// Whether there are hints, and totals also after a success: on a terminal, or if the user asked for them. cron would
-    /// mail them.
+    /// Whether to print hints, and totals even after a success: on a terminal, or if the user requested them. Elsewhere
+    /// cron would mail them.
     pub(super) sums_up: bool,
     names: Names,
-    /// What messages call the command.
+    /// The name of the command in messages.
     command: String,
-    /// Only if the name of the command depends on the unit.
+    /// The template, if the name of the command depends on the unit.
     template: Option<Template>,
-    /// How the user can allow a command to use the terminal.
+    /// The advice on letting a command use the terminal.
     terminal: &'static str,
-    /// `limit 5/s`: as the user wrote them.
+    /// The limits as the user wrote them: `limit 5/s`.
     limits: String,
-    /// Commands at once; 0: no cap.
+    /// The most commands at once; 0 is no cap.
     jobs: u32,
-    /// Units for each command.
+    /// The most units for each command.
     max_args: u64,
-    /// How many commands the limits let through, if they count units.
+    /// The rate of commands that the limits allow, if they count units.
     pace: Option<Rate>,
-    /// Whether the number of jobs is worth a hint: it is not chosen.
+    /// Whether to hint at the number of jobs: yes, unless the user has chosen it.
     hints_at_jobs: bool,
     hinted: bool,
-    /// Whether a unit that ends in CR is worth a hint.
+    /// Whether to hint at a unit that ends with CR.
     hints_at_cr: bool,
-    /// Whether commands had to wait, since the system had no more files or processes.
+    /// Whether commands had to wait because the system had no more files or processes.
     pub(super) waits_for_room: bool,
-    /// When the hint was last considered.
-    looked: Nanos,
-    /// Whether a key that takes most slots is worth a hint: the number of its jobs is not chosen.
+    /// The last time at which `hint` checked the slots.
+    considered: Nanos,
+    /// Whether to hint at a key that takes most slots: yes, if there are limits for each key without `jobs=`.
     hints_at_keys: bool,
-    /// When those that run have started, and their keys.
+    /// The start and the key of each running command.
     running: BTreeMap<u64, (Nanos, Key)>,
     durations: Nanos,
-    ran: Ran,
+    pub(super) ran: Ran,
     starts: Starts,
     started: u64,
     ok: u64,
     failed: u64,
     timed_out: u64,
     killed: u64,
-    /// Ended because the run ended.
+    /// Commands that ended because the run ended.
     stopped: u64,
     skipped: u64,
     pub(super) retries: Retries,
-    pub(super) left: Left,
+    pub(super) unfinished: Unfinished,
     /// Whether a limit counts a cost of each unit.
     is_priced: bool,
-    /// Of the commands whose reply names a cost: how many, the sum of these costs, and the sum of what was charged.
-    told: [u64; 3],
-    /// The unit that was read and not started, for the last line.
+    /// Totals of the commands whose reply names a cost: their number, the sum of these costs, and the sum of the
+    /// charged costs.
+    reply_costs: [u64; 3],
+    /// The first unit that was read but not started, for the last line.
     next: Option<String>,
-    /// Why commands are ended early.
+    /// The reason to end commands early.
     interrupted: Option<&'static str>,
-    /// No more commands are started.
+    /// Whether no more commands are started.
     pub(super) starts_no_more: bool,
     pub(super) exit: Exit,
-    /// There is one command, whose end is ours.
+    /// Whether there is a single command (`--once`), whose exit becomes the exit of this program.
     pub(super) is_once: bool,
-    /// How that ended, unless it is tried again.
+    /// The end of that command, unless it is tried again.
     once: Option<OnceEnd>,
 }
 
 impl Outcomes {
-    /// `policy` is in force; `limits` are the same as the user wrote them.
+    /// `policy` is the policy in force. `limits` has the limits as the user wrote them.
     pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
         let Launch { commands, reporting, .. } = launch;
-        let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
+        let most = if on_terminal { MAX_NAMED_ON_TERMINAL } else { u64::MAX };
         let again = launch.flags.again.policy(0, Duration::ZERO);
         let is_once = launch.call.is_some();
         Outcomes {
@@ -123,9 +124,9 @@ impl Outcomes {
             command: commands.name(),
             template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
             terminal: match (launch.flags.jobs, launch.flags.timeout) {
-                (Some(1), Some(_)) => "without --timeout it may have it",
-                (_, Some(_)) => "with -j 1 and without --timeout it may have it",
-                _ => "with -j 1 it may have it",
+                (Some(1), Some(_)) => "to let it use the terminal leave --timeout out",
+                (_, Some(_)) => "to let it use the terminal, write -j 1 and leave --timeout out",
+                _ => "to let it use the terminal, write -j 1",
             },
             limits: match limits {
                 "unlimited" => "no limit".to_owned(),
@@ -146,14 +147,16 @@ impl Outcomes {
         }
     }
 
-    /// Units that were left out: blank ones, and those that an earlier run has done.
+    /// Sets the numbers of units that were left out: blank units, and units that an earlier run has done.
     pub(super) fn set_skipped(&mut self, skipped: u64, done_before: u64) {
         (self.skipped, self.retries.done_before) = (skipped, done_before);
     }
 
-    /// How many commands the rest of the input is for, if they were `commands` for `bytes` of it and `unread` bytes are
-    /// left. Units that were done before may all be at the beginning of the input: so what the list holds beyond those
-    /// that were skipped is subtracted from the rest. If that leaves a quarter or less, the input so far is the measure.
+    /// Estimates the number of commands for the rest of the input. Up to now there were `commands` for `bytes` of the
+    /// input, and `unread` bytes remain. The share of skipped units up to now may not hold for the rest, because all
+    /// done units may be at the beginning of the input. So only units of the done list that were not skipped yet are
+    /// subtracted from the rest. If a quarter of the rest or less remains after that, the estimate assumes that the
+    /// rest is like the input up to now.
     pub(super) fn commands_unread(&self, commands: u64, bytes: u64, unread: u64) -> u64 {
         let Retries { done_before, known, .. } = self.retries;
         let units = commands.saturating_mul(self.max_args).saturating_add(done_before);
@@ -163,7 +166,7 @@ impl Outcomes {
         if new > all / 4 { new.max(as_so_far) } else { as_so_far }
     }
 
-    /// How many commands so many units are for.
+    /// The number of commands for this number of units.
     pub(super) fn commands_for(&self, units: u64) -> u64 {
         units.div_ceil(self.max_args)
     }
@@ -179,14 +182,15 @@ impl Outcomes {
         self.interrupted.get_or_insert(why);
     }
 
-    /// The same, as nobody reads the output any more. That ends every pipe, and one line reports it: units are only counted.
+    /// Interrupts the run, because nothing reads the output any more. One line reports this. Units that are stopped
+    /// because of it are counted, but not named.
     pub(super) fn lose_reader(&mut self) {
-        self.interrupt("the reader is gone");
+        self.interrupt("the reader of the output is gone");
         self.names.stop();
     }
 
-    /// Commands wait for others to end, since the system has no room for them. Returns whether nothing else limits how many
-    /// run.
+    /// Records that new commands wait for other commands to end, because the system has no more files or processes.
+    /// Returns whether there is no cap on the number of running commands (`-j 0`).
     pub(super) fn wait_for_room(&mut self) -> bool {
         self.waits_for_room = true;
         self.jobs == 0
@@ -206,22 +210,22 @@ impl Outcomes {
         self.next = Some(self.names.next(first));
     }
 
-    /// throttle itself has failed, not a command.
+    /// Records that throttle itself has failed, not a command.
     pub(super) fn fail(&mut self) {
         self.exit = self.exit.max(Exit::Error);
     }
 
-    /// What a message calls the first unit of `job`.
+    /// The name of the first unit of `job`, for messages.
     pub(super) fn name(&self, job: &Job) -> String {
         self.names.first(job)
     }
 
-    /// Counts an attempt that has ended. Returns the lines about it.
+    /// Counts an attempt that has ended, and returns the lines about it.
     pub(super) fn end(&mut self, ended: &Ended, now: Nanos) -> Vec<String> {
         let (job, outcome) = (&*ended.job, &ended.outcome);
         if let Some(cost) = ended.cost {
-            self.told =
-                [(0, 1), (1, cost), (2, job.charged)].map(|(place, more)| self.told[place].saturating_add(more));
+            self.reply_costs =
+                [(0, 1), (1, cost), (2, job.charged)].map(|(place, more)| self.reply_costs[place].saturating_add(more));
         }
         self.retries.note_pace(ended.pace, &job.key);
         let started = self.running.remove(&job.seq).map_or(now, |(started, _)| started);
@@ -233,7 +237,7 @@ impl Outcomes {
             Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
                 let is_later = matches!(ended.verdict, Verdict::Later(_));
-                self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later.then_some(ended.pause.left));
+                self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later.then_some(ended.pause.rest));
                 let line = || self.retries.long_pause(now, job.key.as_deref());
                 return (is_later && !self.quiet && !ended.pause.is_overlong)
                     .then(line)
@@ -245,7 +249,7 @@ impl Outcomes {
         }
         let (words, exit) =
             failure(job, outcome, || self.command_for(job), self.terminal, self.retries.goes_on_after_255);
-        // An error such as a full disk is a failure, also in a run that was ended because of it.
+        // An error such as a full disk is a failure, even in a run that was ended because of it.
         let is_lost = matches!(outcome, Outcome::OutputLost(error) if !matches!(error.kind(), BrokenPipe | TimedOut));
         if self.interrupted.is_some() && !is_lost {
             self.stopped += 1;
@@ -254,13 +258,13 @@ impl Outcomes {
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
-        self.left.sent_away += u64::from(matches!(outcome, Outcome::SentAway));
+        self.unfinished.sent_away += u64::from(matches!(outcome, Outcome::SentAway));
         self.exit = self.exit.max(exit);
         if self.is_once && ended.number == 1 && matches!(outcome, Outcome::Exited(_)) {
-            return Vec::new(); // Its exit code says it.
+            return Vec::new(); // The exit code reports it.
         }
         let is_too_long = self.is_once && matches!(outcome, Outcome::TooLong);
-        let words = if is_too_long { "its words are too long for the system".to_owned() } else { words };
+        let words = if is_too_long { "its arguments are too long for the system".to_owned() } else { words };
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
         self.names.name(End::Failed, job, &words)
     }
@@ -271,13 +275,14 @@ impl Outcomes {
         self.retries.ok += u64::from(success.attempt > 1);
     }
 
-    /// Counts commands that succeeded, but whose output was not printed; returns a line for each unit.
+    /// Counts commands that succeeded, but whose output was not printed. Returns a line for each unit.
     pub(super) fn unprinted(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
         self.stopped += jobs.len() as u64;
         jobs.iter().flat_map(|job| self.names.name(End::Stopped, job, "its output was not printed")).collect()
     }
 
-    /// How the program ends: as the command of --once did, if there is one and it has ended. Dies of a signal that it died of.
+    /// The exit of the program. With --once, it is the exit of the command, once the command has ended. If a signal
+    /// killed the command, the program dies of the same signal.
     pub(super) fn exit(&self) -> Exit {
         match self.once {
             Some(end) => end.exit(),
@@ -291,72 +296,72 @@ impl Outcomes {
         self.once.is_some()
     }
 
-    /// Whether so many units have failed that nothing more should be launched.
+    /// Whether the failures have reached `--max-fail`, so that nothing more should be launched.
     pub(super) fn has_failed_enough(&self) -> bool {
         let ended = self.ok + self.failed;
         match self.retries.max_fail {
             None => false,
             Some(MaxFail::Units(most)) => self.failed >= most.get(),
             Some(MaxFail::Percent(most)) => {
-                ended >= LEAST_FOR_PERCENT && self.failed * 100 >= ended * u64::from(most) && self.failed > 0
+                ended >= MIN_ENDED_FOR_PERCENT && self.failed * 100 >= ended * u64::from(most) && self.failed > 0
             }
         }
     }
 
-    /// Counts units whose further attempts will not be made; returns a line for each.
+    /// Counts units whose further attempts will not be made. Returns a line for each unit.
     pub(super) fn give_up(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
         self.retries.given_up += jobs.len() as u64;
         self.retries.waiting = self.retries.waiting.saturating_sub(jobs.len() as u64);
         jobs.iter().flat_map(|job| self.names.name(End::GivenUp, job, "not tried again")).collect()
     }
 
-    /// Units are left, and the exit says so.
+    /// Records that units are left, which the exit code reports.
     pub(super) fn leave(&mut self, why: String) {
-        self.left.why.get_or_insert(why);
+        self.unfinished.why.get_or_insert(why);
         self.exit = self.exit.max(Exit::SentAway);
     }
 
-    /// The run ends early. Units may be left.
+    /// Records that the run ends early, if units are left.
     pub(super) fn leave_rest(&mut self, why: String) {
-        if !self.left.is_all_started || self.retries.given_up + self.retries.unstarted > 0 {
+        if !self.unfinished.is_all_started || self.retries.given_up + self.retries.unstarted > 0 {
             self.leave(why);
         }
     }
 
-    /// The time until which a server has asked to wait, if it is in the future.
+    /// The end of the pause that a server requested, if it is in the future.
     pub(super) fn paused_until(&self, now: Nanos) -> Option<Nanos> {
         Some(self.retries.paused_until).filter(|until| *until > now && !self.starts_no_more)
     }
 
-    /// What a message calls the command that was run for `job`.
+    /// The name of the command that ran for `job`, for messages.
     fn command_for(&self, job: &Job) -> String {
         let name = self.template.as_ref().and_then(|template| template.fill(&job.units).next());
         let name = name.as_deref().and_then(|name| Path::new(name).file_name());
         name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
 
-    /// A hint if all slots were taken for long. It is given once, and considered once a second.
+    /// A hint if all slots were taken for long. It is printed once, and considered once a second.
     pub(super) fn hint(&mut self, now: Nanos, waited_for_jobs: impl FnOnce() -> Nanos) -> Option<String> {
-        if self.hinted || !self.sums_up || now < self.looked + SECOND {
+        if self.hinted || !self.sums_up || now < self.considered + SECOND {
             return None;
         }
-        self.looked = now;
+        self.considered = now;
         let hint = || self.hint_at_key().or_else(|| self.hint_at_jobs());
-        let hint = (waited_for_jobs() >= SLOTS_TAKEN).then(hint).flatten();
+        let hint = (waited_for_jobs() >= MIN_TIME_SLOTS_TAKEN).then(hint).flatten();
         self.hinted = hint.is_some();
         hint
     }
 
-    /// A hint at the first unit that ends in CR.
+    /// A hint about the first unit that ends with CR.
     pub(super) fn hint_at_cr(&mut self, job: &Job) -> Option<String> {
         let is_first = self.hints_at_cr && job.name().ends_with(b"\r");
         self.hints_at_cr &= !is_first;
         let hint =
-            "hint: the units end in CR, which the commands get, too; to drop it: tr -d '\\r' < FILE | throttle …";
+            "hint: the units end with CR, which the commands also get; to remove it: tr -d '\\r' < FILE | throttle …";
         is_first.then(|| hint.to_owned())
     }
 
-    /// Which key takes most slots.
+    /// A hint about the key that takes most slots.
     fn hint_at_key(&self) -> Option<String> {
         let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
         for key in self.running.values().filter_map(|(_, key)| key.as_ref()) {
@@ -366,18 +371,22 @@ impl Outcomes {
         let all = usize::try_from(self.jobs).unwrap_or(usize::MAX);
         (4 * count > 3 * all && all > 2).then(|| {
             let key = shown(key);
-            format!("{count} of {all} slots are taken by '{key}'; ,jobs=2 keeps the others going")
+            format!("{count} of {all} slots are taken by '{key}'; ,jobs=2 leaves slots for other keys")
         })
     }
 
-    /// Which `-j` the rate needs.
+    /// A hint about the `-j` that the rate needs.
     fn hint_at_jobs(&self) -> Option<String> {
         let (pace, needs) = self.jobs_needed().filter(|_| self.hints_at_jobs)?;
-        Some(format!("{} jobs at once hold the work back, not the rate; {pace} needs about -j {needs}", self.jobs))
+        Some(format!(
+            "the limit of {} jobs at once slows the run, not the rate; {pace} needs about -j {needs}",
+            self.jobs
+        ))
     }
 
-    /// `50/s` and 51, from the mean time of a command: how many jobs the limits need, or what the server allows of
-    /// them, if it is more than there are. With fewer, starting the commands takes the time.
+    /// A rate and the `-j` that it needs, such as `50/s` and 51, from the mean time of a command. The rate is the pace
+    /// that the server allows, or else the rate of the limits. `None` if there are enough jobs: then the time to start
+    /// each command limits the run.
     fn jobs_needed(&self) -> Option<(String, u128)> {
         let mean = u128::from(self.durations.checked_div(self.ended())?);
         let (pace, units, period) = match (&self.retries.learned, self.pace) {
@@ -388,18 +397,18 @@ impl Outcomes {
         (jobs > self.jobs.into()).then_some((pace, jobs + 1))
     }
 
-    /// `23 starts a second of 100 allowed: 16 jobs were busy all the time; -j 70 would reach it`, and that number.
-    /// `waited_for_jobs`: how long starts waited for a free slot.
+    /// `23 starts a second, although 100 are allowed: 16 jobs were busy all the time; -j 70 would reach the rate`, and
+    /// the number of jobs that it needs. `waited_for_jobs` is how long starts waited for a free slot.
     pub(super) fn not_reached(&self, waited_for_jobs: Nanos) -> Option<(String, u128)> {
-        // Commands that were interrupted ended sooner than they would have.
+        // Interrupted commands ended sooner than they would have.
         let is_of_jobs =
             self.jobs > 0 && self.interrupted.is_none() && self.retries.learned.is_none() && !self.waits_for_room;
         let text = self.starts.short_of(self.pace.filter(|_| is_of_jobs)?, waited_for_jobs, self.jobs)?;
         let (_, needed) = self.jobs_needed()?;
-        Some((format!("{text}; -j {needed} would reach it"), needed))
+        Some((format!("{text}; -j {needed} would reach the rate"), needed))
     }
 
-    /// `5 of 16 slots busy`, and how many the rate needs if all of them are.
+    /// `5 of 16 slots busy`, and the number of slots that the rate needs if all are busy.
     pub(super) fn slots_text(&self) -> Option<String> {
         let (running, jobs) = (self.running.len(), usize::try_from(self.jobs).unwrap_or(usize::MAX));
         let needs = if running >= jobs { self.jobs_needed() } else { None };
@@ -411,19 +420,19 @@ impl Outcomes {
         self.started.saturating_sub(self.running.len() as u64)
     }
 
-    /// Whether the run ends because a command ended so.
+    /// Whether a command with this outcome ends the run.
     pub(super) fn stops_at(&self, outcome: &Outcome) -> bool {
         matches!(outcome, Outcome::Exited(255)) && !self.retries.goes_on_after_255
     }
 
-    /// Units that will not be tried any more.
+    /// The number of units that will not be tried any more.
     pub(super) fn finished(&self) -> u64 {
         self.ok + self.failed + self.stopped + self.retries.given_up
     }
 
-    /// How long until everything has ended, if `units` are still to be tried, also again, the last of them in `last_start`
-    /// by the limits. `None` if that is not known: all slots are taken and no command has ended yet, or no more will be
-    /// started.
+    /// The time until all commands have ended. `units` is the number of units to be tried or tried again. `last_start`
+    /// is the time until the limits allow the last of these units to start. `None` if the time is not known: all slots
+    /// are taken and no command has ended yet, or no more commands start.
     pub(super) fn time_left(&self, units: u64, last_start: Nanos, now: Nanos) -> Option<Nanos> {
         let last_due = if self.retries.waiting > 0 { self.retries.due.saturating_sub(now) } else { 0 };
         let last_start = last_start.max(last_due);
@@ -433,12 +442,12 @@ impl Outcomes {
             return None;
         }
         let mean = self.durations / self.ended().max(1);
-        let left_of = |(started, _): &(Nanos, _)| mean.saturating_sub(now.saturating_sub(*started));
-        let of_running: u64 = self.running.values().map(left_of).sum();
+        let time_left_of = |(started, _): &(Nanos, _)| mean.saturating_sub(now.saturating_sub(*started));
+        let of_running: u64 = self.running.values().map(time_left_of).sum();
         let work = mean.saturating_mul(units).saturating_add(of_running);
         let by_jobs = work.checked_div(jobs).unwrap_or(0);
         let last_end = if units > 0 { last_start.saturating_add(mean) } else { 0 };
-        let longest = self.running.values().map(left_of).max().unwrap_or(0);
+        let longest = self.running.values().map(time_left_of).max().unwrap_or(0);
         Some(last_end.max(by_jobs).max(longest))
     }
 
@@ -462,7 +471,7 @@ impl Outcomes {
         ]
     }
 
-    /// `, 3 failed, 1 killed`: the counts with these names that are not 0.
+    /// `, 3 failed, 1 killed`: the counts in `names`, without counts that are 0.
     fn some(&self, names: &[&str]) -> String {
         nonzero(self.tallies().into_iter().filter(|(_, name)| names.contains(name)))
     }
@@ -481,9 +490,9 @@ impl Outcomes {
         format!("{started} started, {running} running, {} ok{ended}{blank}{waiting}", self.ok)
     }
 
-    /// The last lines: how many failures were not named, and the totals. None after a success without a terminal: cron
-    /// would mail them.
-    /// `unread`: how many commands were not started, and how exact that is.
+    /// The last lines of the run: the number of failed units that were not named, and the totals. A success without a
+    /// terminal has no such lines, because cron would mail them. `unread` is the number of commands that were not
+    /// started. `about` is the text before that number: how exact it is.
     pub(super) fn closing(&self, elapsed: Nanos, keys: u64, (about, unread): (&str, u64)) -> Vec<String> {
         let is_success = self.exit == Exit::Success && self.interrupted.is_none();
         if self.quiet || self.is_once || (is_success && !self.sums_up) {
@@ -495,17 +504,17 @@ impl Outcomes {
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
         lines.extend(self.hint_at_cost());
         lines.extend(self.retries.slowed_down());
-        let commands = unread.saturating_add(self.retries.given_up).saturating_add(self.left.sent_away);
-        let left = self.left.line((about, commands), self.max_args);
-        lines.extend(left.filter(|_| self.interrupted.is_none()));
+        let commands = unread.saturating_add(self.retries.given_up).saturating_add(self.unfinished.sent_away);
+        let unfinished = self.unfinished.line((about, commands), self.max_args);
+        lines.extend(unfinished.filter(|_| self.interrupted.is_none()));
         lines.push(line + &next.unwrap_or_default());
         lines
     }
 
-    /// A hint if the costs in replies differ much, on average, from what was charged.
+    /// A hint if the costs in replies differ much, on average, from the charged costs.
     fn hint_at_cost(&self) -> Option<String> {
-        let [count, cost, charged] = self.told;
-        if !self.is_priced || !self.sums_up || self.max_args > 1 || count < LEAST_FOR_MEAN {
+        let [count, cost, charged] = self.reply_costs;
+        if !self.is_priced || !self.sums_up || self.max_args > 1 || count < MIN_COSTS_FOR_MEAN {
             return None;
         }
         let (mean, charged) = (cost.div_ceil(count), charged / count);
@@ -514,7 +523,7 @@ impl Outcomes {
             () if mean > charged.saturating_add(charged / 2) => "keeps them within the limit",
             () => return None,
         };
-        Some(format!("hint: commands cost {mean} on average, charged {charged}; cost={mean} {why}"))
+        Some(format!("hint: commands cost {mean} on average, but {charged} was charged; cost={mean} {why}"))
     }
 
     fn sum(&self, elapsed: Nanos, keys: u64) -> String {
@@ -544,16 +553,6 @@ impl Outcomes {
     fn interrupted_line(&self, why: &str) -> String {
         let (ends, more) = (self.ends(), self.some(&["not tried again", "read and not started"]));
         format!("{why}: {ends}, {} stopped{more}", self.stopped)
-    }
-
-    /// How long commands ran, in words.
-    pub(super) fn ran_text(&self) -> Option<String> {
-        self.ran.text()
-    }
-
-    /// The same for programs.
-    pub(super) fn ran_json(&self) -> serde_json::Value {
-        self.ran.json()
     }
 
     pub(super) fn json(&self, waited_for_jobs: Nanos) -> serde_json::Value {

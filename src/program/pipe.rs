@@ -27,11 +27,11 @@ use throttle_limits::clock::MILLISECOND;
 use throttle_limits::limits::Policy;
 use throttle_limits::store::StoreError;
 
-/// Large enough that copying costs little, small enough to stay in the cache of one core.
+/// The bytes of the buffer: enough that copying costs little, and few enough for the cache of one core.
 const BUFFER: usize = 96 * 1024;
 
-/// The size of pipes if bytes are moved between them without a copy.
-const WIDE: usize = 1024 * 1024;
+/// The bytes of a pipe if data is moved between pipes without a copy.
+const PIPE_BYTES: usize = 1024 * 1024;
 
 /// Passes the input on until its end.
 ///
@@ -49,7 +49,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
         hint_at_idle_limits(limits, &policy);
     }
     input.remark(unit.plural(), reporting).into_iter().for_each(say);
-    input::tell_of_unread(&pipe.input, reporting);
+    input::hint_at_unused_stdin(&pipe.input, reporting);
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, pipe.input.is_stdin(), None);
     let total = Total::new(reporting, input.size, 1);
@@ -71,20 +71,21 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     }
 }
 
-/// What is wrong if a bucket counts commands, and none is run.
+/// Refuses the policy of a bucket that counts commands, because a pipe runs none.
 fn refuse_jobs(policy: &Policy) -> Result<(), String> {
     let counts = policy.counts_jobs() || policy.of_keys().is_some_and(|keys| keys.fails.is_some());
-    if counts { Err("it counts commands, and none is run; write a COMMAND".to_owned()) } else { Ok(()) }
+    if counts { Err("it counts commands (jobs= or fails=), but no COMMAND was given".to_owned()) } else { Ok(()) }
 }
 
-/// Names the limits that can never bind because of the others. A run leaves them out.
+/// Hints at limits that can never bind because of other limits. A run leaves them out.
 pub(super) fn hint_at_idle_limits(limits: &Limits, policy: &Policy) {
     for (idle, other) in limits.idle(policy) {
-        say(format_args!("the limit {idle} can never bind beside {other}"));
+        say(format_args!("the limit {idle} has no effect together with {other}"));
     }
 }
 
-/// Whether a pipe of the usual 64 KiB would be filled within a millisecond or so, and its two ends woken each time.
+/// Whether the limits let through the usual 64 KiB of a pipe within about a millisecond. A larger pipe is then worth
+/// it: each time a pipe is full, the processes at both ends wake.
 fn is_fast(policy: &Policy) -> bool {
     let in_a_millisecond = policy.fastest().map_or(u64::MAX, |rate| rate.units_in(MILLISECOND).get());
     in_a_millisecond >= if policy.counts_bytes() { 64 * 1024 } else { 1_000 }
@@ -96,13 +97,13 @@ fn stdout() -> Result<OwnedFd> {
     Ok(stdout)
 }
 
-/// What the run works with.
+/// The parts of a run.
 struct Run<'a> {
     framing: Framing,
     look: Look,
     /// Whether long waits are announced.
     is_announced: bool,
-    /// What the input is called.
+    /// The name of the input in messages.
     input: String,
     report: &'a Report,
 }
@@ -111,7 +112,7 @@ impl Run<'_> {
     fn pass_on(&self, input: OwnedFd, fast: bool) -> Result<Exit> {
         let stdout = stdout()?;
         if fast {
-            let width = if self.framing == Framing::Bytes { WIDE } else { 2 * BUFFER };
+            let width = if self.framing == Framing::Bytes { PIPE_BYTES } else { 2 * BUFFER };
             enlarge(&input, width);
             enlarge(&stdout, width);
         }
@@ -135,27 +136,27 @@ impl Run<'_> {
         let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
         let most = if self.look.looks_inside() { LARGEST } else { size };
         let buffer = Buffer::new(self.framing, size).growing(most);
-        let flow = Copying::new(source, sink, buffer, &self.report.meter);
-        self.drive(&mut flow.looked_into(self.look.clone()))
+        let mut flow = Copying::new(source, sink, buffer, self.look.clone(), &self.report.meter);
+        self.drive(&mut flow)
     }
 
-    /// Passes on what the limits of each key allow.
+    /// Passes on the units that the limits of each key allow.
     fn sort(&self, input: OwnedFd, sorting: &Sorting, reporting: &ReportFlags) -> Result<Exit> {
         let stdout = stdout()?;
         enlarge(&input, SORTED_BUFFER);
         enlarge(&stdout, SORTED_BUFFER);
         let (quiet, hints) = (reporting.quiet, reporting.sums_up(io::stderr().is_terminal()));
-        let tell = |news: News| {
+        let show_news = |news: News| {
             if !quiet && (hints || !matches!(news, News::NoKeys(_))) {
-                self.report.aside(names::told(&news));
+                self.report.aside(names::news_text(&news));
             }
         };
         let clock = self.report.supply.clock();
         let (source, sink) = (Descriptor(input), Descriptor(stdout));
-        let mut flow = Sorted::new(source, sink, self.framing, sorting, (clock, false), &self.report.meter, tell);
+        let mut flow = Sorted::new(source, sink, self.framing, sorting, (clock, false), &self.report.meter, show_news);
         let result = self.drive(&mut flow);
-        if let Some(dropped) = flow.untold().filter(|_| !quiet) {
-            self.report.aside(names::told(&News::Dropped(dropped.clone())));
+        if let Some(dropped) = flow.unreported().filter(|_| !quiet) {
+            self.report.aside(names::news_text(&News::Dropped(dropped.clone())));
         }
         result
     }
@@ -172,14 +173,14 @@ impl Run<'_> {
             PumpError::Flow(FlowError::Write(error)) => ("cannot write to standard output".to_owned(), error.into()),
             PumpError::Flow(FlowError::Read(error)) => (format!("cannot read {}", self.input), error.into()),
             PumpError::Flow(FlowError::Hold(error)) => {
-                ("cannot hold a unit of such a length; make the units shorter".to_owned(), error.into())
+                ("there is no memory for a unit of this length; make the units shorter".to_owned(), error.into())
             }
             PumpError::Flow(FlowError::Refused(number, unit, why)) => {
                 let unit = names::one(UnitName::of(self.framing).singular(), number, &unit);
                 (format!("cannot pass on {unit}"), anyhow!(why))
             }
             PumpError::Store(StoreError::Stopped) => signals::wait_for_end(),
-            PumpError::Store(error) => ("cannot ask the limits".to_owned(), anyhow::Error::from(error)),
+            PumpError::Store(error) => ("cannot request a grant".to_owned(), anyhow::Error::from(error)),
         };
         let (passed, waiting) = (self.report.count(), flow.state().ahead.units);
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
@@ -187,10 +188,11 @@ impl Run<'_> {
     }
 
     fn end_without_reader(&self) -> Exit {
-        // Waits for the other thread that has noticed it, which may still give back.
+        // Another thread has noticed that the reader is gone, and may still give grants back. This call waits for it.
         self.report.has_no_reader();
         if self.report.is_signalled.load(Ordering::SeqCst) {
-            // Ctrl-C ends the reader, too, and often first. A shell's loop must see that it was Ctrl-C.
+            // Ctrl-C also ends the reader, often before throttle. The loop of a shell must see that Ctrl-C was the
+            // reason.
             signals::wait_for_end();
         }
         self.report.close_or_say();

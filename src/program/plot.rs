@@ -15,7 +15,7 @@ use throttle::plot::Plot;
 /// Reads the logs, and writes the page to standard output.
 ///
 /// # Errors
-/// A log cannot be read, or is none; or standard output is a terminal, or one of the logs.
+/// A log cannot be read, or is not a log. Or standard output is a terminal or one of the logs.
 pub(super) fn run(logs: &[PathBuf]) -> Result<Exit> {
     if io::stdout().is_terminal() {
         let words = quoted(logs.iter().map(|log| log.as_os_str().into()), true);

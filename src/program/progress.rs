@@ -1,8 +1,9 @@
 //! Progress on standard error: a bar on a terminal, a plain line every 10 s elsewhere.
 //!
-//! The bar is one row, and the cursor returns to its start. So what the terminal echoes (`^C`) is in the row that is
-//! erased next, and so are the rows into which a narrowed terminal wraps the bar. Each time the bar is drawn, it is fitted
-//! to the width. Since a terminal may report a new width late, wrapping is turned off.
+//! The bar is one row, and each draw leaves the cursor at the start of the row. So the next draw overwrites characters
+//! that the terminal has echoed there (`^C`). It also erases the rows below: a terminal that became narrower wraps the
+//! bar into them. Each draw fits the bar to the width. A terminal may report a new width late, so wrapping is turned
+//! off.
 
 use super::args::{ProgressWhen, ReportFlags};
 use super::say::{say, write_message};
@@ -17,54 +18,55 @@ use throttle::flow::unpoisoned;
 use throttle::launch::Output;
 use throttle_limits::clock::{Nanos, SECOND};
 
-/// How often the bar is drawn.
-const FRAME: Duration = Duration::from_millis(100);
-/// How often a plain line is written.
-const LINE: Duration = Duration::from_secs(10);
-/// Shorter work needs no bar.
-const WORTH_A_BAR: Nanos = SECOND;
-/// Columns of a terminal that does not say how many it has.
-const COLUMNS: usize = 80;
+/// The time between two draws of the bar.
+const FRAME_INTERVAL: Duration = Duration::from_millis(100);
+/// The time between two plain lines.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+/// Work that takes less time gets no bar.
+const MIN_TIME_FOR_BAR: Nanos = SECOND;
+/// The columns of a terminal that does not report its width.
+const DEFAULT_COLUMNS: usize = 80;
 
-/// What is shown at one moment, in parts: a narrow terminal has no room for all of them. A part may be empty.
+/// The content of one line of progress, in parts: a narrow terminal has no room for all parts. A part may be empty.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
-    /// How much is done, if the total is known.
+    /// The finished part of the work, if the total is known.
     pub(super) percent: Option<u64>,
     pub(super) count: String,
-    /// The same in fewer words.
+    /// The count in fewer words.
     pub(super) short_count: String,
     pub(super) rate: String,
-    pub(super) left: String,
+    pub(super) time_left: String,
     pub(super) limit: String,
-    /// Which keys end the run.
+    /// The hint about the keys on the keyboard that end the run.
     pub(super) keys: &'static str,
-    /// Whether any input has come.
+    /// Whether any input has arrived.
     pub(super) is_begun: bool,
 }
 
 impl Shown {
     pub(super) fn text(&self) -> String {
-        joined(&[&self.count, &self.rate, &self.left, &self.limit])
+        joined(&[&self.count, &self.rate, &self.time_left, &self.limit])
     }
 
-    /// The first of these that fits into `columns`. Words stay whole, and the time left is the last part to be dropped.
+    /// The line in the first version below that fits into `columns`. Words stay whole, and the time left is the last
+    /// part to be dropped.
     fn within(&self, columns: usize) -> String {
-        let Shown { count, short_count, rate, left, limit, keys, .. } = self;
+        let Shown { count, short_count, rate, time_left, limit, keys, .. } = self;
         let choices: [(usize, &[&str]); 10] = [
-            (20, &[count, rate, left, limit, keys]),
-            (20, &[count, rate, left, limit]),
-            (20, &[count, rate, left]),
-            (10, &[count, rate, left]),
-            (0, &[count, rate, left]),
-            (0, &[short_count, rate, left]),
-            (10, &[short_count, left]),
-            (0, &[short_count, left]),
-            (10, &[left]),
-            (0, &[left]),
+            (20, &[count, rate, time_left, limit, keys]),
+            (20, &[count, rate, time_left, limit]),
+            (20, &[count, rate, time_left]),
+            (10, &[count, rate, time_left]),
+            (0, &[count, rate, time_left]),
+            (0, &[short_count, rate, time_left]),
+            (10, &[short_count, time_left]),
+            (0, &[short_count, time_left]),
+            (10, &[time_left]),
+            (0, &[time_left]),
         ];
         let lines = choices.into_iter().map(|(width, parts)| self.drawn(width, &joined(parts), columns));
-        let words = [left, left.trim_end_matches(" left"), rate.trim_end_matches(" now")];
+        let words = [time_left, time_left.trim_end_matches(" left"), rate.trim_end_matches(" now")];
         let mut lines = lines.chain(words.map(str::to_owned)).chain([self.drawn(0, "", columns)]);
         lines.find(|line| !line.is_empty() && line.len() <= columns).unwrap_or_default()
     }
@@ -87,7 +89,8 @@ impl Shown {
     }
 }
 
-/// One line of a terminal, on which a bar is drawn; it is written in one go.
+/// A line in memory, in place of a terminal. The library draws the bar on it, and the line is later written in one
+/// piece.
 #[derive(Clone, Debug)]
 struct Line {
     text: Arc<Mutex<String>>,
@@ -99,7 +102,7 @@ impl TermLike for Line {
         self.columns
     }
 
-    /// A line that is too long is drawn all the same: it will not be written.
+    /// The number of rows is not limited. A line that is too long may be drawn here, but `within` does not choose it.
     fn height(&self) -> u16 {
         u16::MAX
     }
@@ -149,31 +152,32 @@ fn joined(parts: &[&str]) -> String {
 enum Kind {
     #[default]
     Nothing,
-    /// A plain line now and then.
+    /// A plain line at regular intervals.
     Lines,
     Bar,
-    /// Not asked for: it is shown after [`WORTH_A_BAR`].
+    /// A bar that was not requested. It is shown after [`MIN_TIME_FOR_BAR`].
     AutomaticBar,
 }
 
-/// Shows progress. Knows what is on the terminal now.
+/// Shows progress, and stores what is on the terminal.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     kind: Kind,
-    /// What the next line is made of.
+    /// The content of the next line.
     shown: Option<Shown>,
     /// `shown`, fitted to `columns`.
     line: String,
     columns: usize,
-    /// Whether it is on the terminal.
+    /// Whether the line is on the terminal.
     is_on_terminal: bool,
     /// Whether the cursor is inside a line that a command has left open.
     within_line: bool,
 }
 
 impl Progress {
-    /// How progress is shown depends on the flags and on what standard input, output and error are. `reads_stdin`: units
-    /// are read from standard input. `commands`: how the output of commands is printed, in launch mode.
+    /// Chooses how to show progress, from the flags and the kinds of standard input, output and error. `reads_stdin`
+    /// means that units are read from standard input. `commands` is how the output of commands is printed, in launch
+    /// mode.
     pub(super) fn new(reporting: &ReportFlags, reads_stdin: bool, commands: Option<Output>) -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let terminal = std::io::stderr().is_terminal() && !is_dumb;
@@ -187,12 +191,12 @@ impl Progress {
         Progress { kind, ..Progress::default() }
     }
 
-    /// How often [`show`](Self::show) is to be called.
+    /// The time between two calls of [`show`](Self::show).
     pub(super) fn interval(&self) -> Option<Duration> {
         match self.kind {
             Kind::Nothing => None,
-            Kind::Lines => Some(LINE),
-            Kind::Bar | Kind::AutomaticBar => Some(FRAME),
+            Kind::Lines => Some(LINE_INTERVAL),
+            Kind::Bar | Kind::AutomaticBar => Some(FRAME_INTERVAL),
         }
     }
 
@@ -200,7 +204,7 @@ impl Progress {
         match self.kind {
             Kind::Nothing => {}
             Kind::Lines => say(shown.text()),
-            Kind::AutomaticBar if elapsed < WORTH_A_BAR || !shown.is_begun => {}
+            Kind::AutomaticBar if elapsed < MIN_TIME_FOR_BAR || !shown.is_begun => {}
             Kind::Bar | Kind::AutomaticBar => {
                 (self.shown, self.columns) = (Some(shown), 0);
                 self.draw();
@@ -208,7 +212,7 @@ impl Progress {
         }
     }
 
-    /// Whether there is a bar, now or later.
+    /// Whether a bar is shown, now or later.
     pub(super) fn is_a_bar(&self) -> bool {
         matches!(self.kind, Kind::Bar | Kind::AutomaticBar)
     }
@@ -228,26 +232,26 @@ impl Progress {
         self.draw();
     }
 
-    /// Nothing is shown until [`show`](Self::show) is called again.
+    /// Hides the bar until [`show`](Self::show) is called again.
     pub(super) fn hide(&mut self) {
         self.erase();
         self.shown = None;
     }
 
-    /// Nothing is shown any more.
+    /// Hides the bar, and shows nothing more.
     pub(super) fn close(&mut self) {
         self.hide();
         *self = Progress::default();
     }
 
-    /// Draws the bar over what was there before, in one write, so that no other output comes in between.
+    /// Draws the bar over the old content of the row in one write, so that no other output comes in between.
     fn draw(&mut self) {
         let Some(shown) = &self.shown else { return };
         let columns = columns();
         if columns != self.columns {
             (self.line, self.columns) = (shown.within(columns - 1), columns);
         }
-        // At the last moment: a prompt that is written between this and the bar would be lost.
+        // This check comes last, because a prompt that is written between it and the bar would be lost.
         if user() != User::Us {
             return self.hide();
         }
@@ -266,14 +270,14 @@ impl Progress {
         let user = user();
         match user {
             User::Us => put(""),
-            // A prompt may have begun in the same row, with the cursor behind it.
+            // A prompt may have begun in the same row, and the cursor is after it.
             User::Program if !self.line.is_empty() => {
                 write("\x1b[K");
                 self.line.clear();
             }
             User::Program | User::Shell => {}
         }
-        // What a pager covers appears again when the pager ends.
+        // The bar may still be on the terminal: when a pager ends, the terminal shows the covered rows again.
         self.is_on_terminal = user == User::Program;
     }
 
@@ -285,8 +289,8 @@ impl Progress {
     }
 }
 
-/// Replaces the row and all rows below it (EL and ED, ECMA-48). A line that is too long is cut off at the edge (DECAWM,
-/// VT100). The row is erased first: if the whole screen is cleared at once, tmux saves what was on it.
+/// Replaces the row and erases all rows below it (EL and ED, ECMA-48). A line that is too long is cut off at the edge
+/// (DECAWM, VT100). The row is erased first, because tmux saves the content of a screen that is cleared in one step.
 fn put(line: &str) {
     write(&format!("\r\x1b[K\x1b[?7l{line}\x1b[?7h\x1b[J\r"));
 }
@@ -298,34 +302,34 @@ fn write(text: &str) {
 
 fn columns() -> usize {
     let size = tcgetwinsize(std::io::stderr());
-    size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
+    size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(DEFAULT_COLUMNS)
 }
 
-/// Whether something else may use the terminal: the reader of our output, a user who types our input, a command, or the rest of a
-/// script that we run beside.
+/// Whether something else may use the terminal: the reader of our output, a user who types our input, a command, or a
+/// script that runs us in the background.
 fn spoils_something(reads_stdin: bool, commands: Option<Output>, has_size: bool) -> bool {
     let is_typed = reads_stdin && std::io::stdin().is_terminal();
     let output_spoils = match (commands.is_some(), std::io::stdout().is_terminal()) {
-        // Output to the terminal is written beside the bar.
+        // The bar makes room for output to the terminal.
         (true, true) => false,
         (false, true) => true,
-        // With --size the user knows what reads the output.
+        // With --size, the user has considered the reader of the output.
         (_, false) => !has_size && !has_no_reader_here(std::io::stdout()),
     };
     is_typed || output_spoils || commands == Some(Output::Direct) || signals::are_those_of_a_background_job()
 }
 
-/// Whether it is a file or a device: what is read from a pipe or a socket may end up on the terminal.
+/// Whether this is a file or a device. The reader of a pipe or a socket may print to the terminal.
 fn has_no_reader_here(fd: impl rustix::fd::AsFd) -> bool {
     let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
     kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::CharacterDevice | FileType::BlockDevice))
 }
 
-/// Which program uses the terminal now.
+/// The program that uses the terminal now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum User {
     Us,
-    /// A program that asks for a password, or a pager: the terminal does not show what is typed.
+    /// A program that requests a password, or a pager. The terminal does not show what is typed.
     Program,
     /// Another process group, for example a shell, whose prompt a bar would spoil.
     Shell,
@@ -352,7 +356,7 @@ mod tests {
             count: "213 started, 5 running, 205 ok, 3 failed".to_owned(),
             short_count: "205 ok, 3 failed".to_owned(),
             rate: "5.00/s now".to_owned(),
-            left: "57 s left".to_owned(),
+            time_left: "57 s left".to_owned(),
             limit: "limit 5/s".to_owned(),
             keys: "",
             is_begun: true,
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_drops_the_limit_then_the_rate_and_never_the_time_left() {
+    fn a_narrow_terminal_drops_the_limit_and_then_the_rate() {
         let line =
             "========>            42% 213 started, 5 running, 205 ok, 3 failed, 5.00/s now, 57 s left, limit 5/s";
         assert_eq!(shown().within(160), line);
@@ -389,11 +393,11 @@ mod tests {
 
     #[test]
     fn unknown_parts_are_not_shown() {
-        let unknown = Shown { percent: None, left: String::new(), ..shown() };
+        let unknown = Shown { percent: None, time_left: String::new(), ..shown() };
         assert_eq!(unknown.within(30), "205 ok, 3 failed, 5.00/s now");
         assert_eq!(Shown { percent: None, ..shown() }.within(9), "57 s left");
-        assert_eq!(Shown { percent: None, left: String::new(), ..shown() }.within(9), "5.00/s");
-        assert_eq!(Shown { left: String::new(), ..shown() }.within(5), "42%");
+        assert_eq!(Shown { percent: None, time_left: String::new(), ..shown() }.within(9), "5.00/s");
+        assert_eq!(Shown { time_left: String::new(), ..shown() }.within(5), "42%");
     }
 
     #[test]

@@ -10,12 +10,12 @@ use throttle_limits::line::NamedKey;
 use throttle_limits::rate::Limit;
 
 /// The largest file that is read, in bytes.
-const LARGEST: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
-/// Reads them, if the task names a file of them.
+/// Reads the file of rates, if the task names one.
 ///
 /// # Errors
-/// The file cannot be read, or which of its lines is wrong, and how to write it.
+/// The file cannot be read, or a line in it is wrong. The message shows how to write the line.
 pub(super) fn read(task: &mut Task) -> Result<(), String> {
     let limits = match task {
         Task::Pipe(pipe) => &mut pipe.limits,
@@ -35,7 +35,7 @@ pub(super) fn read(task: &mut Task) -> Result<(), String> {
         let mut add = || {
             let (key, limit) = key_and_limit(line)?;
             if let Some(first) = lines.insert(key, number) {
-                return Err(format!("'{}' is named in line {first}, too; leave one of them out", shown(key)));
+                return Err(format!("'{}' is also named in line {first}; leave one of them out", shown(key)));
             }
             let each = named.each_with(limit)?;
             named.named.push(NamedKey { key: key.into(), each });
@@ -48,12 +48,16 @@ pub(super) fn read(task: &mut Task) -> Result<(), String> {
 
 fn contents(path: &Path) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
-    let file = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut text));
+    let file = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut text));
     file.map_err(|error| format!("cannot read it: {error}"))?;
-    if text.len() as u64 > LARGEST { Err(format!("it has more than {} MiB", LARGEST >> 20)) } else { Ok(text) }
+    if text.len() as u64 > MAX_BYTES {
+        Err(format!("the file is larger than {} MiB", MAX_BYTES >> 20))
+    } else {
+        Ok(text)
+    }
 }
 
-/// The limit is the last word.
+/// Splits a line at its last blank. The limit is the last word.
 fn key_and_limit(line: &[u8]) -> Result<(&[u8], Limit), String> {
     let Some(blank) = line.iter().rposition(u8::is_ascii_whitespace) else {
         return Err(format!("'{}' has no limit; write KEY LIMIT, like a.example 1/10s", shown(line)));

@@ -1,4 +1,4 @@
-//! Reports on the work: the status line, the bar and the summary, all from the meter.
+//! Reports about the run: the status line, the bar and the summary, all from the meter.
 
 mod recent;
 mod state;
@@ -12,21 +12,25 @@ use super::unit_name::{UnitName, nonzero, rate, scaled, size};
 use anyhow::{Context, Result};
 use recent::{Recent, mean_rate};
 use serde_json::json;
+use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::fmt::{self, Debug, Display, Formatter};
 use std::fs::File;
+use std::io::IsTerminal;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use throttle::flow::meter::{Meter, Phase, Reading};
 use throttle::flow::unpoisoned;
+use throttle::launch::quoted;
 use throttle_limits::clock::{self, Nanos, SECOND};
 use throttle_limits::store::Supply;
 
-/// What the bar of a run of commands says of the keyboard.
-const KEYS: &str = "Ctrl-\\ finishes what runs, Ctrl-C ends it";
+/// The bar's hint about the keyboard, in a run of commands.
+const KEYS_HINT: &str = "Ctrl-\\ lets commands finish, Ctrl-C ends them";
 
-/// How much there is to do, if that is known.
+/// The size of the whole work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Total {
     Bytes(u64),
@@ -34,7 +38,7 @@ pub(crate) enum Total {
 }
 
 impl Total {
-    /// The total of an input that is `found` to have so many bytes. Each command is for `per` units at most.
+    /// The total of an input of `found` bytes. Each command is for at most `per` units.
     pub(super) fn new(reporting: &ReportFlags, found: Option<u64>, per: u64) -> Option<Self> {
         match reporting.size {
             Some(size) if size.is_bytes() => Some(Total::Bytes(size.value())),
@@ -44,14 +48,14 @@ impl Total {
     }
 }
 
-/// Who keeps the limits of a run.
+/// The part of the program that enforces the limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// The supply.
     Supply,
-    /// The line of the run, for all units together.
+    /// The line of the run, which is its queue, for all units together.
     Line,
-    /// The line of the run or a bucket, for each key. A server that asks to wait holds up one key alone.
+    /// The line of the run or a bucket, for each key. If a server requests a wait, only one key waits.
     Keys,
 }
 
@@ -60,7 +64,7 @@ pub(crate) enum Kept {
 pub(crate) struct Report {
     unit: UnitName,
     total: Option<Total>,
-    /// `None` in pipe mode.
+    /// The outcomes of the commands; `None` in pipe mode.
     pub(super) outcomes: Option<Arc<Mutex<Outcomes>>>,
     pub(super) unread: Option<Unread>,
     limits: Vec<String>,
@@ -70,21 +74,22 @@ pub(crate) struct Report {
     is_binary: bool,
     /// Whether the reader of our output has left.
     reader_left: Mutex<bool>,
-    /// Whether a signal has come that ends the program.
+    /// Whether a signal that ends the program has arrived.
     pub(crate) is_signalled: Arc<AtomicBool>,
     pub(crate) kept: Kept,
     pub(crate) supply: Arc<Supply>,
     pub(crate) meter: Meter,
-    /// How often [`tick`](Self::tick) wants to be called.
+    /// The time between two calls of [`tick`](Self::tick).
     pub(crate) tick_every: Option<Duration>,
-    /// Whether there is a bar, now or later.
+    /// Whether a bar is shown, now or later.
     pub(crate) has_bar: bool,
-    /// When the bar begins to say which keys end the run; `None`: they do not do what it says.
+    /// The time after which the bar names the keys on the keyboard that end the run. `None` if these keys do not have
+    /// that effect.
     pub(crate) names_keys_after: Option<Nanos>,
     screen: Mutex<Screen>,
 }
 
-/// Counts the units of a file behind the first bytes, if it is not too long.
+/// Counts the units of a file after the given number of bytes. Returns `None` if the rest of the file is too long.
 pub(super) struct Unread(pub(super) Box<dyn Fn(u64) -> Option<u64> + Send + Sync>);
 
 impl Debug for Unread {
@@ -93,23 +98,23 @@ impl Debug for Unread {
     }
 }
 
-/// What may write to standard error while the pump runs.
+/// The reports that may write to standard error while the pump runs.
 #[derive(Debug)]
 struct Screen {
     progress: Progress,
     recent: Recent,
     closed: bool,
-    /// `None` once it is written.
+    /// `None` after it was written.
     summary: Option<(Format, Target)>,
 }
 
-/// The file of the summary, and the words for an error of writing it.
+/// The file of the summary, and the message if it cannot be written.
 pub(crate) type Target = (File, String);
 
 impl Report {
-    /// A report on units called `unit`. `total`: how much there is to do, if that is known. `written`: the limits as the
-    /// user wrote them. `sorts`: units are sorted by limits that the supply does not know; waits for any of them count for
-    /// all together.
+    /// Makes a report on units called `unit`. `total` is the whole work, if it is known. `written` has the limits as
+    /// the user wrote them. `sorts` means that units are sorted by limits that the supply does not have. The waits for
+    /// these limits are counted as one sum.
     pub(crate) fn new(
         unit: UnitName,
         total: Option<Total>,
@@ -146,11 +151,12 @@ impl Report {
         }
     }
 
-    /// The reader of our output has left: nothing is written after this.
+    /// Records that the reader of our output has left. Nothing is written after this.
     pub(crate) fn reader_left(&self) {
-        let mut left = unpoisoned(self.reader_left.lock());
-        *left = true;
-        // With the lock held: this wakes the pump, which must not end the program before everything is given back.
+        let mut has_left = unpoisoned(self.reader_left.lock());
+        *has_left = true;
+        // This wakes the pump, so the lock is still held here. The pump must not end the program before all grants are
+        // given back.
         self.supply.retire();
     }
 
@@ -158,12 +164,12 @@ impl Report {
         *unpoisoned(self.reader_left.lock())
     }
 
-    /// Units so far, in words.
+    /// The number of units up to now, with their name.
     pub(crate) fn count(&self) -> String {
         self.unit.count(self.read().units)
     }
 
-    /// Updates the progress. Does nothing while another thread writes to the screen, which may take long.
+    /// Updates the progress. Does nothing while another thread writes to the screen, because that may take long.
     pub(crate) fn tick(&self) {
         let Ok(mut screen) = self.screen.try_lock() else { return };
         if screen.progress.interval().is_some() {
@@ -181,13 +187,13 @@ impl Report {
     /// Writes the status line.
     pub(crate) fn status(&self) {
         let reading = self.read();
-        let left = self.left_text(&reading);
-        let separator = if left.is_empty() { "" } else { ", " };
-        let text = format!("{}{separator}{left}{}", self.status_text(&reading), self.state_text(&reading));
+        let time_left = self.left_text(&reading);
+        let separator = if time_left.is_empty() { "" } else { ", " };
+        let text = format!("{}{separator}{time_left}{}", self.status_text(&reading), self.state_text(&reading));
         self.screen().progress.aside(|| say(text));
     }
 
-    /// Gives back what was not used, removes the bar, and writes the summary on the first call.
+    /// Gives unused grants back, removes the bar, and writes the summary on the first call.
     ///
     /// # Errors
     /// The summary cannot be written.
@@ -197,7 +203,7 @@ impl Report {
         self.outcomes().iter_mut().for_each(|outcomes| outcomes.retries.close(self.now()));
         let lines = if screen.closed { Vec::new() } else { self.closing_lines() };
         if !lines.is_empty() {
-            // Ends a line that a command has left open.
+            // This ends a line that a command has left open.
             screen.progress.aside(|| ());
         }
         screen.progress.close();
@@ -213,15 +219,15 @@ impl Report {
         write_message(&mut target, text.as_bytes()).with_context(|| format!("--summary: {cannot}"))
     }
 
-    /// Closes when the exit code is already decided: an error is reported and changes nothing.
+    /// Closes when the exit code is already decided. An error is printed and changes nothing.
     pub(crate) fn close_or_say(&self) {
         if let Err(error) = self.close() {
             say(format_args!("{error:#}"));
         }
     }
 
-    /// As [`close_or_say`](Self::close_or_say), after a signal. Without a summary, says how many units were read and not
-    /// passed on.
+    /// Closes after a signal, like [`close_or_say`](Self::close_or_say). Without a summary, reports how many units were
+    /// read and not passed on.
     pub(crate) fn interrupt(&self) {
         self.supply.retire();
         let (reading, sums_up) = (self.read(), self.screen().summary.is_some());
@@ -231,7 +237,7 @@ impl Report {
         self.close_or_say();
     }
 
-    /// In pipe mode: `, 44 read and not passed on`. While the pump writes, some of them may have left.
+    /// In pipe mode: `, 44 read and not passed on`. While the pump writes, some of these units may have left.
     fn lost_text(&self, reading: &Reading) -> String {
         let up_to = if matches!(reading.phase, Phase::Sink | Phase::Working) { "up to " } else { "" };
         match reading.units_ahead {
@@ -271,12 +277,13 @@ impl Report {
         )
     }
 
-    /// The rest of the state; see [`state::text`]. A shared bucket would have to be asked, as `--show` does.
+    /// The rest of the state; see [`state::text`]. A shared bucket is left out, because its state needs a request, as
+    /// for `--show`.
     fn state_text(&self, reading: &Reading) -> String {
         let store = self.supply.store();
         let view = if self.kept != Kept::Supply || store.is_shared() { None } else { store.view().ok() };
         let slots = self.outcomes().and_then(|outcomes| outcomes.slots_text());
-        state::text(reading, self.now(), slots, view.as_ref(), self.told_until().max(store.paused_until()))
+        state::text(reading, self.now(), slots, view.as_ref(), self.paused_until().max(store.paused_until()))
     }
 
     /// The parts of the progress line.
@@ -293,8 +300,8 @@ impl Report {
             None if self.limits.is_empty() => "no limit".to_owned(),
             None => format!("limit {}", self.written),
         };
-        let keys = self.names_keys_after.filter(|after| reading.elapsed >= *after).map_or("", |_| KEYS);
-        let (rate, left, limit, keys) = match self.outcomes().and_then(|outcomes| outcomes.waiting()) {
+        let keys = self.names_keys_after.filter(|after| reading.elapsed >= *after).map_or("", |_| KEYS_HINT);
+        let (rate, time_left, limit, keys) = match self.outcomes().and_then(|outcomes| outcomes.waiting()) {
             Some(waiting) => (String::new(), waiting, String::new(), ""),
             None => (self.rate_text(reading, per_second), self.left_text(reading), limit(), keys),
         };
@@ -303,22 +310,24 @@ impl Report {
             count,
             short_count,
             rate,
-            left,
+            time_left,
             limit,
             keys,
             is_begun: reading.bytes > 0 || reading.units > 0 || reading.wait.is_some(),
         }
     }
 
-    /// Until when a server has asked this run to wait, if that is in the future. With keys it holds up one of them alone.
-    pub(crate) fn told_until(&self) -> Option<Nanos> {
+    /// The end of the pause that a server requested from this run, if it is in the future. With limits for each key the
+    /// result is `None`, because a pause holds up only one key.
+    pub(crate) fn paused_until(&self) -> Option<Nanos> {
         self.outcomes().filter(|_| self.kept != Kept::Keys)?.paused_until(self.now())
     }
 
-    /// The rate now; or the time to the next unit, if that is longer than the time over which the rate is measured.
+    /// The current rate. If the wait for the next unit is longer than the time over which the rate is measured, it is
+    /// the time to that unit.
     fn rate_text(&self, reading: &Reading, per_second: f64) -> String {
         let now = self.now();
-        if let Some(until) = self.told_until() {
+        if let Some(until) = self.paused_until() {
             let next = reading.wait.map_or(until, |wait| wait.until.max(until));
             return format!("told to wait, next in {}", countdown(next - now));
         }
@@ -332,10 +341,10 @@ impl Report {
 
     /// `7 s left`
     fn left_text(&self, reading: &Reading) -> String {
-        self.time_left(reading).map(|left| format!("{} left", countdown(left))).unwrap_or_default()
+        self.time_left(reading).map(|time| format!("{} left", countdown(time))).unwrap_or_default()
     }
 
-    /// How much of the work is done; a unit is done when its last command has ended.
+    /// The finished part of the work in percent. A unit is finished when its last command has ended.
     fn percent(&self, reading: &Reading) -> Option<u64> {
         let (all, begun) = match self.total? {
             Total::Bytes(all) => (all, reading.bytes),
@@ -347,17 +356,18 @@ impl Report {
         u64::try_from(percent.min(100)).ok()
     }
 
-    /// Estimated from what holds the work back: the limits, the source or the reader, or the commands that run.
+    /// The time left. The estimate depends on the bottleneck: the limits, the source, the reader, or the running
+    /// commands.
     fn time_left(&self, reading: &Reading) -> Option<Nanos> {
         let again = self.outcomes().map_or(0, |outcomes| outcomes.retries.waiting);
         let (units, now) = (self.units_left(reading)? + again, self.now());
-        // Units that wait for their time have a grant already.
+        // Units that wait for their time already have a grant.
         let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
         let last_grant = if units > paid { self.supply.schedule(units - paid)?.max(until) } else { until };
         let by_limits = last_grant.saturating_sub(now);
         let wait = until.saturating_sub(now);
         let by_pace = if self.kept != Kept::Supply {
-            // The pace includes the current wait, at whose end a unit leaves.
+            // The mean time of a unit includes the current wait, because a unit leaves at its end.
             wait + scaled(reading.elapsed + wait, units.saturating_sub(1), reading.units)
         } else if reading.sink + reading.source > reading.limits.iter().sum() {
             scaled(reading.elapsed, units, reading.units)
@@ -365,11 +375,12 @@ impl Report {
             0
         };
         let last_start = by_limits.max(by_pace);
-        let left = self.outcomes().map_or(Some(last_start), |outcomes| outcomes.time_left(units, last_start, now))?;
-        Some(left).filter(|left| *left > 0)
+        let time = self.outcomes().map_or(Some(last_start), |outcomes| outcomes.time_left(units, last_start, now))?;
+        Some(time).filter(|time| *time > 0)
     }
 
-    /// For a file, estimated from its length, as if unread units were as long as those read.
+    /// The number of units left. For a file, it is estimated from the number of unread bytes, as if unread units were
+    /// as long as read units.
     fn units_left(&self, reading: &Reading) -> Option<u64> {
         match (self.total?, self.unit) {
             (Total::Units(all), _) => all.checked_sub(reading.units),
@@ -395,7 +406,7 @@ impl Report {
             .map(|(median, p99)| format!("; late by {} (median), {} (p99)", clock::shown(median), clock::shown(p99)));
         let lines = self
             .outcomes()
-            .map(|outcomes| [outcomes.not_reached(reading.sink).map(|(words, _)| words), outcomes.ran_text()]);
+            .map(|outcomes| [outcomes.not_reached(reading.sink).map(|(words, _)| words), outcomes.ran.text()]);
         let lines = lines.into_iter().flatten().flatten().map(|line| format!("  {line}\n"));
         format!(
             "throttle: {}{}\n  waited {limits}, {} for input, {} for {}{}\n{}",
@@ -409,7 +420,7 @@ impl Report {
         )
     }
 
-    /// What units that have their grant wait for.
+    /// The name of the resource for which units with a grant wait.
     fn sink_name(&self) -> &'static str {
         match self.outcomes() {
             None => "the reader",
@@ -447,7 +458,7 @@ impl Report {
             fields.remove("bytes");
             fields.remove("read_and_not_passed_on");
             fields.insert("commands".to_owned(), outcomes.json(reading.sink));
-            fields.insert("ran_ns".to_owned(), outcomes.ran_json());
+            fields.insert("ran_ns".to_owned(), outcomes.ran.json());
         }
         summary
     }
@@ -465,30 +476,14 @@ impl Report {
         self.asides(&[line]);
     }
 
-    /// Writes several lines with nothing in between.
+    /// Writes several lines without other output in between.
     pub(crate) fn asides(&self, lines: &[impl Display]) {
         if !lines.is_empty() {
             self.screen().progress.aside(|| lines.iter().for_each(say));
         }
     }
 
-    /// Calls `write` with the bar out of its way. `write` returns whether it has left a line open on the terminal.
-    pub(crate) fn beside_bar(&self, write: impl FnOnce() -> bool) {
-        if self.has_bar {
-            self.screen().progress.beside(write);
-        } else {
-            write();
-        }
-    }
-
-    /// Like [`aside`](Self::aside), for bytes that may not be text.
-    pub(crate) fn aside_bytes(&self, line: &[u8]) {
-        let line = [line, b"\n"].concat();
-        // Best effort: standard error cannot be reported on.
-        self.screen().progress.aside(|| drop(write_message(&mut std::io::stderr(), &line)));
-    }
-
-    /// In launch mode: the totals, or what was interrupted.
+    /// In launch mode: the totals, or the reason for an early end.
     fn closing_lines(&self) -> Vec<String> {
         let reading = self.read();
         let unread = self.unread(&reading);
@@ -500,10 +495,11 @@ impl Report {
         lines
     }
 
-    /// How many commands were not started, and how exact that is.
+    /// The number of commands that were not started, after a text that reports how exact the number is: `about `, for
+    /// example.
     fn unread(&self, reading: &Reading) -> (&'static str, u64) {
-        let left = self.outcomes().filter(|outcomes| outcomes.left.is_any()).and(self.unread.as_ref());
-        let units = left.and_then(|Unread(count)| count(reading.bytes + reading.bytes_ahead));
+        let unread = self.outcomes().filter(|outcomes| outcomes.unfinished.is_any()).and(self.unread.as_ref());
+        let units = unread.and_then(|Unread(count)| count(reading.bytes + reading.bytes_ahead));
         if let Some((units, outcomes)) = units.zip(self.outcomes()) {
             return ("", reading.units_ahead + outcomes.commands_for(units));
         }
@@ -514,14 +510,33 @@ impl Report {
         }
     }
 
-    /// The lock is usable after a panic elsewhere: nothing here is half done then.
+    /// The lock is usable after a panic in another thread, because nothing here is half done then.
     fn screen(&self) -> MutexGuard<'_, Screen> {
         unpoisoned(self.screen.lock())
     }
 }
 
-/// Opens the file of the summary. Called before anything runs, so that a wrong name is reported in time. Units come from
-/// `input`, if they are read.
+impl throttle::launch::Screen for Report {
+    fn beside(&self, print: &mut dyn FnMut() -> bool) {
+        if self.has_bar {
+            self.screen().progress.beside(print);
+        } else {
+            print();
+        }
+    }
+
+    fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>) {
+        if self.outcomes().is_some_and(|outcomes| outcomes.trace) {
+            let mut line = quoted(words, std::io::stderr().is_terminal());
+            line.push(b'\n');
+            // Best effort: an error of standard error cannot be reported.
+            self.screen().progress.aside(|| drop(write_message(&mut std::io::stderr(), &line)));
+        }
+    }
+}
+
+/// Opens the file of the summary. This is called before anything runs, so that a wrong name is reported in time.
+/// `input` is the input, if units are read.
 ///
 /// # Errors
 /// The file cannot be created, or is also the input or the output.
@@ -543,7 +558,7 @@ pub(crate) fn open_summary(reporting: &ReportFlags, input: Option<BorrowedFd<'_>
     Ok(Some((summary.format, target)))
 }
 
-/// Whole seconds, and from ten minutes on whole minutes, so that it does not flicker: `58m`.
+/// A time in whole seconds, and from ten minutes on in whole minutes (`58m`), so that it does not flicker.
 pub(super) fn countdown(nanos: Nanos) -> String {
     let step = if nanos <= 600 * SECOND { SECOND } else { 60 * SECOND };
     clock::shown_wait(nanos.div_ceil(step).saturating_mul(step))

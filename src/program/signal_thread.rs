@@ -1,6 +1,6 @@
 //! One thread waits for signals and for the next picture of the progress. The pump is not interrupted.
 //!
-//! That thread never waits for a reader of our output: another one writes.
+//! This thread never waits for a reader of our output, because another thread writes.
 
 use super::launch_run::LaunchRun;
 use super::report::Report;
@@ -27,31 +27,33 @@ use throttle::flow::{poll, start_thread};
 
 type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 
-/// From now on signals are answered, and progress is shown.
+/// Starts to answer signals and to show progress.
 ///
 /// # Errors
 /// The system refuses a handler or a thread.
 pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Result<()> {
     let mut wanted = vec![SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1];
-    // By default it would stop only this process, and leave the bar.
+    // By default, this signal would stop only this process, and leave the bar on the terminal.
     wanted.extend((commands.is_some() || report.has_bar).then_some(SIGTSTP));
     if commands.is_some() {
-        // SIGCONT continues commands; by default the others end a program.
+        // SIGCONT continues commands. The other signals end a program by default.
         wanted.extend([SIGCONT, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
     }
     wanted.retain(|&signal| !signals::is_ignored(signal));
-    // Without a controlling terminal, commands cannot be stopped for using it.
+    // SIGCHLD reports that a command was stopped because it uses the terminal. This needs a controlling terminal.
     wanted.extend((commands.is_some() && signals::has_terminal()).then_some(SIGCHLD));
     let (read, write) = UnixStream::pair()?;
     let ending = Arc::new(AtomicBool::new(false));
-    let delivery = signals::held_back(&wanted, || {
+    let delivery = signals::with_blocked(&wanted, || {
         if commands.is_none() {
             for signal in wanted.iter().filter(|signal| ![SIGUSR1, SIGTSTP].contains(signal)) {
                 signals::die_of_if(*signal, &ending)?;
                 flag::register(*signal, Arc::clone(&report.is_signalled))?;
             }
         }
-        Delivery::with_pipe(read, write, SignalOnly, &wanted)
+        let delivery = Delivery::with_pipe(read, write, SignalOnly, &wanted)?;
+        signals::has_begun();
+        Ok(delivery)
     })?;
     let answer = move || answer(delivery, &report, commands.as_ref(), &ending);
     start_thread("signals", answer).context(NoThread)?;
@@ -60,10 +62,11 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
 
 fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<LaunchRun>>, ending: &AtomicBool) {
     let mut drawn = Instant::now();
-    // It starts with the first picture.
+    // The painter starts with the first picture.
     let painter = LazyCell::new(|| start_painter(Arc::clone(report), commands.cloned()).ok());
     let paint = |picture| drop(painter.as_ref().map(|painter| painter.try_send(picture)));
-    // Only a pipe ends when its reader leaves: commands may print nothing.
+    // Only pipe mode ends when the reader of the output leaves. In launch mode commands may print nothing, and need no
+    // reader.
     let mut watched = commands.is_none().then(io::stdout);
     loop {
         let every = report.tick_every;
@@ -87,7 +90,7 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
                 (_, Some(commands)) => pass_on(signal, commands),
             }
         }
-        // A signal alone draws nothing.
+        // A signal may wake this thread early. Progress is drawn only when it is due.
         if every.is_some_and(|every| drawn.elapsed() >= every) {
             drawn = Instant::now();
             paint(Picture::Progress);
@@ -95,25 +98,25 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
     }
 }
 
-/// What the painter shows.
+/// A picture for the painter.
 enum Picture {
     Progress,
     Status,
-    /// No bar. The sender is dropped when the bar is gone.
+    /// No bar. The sender is dropped when the bar is hidden.
     Nothing(Sender<()>),
 }
 
-/// Hiding the bar takes less than this.
-const HIDING: Duration = Duration::from_secs(1);
+/// The longest wait until the bar is hidden.
+const MAX_HIDING_TIME: Duration = Duration::from_secs(1);
 
-/// Pictures that may wait for a slow terminal. Further ones are dropped.
-const MOST_PICTURES: usize = 4;
+/// The most pictures that wait for a slow terminal. Further pictures are dropped.
+const MAX_PICTURES: usize = 4;
 
-/// Starts a thread that draws pictures, since writing may block.
+/// Starts a thread that draws pictures, because writing may block.
 fn start_painter(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> io::Result<SyncSender<Picture>> {
-    let (asked, wanted) = mpsc::sync_channel(MOST_PICTURES);
+    let (sender, pictures) = mpsc::sync_channel(MAX_PICTURES);
     let paint = move || {
-        for picture in wanted {
+        for picture in pictures {
             match picture {
                 Picture::Progress => report.tick(),
                 Picture::Status => {
@@ -127,19 +130,19 @@ fn start_painter(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> io::R
             }
         }
     };
-    start_thread("painter", paint).map(|_| asked)
+    start_thread("painter", paint).map(|_| sender)
 }
 
-/// Waits for a signal, for `at_most`, or until the reader of `output` leaves. Returns whether that has left.
+/// Waits for a signal, for `at_most`, or until the reader of `output` leaves. Returns whether the reader has left.
 fn wait(delivery: &Delivery, output: Option<&Stdout>, at_most: Option<Duration>) -> bool {
-    // Of the output only what is always reported: POLLERR, if it is a pipe without a reader.
+    // No event of the output is requested, but POLLERR is always reported: the output is a pipe without a reader.
     let output = (output.map(AsFd::as_fd), PollFlags::empty());
     let found = poll([output, (Some(delivery.get_read().as_fd()), PollFlags::IN)], at_most);
-    // The caller reads the signals next, also if this was interrupted.
+    // The caller reads the signals next, even if this poll was interrupted.
     found.is_ok_and(|[output, _]| output.contains(PollFlags::ERR))
 }
 
-/// Commands have process groups of their own, so signals must be passed on to them.
+/// Passes a signal on to the commands, because they have process groups of their own.
 fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
     let slots = commands.launcher.slots();
     match signal {
@@ -147,7 +150,7 @@ fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
         SIGCHLD => commands.launcher.end_commands_that_want_the_terminal(),
         SIGQUIT if !commands.is_once() => commands.start_nothing_more("QUIT (Ctrl-\\)"),
         _ if !commands.is_first_signal(signal) => commands.kill(),
-        // A command in our own group got it from the terminal already.
+        // A command in our own group already got the signal from the terminal.
         SIGINT | SIGQUIT if commands.in_our_group && signals::is_in_foreground() => slots.others_end_them(),
         _ => slots.end_with(named(signal)),
     }
@@ -157,16 +160,16 @@ fn named(signal: i32) -> Signal {
     Signal::from_named_raw(signal).unwrap_or(Signal::TERM)
 }
 
-/// Stops this process and all commands, with no bar on the terminal, until it is continued.
+/// Stops this process and all commands until this process is continued. Meanwhile there is no bar on the terminal.
 fn suspend(commands: Option<&Arc<LaunchRun>>, paint: impl Fn(Picture)) {
     if let Some(commands) = commands {
         commands.launcher.slots().suspend();
     }
     let (done, hidden) = mpsc::channel();
     paint(Picture::Nothing(done));
-    // A terminal that does not read delays the stop by no more than this.
-    let _ = hidden.recv_timeout(HIDING);
-    // Returns when the process is continued.
+    // A terminal that does not read delays the stop by at most this time.
+    let _ = hidden.recv_timeout(MAX_HIDING_TIME);
+    // This returns when the process is continued.
     signals::stop();
     if let Some(commands) = commands {
         commands.launcher.slots().resume();

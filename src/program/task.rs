@@ -1,5 +1,5 @@
-//! What is to be done, from the command line and the environment. Every mistake in them is found here: nothing is opened
-//! and no server is contacted.
+//! The task, from the command line and the environment. All mistakes in them are found here. Nothing is opened, and no
+//! server is contacted.
 
 mod call;
 mod once;
@@ -17,7 +17,7 @@ use throttle_limits::limits::Policy;
 use throttle_limits::rate::Limit;
 use throttle_limits::store::Place;
 
-/// What is to be done.
+/// The task of the program.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     Pipe(Box<Pipe>),
@@ -28,16 +28,16 @@ pub(crate) enum Task {
     Plot(Vec<PathBuf>),
 }
 
-/// What is asked of a bucket by itself.
+/// An action on a bucket, without a stream.
 #[derive(Clone, Debug)]
 pub(crate) enum Verb {
     Set(Set),
     Show(Format),
-    /// Empty its queue, or that of one key.
+    /// Empty the queue of the bucket, or of one key.
     Clear(Option<Vec<u8>>),
-    /// Grant nothing for so long, or nothing to one key. Zero lifts a pause.
+    /// Grant nothing, or nothing to one key, for this time. Zero lifts a pause.
     Pause(Duration, Option<Vec<u8>>),
-    /// Name the buckets beside this one.
+    /// List the buckets in the same folder or on the same server.
     List(Format),
     Remove {
         quiet: bool,
@@ -48,31 +48,31 @@ pub(crate) enum Verb {
 #[derive(Clone, Debug)]
 pub(crate) struct Set {
     pub(crate) policy: Policy,
-    /// Which limits name their `initial`, and so start anew.
+    /// For each limit, whether it has an `initial` amount, with which it starts again.
     pub(crate) fresh: Vec<bool>,
-    /// Whether everything starts anew.
+    /// Whether the whole bucket starts again (`--clear`). Saved and counted units are dropped.
     pub(crate) anew: bool,
-    /// The name or number of a group whose members may use its file.
+    /// The name or number of a group whose members may use the bucket's file.
     pub(crate) group: Option<String>,
 }
 
 impl Task {
-    /// What `args` ask for.
+    /// The task that `args` describe.
     ///
     /// # Errors
-    /// What is wrong with them, in words that name the option and show a right spelling.
+    /// The arguments have a mistake. The message names the option and shows a right spelling.
     pub(crate) fn new(args: Args, environment: &Environment) -> Result<Self, String> {
         if !args.report.plot.is_empty() {
             let is_alone = args.limit.rate.is_empty() && args.command.is_empty();
-            let wrong =
-                "--plot reads logs of --log, without limits and commands; write throttle --plot tries.jsonl > run.html";
+            let wrong = "--plot reads logs of --log and takes no limits or commands; write throttle --plot \
+                 tries.jsonl > run.html";
             return if is_alone { Ok(Task::Plot(args.report.plot)) } else { Err(wrong.to_owned()) };
         }
         let shared = &args.shared;
         let key = || shared.key.clone().map(OsStringExt::into_vec);
         let bucket = |act: &str| {
             let bucket = Bucket::named(shared, environment)?;
-            bucket.ok_or_else(|| format!("{act}; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"))
+            bucket.ok_or_else(|| format!("{act}; name the bucket: --bucket NAME, or THROTTLE_BUCKET=NAME"))
         };
         let alone = |act: &str, verb| {
             let found = bucket(act)?;
@@ -84,7 +84,7 @@ impl Task {
                 if once::is_watched(&args) {
                     return Launch::once(found, args).map(|launch| Task::Launch(Box::new(launch)));
                 }
-                Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once)
+                Once::new(bucket("--once takes a unit from a bucket")?, args).map(Task::Once)
             }
             SharedFlags { set: true, .. } => {
                 let bucket = bucket("--set sets the limits of a bucket")?;
@@ -130,17 +130,18 @@ impl Task {
 impl Set {
     fn new(bucket: &Bucket, args: &Args) -> Result<Self, String> {
         let named = Grouped::for_bucket(&args.limit.rate, args.limit.burst)?
-            .ok_or("--set: to what? write for example --set -r 5000/h")?;
+            .ok_or("--set needs a limit; write for example --set -r 5000/h")?;
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
         }
         if args.shared.key.is_some() {
-            return Err("--key: --set sets the limits of all keys; leave it out".to_owned());
+            return Err(
+                "--key cannot be used with --set, which sets the limits of all keys; leave --key out".to_owned()
+            );
         }
         if args.shared.group.is_some() && !matches!(&bucket.kind, Kind::File(Place { own_folder: false, .. })) {
-            return Err(
-                "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs -r 5/s".to_owned()
-            );
+            return Err("--group needs the path of a bucket; write for example --bucket ./b --set --group devs -r 5/s"
+                .to_owned());
         }
         let names_initial =
             |limit| matches!(limit, Limit::Bucket { initial: Some(_), .. } | Limit::Window { initial: Some(_), .. });
@@ -149,8 +150,10 @@ impl Set {
     }
 }
 
+/// Refuses limits and a command with `verb`.
+///
 /// # Errors
-/// Limits or a command are given, and `verb` takes none.
+/// Limits or a command are given.
 fn ensure_alone(verb: &str, args: &Args) -> Result<(), String> {
     match Grouped::for_bucket(&args.limit.rate, args.limit.burst)? {
         Some(_) => Err(format!("{verb} sets no limits; leave -r out, or write --set")),

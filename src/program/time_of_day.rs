@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tz::{DateTime, TimeZone, TimeZoneRef};
 
-/// `14:05`, or `2026-11-23 14:05` if that is another day than `now`: local time. If the system does not say which that is,
-/// UTC, as date(1) does.
+/// A local time: `14:05`, or `2026-11-23 14:05` if it is on another day than `now`. If the system does not report the
+/// local time, it is in UTC, as for date(1).
 pub(super) fn local(time: SystemTime, now: SystemTime) -> String {
     shown(time, now, zone().as_ref())
 }
@@ -16,20 +16,20 @@ fn zone() -> TimeZone {
     zone.unwrap_or_else(|_| TimeZone::utc())
 }
 
-/// How many seconds local time is ahead of UTC at a time, in seconds since 1970.
+/// The seconds by which local time is ahead of UTC. `seconds` is the time, in seconds since 1970.
 pub(super) fn utc_offset(seconds: i64) -> i64 {
     zone().find_local_time_type(seconds).map_or(0, |kind| kind.ut_offset().into())
 }
 
-/// `until 14:05`: the end of a wait of so many nanoseconds.
+/// `until 14:05`: the end of a wait of `wait` nanoseconds.
 pub(super) fn until_text(wait: u64) -> String {
     let now = SystemTime::now();
     let end = now.checked_add(Duration::from_nanos(wait)).unwrap_or(now);
     format!("until {}", local(end, now))
 }
 
-/// `, until 14:05` after a time to wait, unless standard error is a terminal: a file or a mail is read later.
-pub(super) fn until_unless_seen(wait: u64) -> String {
+/// `, until 14:05` after a wait, unless standard error is a terminal: a file or a mail is read later.
+pub(super) fn until_if_read_later(wait: u64) -> String {
     if std::io::stderr().is_terminal() { String::new() } else { format!(", {}", until_text(wait)) }
 }
 

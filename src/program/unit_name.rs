@@ -1,11 +1,11 @@
-//! What units are called in messages.
+//! The names of units in messages.
 
 use std::fmt::Display;
 use std::time::Duration;
 use throttle::flow::framing::Framing;
 use throttle_limits::clock::Nanos;
 
-/// What a unit is called.
+/// The name of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnitName {
     Line,
@@ -26,7 +26,7 @@ pub(super) fn rate(unit: UnitName, per_second: f64, is_binary: bool) -> String {
     }
 }
 
-/// What a server allows: `about 38/s`, `about 5.4/min`
+/// The pace that a server allows: `about 38/s`, `about 5.4/min`.
 pub(crate) fn shown_pace(a_second: f64) -> String {
     let text = match a_second {
         1.0.. => rate(UnitName::Command, a_second, false),
@@ -36,7 +36,7 @@ pub(crate) fn shown_pace(a_second: f64) -> String {
     format!("about {text}")
 }
 
-/// Calls in a second, if one starts after each interval.
+/// Calls in a second, if one call starts after each interval.
 pub(crate) fn per_second(interval: Nanos) -> f64 {
     1.0 / Duration::from_nanos(interval).as_secs_f64()
 }
@@ -83,7 +83,7 @@ pub(super) fn size(bytes: u64, is_binary: bool) -> String {
     size_by(bytes.into(), is_binary, |bytes, unit| (bytes + unit / 2) / unit)
 }
 
-/// `5.05 MiB`, never less than it is.
+/// `5.05 MiB`, rounded up.
 pub(super) fn size_at_least(bytes: u128, is_binary: bool) -> String {
     size_by(bytes, is_binary, u128::div_ceil)
 }

@@ -1,56 +1,103 @@
-//! The program, through the real binary, and what only it uses.
+//! The program, through the real binary, in folders by what a user does; and what only it uses.
 
-mod again;
-mod any_bytes;
-mod at_the_end;
-mod attempt_log;
-mod bucket_list;
-mod bucket_options;
-mod bucket_waits;
-mod cli;
-mod columns;
-mod common;
-mod completion;
-mod costs;
-mod done_list;
-mod fair;
-mod faults;
-mod judge;
-mod judges;
-mod keys;
-mod launch;
-mod launch_ends;
-mod launch_output;
-mod launch_readers;
-mod launch_shortage;
-mod launch_signals;
-mod launching;
-mod layers;
-mod mistakes;
-mod nginx;
-mod night;
-mod once;
-mod order;
-mod order_model;
-mod pages;
-mod pipe;
-mod pipe_ends;
-mod plot;
-mod pump;
-mod redis;
-mod redis_link;
+/// What is common to all: options, messages, and text that others write.
+mod command_line {
+    mod arbitrary_input;
+    mod mistakes;
+    mod options;
+}
+
+/// Input that passes from standard input to standard output.
+mod pipe {
+    mod bytes;
+    mod ends;
+    mod faults;
+    mod pump;
+}
+
+/// Commands that are started at a rate.
+mod launch {
+    mod attempt_log;
+    mod columns;
+    mod commands;
+    mod done_list;
+    mod ends;
+    mod nginx;
+    mod once;
+    pub(crate) mod output;
+    mod readers;
+    mod shortage;
+    mod signals;
+    mod started_with;
+    pub(crate) mod strict_windows;
+    mod summary;
+}
+
+/// Commands that fail, or whose server asks to wait, and are tried again.
+mod retry {
+    mod failures;
+    mod interrupted_runs;
+    mod nginx;
+    mod pauses;
+    mod replies;
+    mod reports;
+    mod slow_down;
+    mod units_left;
+}
+
+/// Limits that several processes share, in a file or on a server.
+mod bucket {
+    mod fair_shares;
+    mod list;
+    mod machine;
+    mod options;
+    mod pipes;
+    pub(crate) mod redis;
+    mod redis_connection;
+    mod service;
+    mod shared;
+    mod stores;
+    mod waits;
+}
+
+/// Limits for each key.
+mod keys {
+    mod buckets;
+    mod fairness;
+    mod order;
+    mod order_model;
+    mod runs;
+}
+
+/// What a limit counts and promises, alike for pipes, commands and buckets.
+mod limits {
+    mod costs;
+    mod exact_model;
+    mod real_costs;
+    mod stopped_runs;
+}
+
+/// What a terminal shows: the bar, messages, and completions of its shell.
+mod terminal {
+    mod bar;
+    mod completion;
+    mod screen;
+}
+
+/// Pages: README.md, docs/, and those that `--plot` writes.
+mod pages {
+    mod plot;
+    mod recipes;
+}
+
+/// The repository itself: its layers and its words. No user does anything here.
+mod repository {
+    mod fuzz_targets;
+    mod layers;
+    mod plain_english;
+    mod test_names;
+}
+
 #[path = "../../library/tests/library/rounds.rs"]
 mod rounds;
-mod screen;
-mod settling;
-mod shared;
-mod shared_by_a_service;
-mod shared_keys;
-mod shared_machine;
-mod shared_pipes;
-mod shares;
-mod started_with;
-mod stopped;
-mod stores;
 mod support;
-mod terminal;

@@ -11,7 +11,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use throttle_limits::clock::{Clock, FakeClock, MILLISECOND, Nanos};
+use throttle_limits::Semaphore;
+use throttle_limits::clock::{CounterClock, FakeClock, MILLISECOND};
 use throttle_limits::leaky_bucket as same_names;
 use throttle_limits::limiter::{Acquire, Builder, Keyed, Limiter, Units};
 use tokio::runtime::{self, Runtime};
@@ -28,7 +29,7 @@ const RATE: u32 = 1_000_000_000;
 const BURST: u32 = 1_000_000_000;
 
 fn main() {
-    println!("| work | throttle-limits | beside it | result | at most | |\n|---|---|---|---|---|---|");
+    println!("| work | throttle-limits | compared with | result | at most | |\n|---|---|---|---|---|---|");
     trying();
     refusals();
     keyed();
@@ -89,21 +90,12 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// The processor's counter, as governor reads it.
-struct Counter(quanta::Clock);
-
-impl Clock for Counter {
-    fn now(&self) -> Nanos {
-        self.0.delta_as_nanos(0, self.0.raw())
-    }
-}
-
 fn limiter(rate: impl Into<Units>, burst: u32) -> Builder {
     Limiter::builder().rate(rate, Duration::from_secs(1)).burst(burst)
 }
 
 fn on_the_counter(limiter: Builder) -> Builder {
-    limiter.timer(Arc::new(Counter(quanta::Clock::new())))
+    limiter.clock(Arc::new(CounterClock::new()))
 }
 
 /// Every call is granted, but the bucket is never full again: the case that the fast path is for.
@@ -160,10 +152,15 @@ fn trying() {
     let (governors, on_our_clock) = (|| governors.check().is_ok(), || on_our_clock.check().is_ok());
     let check = "governor's `check`";
     row("`try_acquire`, granted", (check, &mut each(governors)), &mut each(counted), Some(1.2));
-    row("the same, both on the system's clock", (check, &mut each(on_our_clock)), &mut each(ours), Some(1.2));
-    row("the same, each on its default clock", (check, &mut each(governors)), &mut each(ours), Some(1.5));
+    row(
+        "`try_acquire`, granted, both on the system's clock",
+        (check, &mut each(on_our_clock)),
+        &mut each(ours),
+        Some(1.2),
+    );
+    row("`try_acquire`, granted, each on its default clock", (check, &mut each(governors)), &mut each(ours), Some(1.5));
     let mut threads = (on_threads(2, |_| _ = black_box(counted())), on_threads(2, |_| _ = black_box(governors())));
-    row("the same, two threads at once", (check, &mut threads.1), &mut threads.0, Some(1.5));
+    row("`try_acquire`, granted, two threads at once", (check, &mut threads.1), &mut threads.0, Some(1.5));
     let (runtime, leaky) = (runtime(), leaky_buckets());
     let _context = runtime.enter();
     let mut leaky = each(|| leaky.try_acquire(1));
@@ -181,7 +178,7 @@ fn refusals() {
     row("`try_acquire`, refused", check, &mut each(ours), Some(1.2));
     row(
         "`try_acquire`, refused",
-        ("`check`, and how long to wait", &mut each(|| wait().is_ok())),
+        ("`check` and its waiting time", &mut each(|| wait().is_ok())),
         &mut each(ours),
         None,
     );
@@ -199,7 +196,7 @@ fn keyed() {
         (1, 1, "1 key"),
         (1000, 1, "1000 keys"),
         (1_000_000, 1, "1 M keys, all kept"),
-        (1_000_000, 1000, "1 M keys, as new again when they come back"),
+        (1_000_000, 1000, "1 M keys, forgotten before they return"),
     ] {
         let ours: Keyed<u64> = on_the_counter(limiter(rate, BURST)).keyed().expect("a valid rate");
         let governors = governor::DefaultKeyedRateLimiter::<u64>::keyed(quota());
@@ -239,6 +236,15 @@ fn acquiring() {
     let who = "leaky-bucket's fair `acquire_one`";
     row("`acquire` that need not wait", (who, &mut fair), &mut awaited(&runtime, || ours.acquire(1)), Some(1.0));
     row("`acquire_one` of the same name", (who, &mut fair), &mut awaited(&runtime, || named.acquire_one()), None);
+    let (ours, theirs) = (Semaphore::new(16, RATE).expect("a valid rate"), tokio::sync::Semaphore::new(16));
+    let mut theirs = awaited(&runtime, || theirs.acquire());
+    row("`Semaphore::acquire`", ("tokio's", &mut theirs), &mut awaited(&runtime, || ours.acquire()), None);
+    let limits = ["1000/s,burst=1000000000", "60000/min,burst=1000000000"].map(|limit| limit.parse().expect("a limit"));
+    let two = limits.into_iter().fold(Limiter::builder(), Builder::limit).build().expect("two limits");
+    alone("two limits, `try_acquire`", &mut each(|| two.try_acquire(1)), MANY, Some(60e-9));
+    let ours = granting().build().expect("a valid rate");
+    let settled = || async { ours.acquire_to_settle(10).await.map(|granted| granted.settle(3)) };
+    alone("`acquire_to_settle`, settled", &mut awaited(&runtime, settled), MANY, Some(100e-9));
 }
 
 /// `n` waiters in the queue.
@@ -292,15 +298,15 @@ fn behind_waiters() {
         ("1000/s,burst=1 15000/min,window", "a bucket and a window that holds up the last ones"),
     ] {
         let clock = FakeClock::default();
-        let builder = Limiter::builder().timer(Arc::new(clock.clone()));
+        let builder = Limiter::builder().clock(Arc::new(clock.clone()));
         let builder = limits.split(' ').fold(builder, |all, limit| all.limit(limit.parse().expect("a limit")));
         let limiter = builder.build().expect("valid limits");
         let mut line = VecDeque::from(line(&limiter, 20_000));
         let ask = || limiter.time_until(1).is_ok();
-        let refused = || refused_at_once(limiter.acquire_timeout(1, Duration::from_millis(1)));
+        let refused = || refused_at_once(limiter.acquire(1).timeout(Duration::from_millis(1)));
         let ask_after_a_grant = |_| {
             // Nobody wakes at once.
-            clock.advance(MILLISECOND / 50);
+            clock.advance(Duration::from_nanos(MILLISECOND / 50));
             let mut head = line.pop_front().flatten().expect("a waiter");
             let polled = head.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             if polled.is_pending() {
@@ -308,7 +314,7 @@ fn behind_waiters() {
             } else {
                 line.extend(self::line(&limiter, 1));
             }
-            clock.advance(MILLISECOND - MILLISECOND / 50);
+            clock.advance(Duration::from_nanos(MILLISECOND - MILLISECOND / 50));
             timed(|| _ = black_box(ask()))
         };
         let most = Some(50e-6);

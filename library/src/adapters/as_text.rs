@@ -1,4 +1,4 @@
-//! Rates and limits in files of all formats that serde knows: as they are written elsewhere, `"5/s,burst=10"`.
+//! Rates and limits in files of all serde formats, as text: `"5/s,burst=10"`.
 
 use crate::rate::{Limit, Rate};
 use serde::de::{Deserialize, Deserializer, Error};

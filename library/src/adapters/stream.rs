@@ -10,7 +10,7 @@
 //! let limiter = Limiter::new(10, 1)?;
 //! let mut pages = stream::iter(1..=3).throttle(&limiter);
 //! while let Some(page) = pages.next().await {
-//!     println!("page {}", page?); // one every 100 ms
+//!     println!("page {page}"); // one every 100 ms
 //! }
 //! # Ok(())
 //! # }
@@ -27,24 +27,23 @@ use std::task::{Context, Poll, ready};
 
 /// Adds [`throttle`](Self::throttle) to all streams.
 pub trait ThrottleExt: Stream + Sized {
-    /// Lets each item through once it is granted. A unit is taken only when there is an item. The items become
-    /// `Result`s: an error stands for an item that was refused, for example because the limiter is closed. That item is
-    /// lost, and the stream goes on. The errors are those of [`Limiter::acquire`].
+    /// Passes each item on once it is granted. A unit is taken only when there is an item.
     ///
-    /// An item waits in the queue of the limiter, behind all others there. If the stream is dropped, the item that
-    /// waits is lost, and takes nothing.
+    /// An item waits in the queue of the limiter, behind all others there. If the stream is dropped, the waiting item
+    /// is lost, and takes nothing. If an item is refused, for example because the limiter is closed, the item is lost
+    /// and the stream ends; to go on, see [`Throttled::on_refusal`].
     fn throttle(self, limiter: &Limiter) -> Throttled<Self> {
-        Throttled { stream: Box::pin(self), limiter: limiter.clone(), waits: None }
+        Throttled { stream: Box::pin(self), limiter: limiter.clone(), waits: None, on_refusal: None, has_ended: false }
     }
 }
 
 /// Adds [`throttle_sink`](Self::throttle_sink) to all sinks.
 pub trait ThrottleSinkExt<Item>: Sink<Item> + Sized {
-    /// Becomes ready for an item once it is granted. A unit is taken for each item, and not given back if it is not
-    /// sent. If the sink is dropped while it waits, nothing is taken.
+    /// Becomes ready for an item once it is granted. A unit is taken for each item, and is not given back if the item
+    /// is not sent. If the sink is dropped while it waits, nothing is taken.
     ///
-    /// It waits in the queue of the limiter, behind all others there, and only when the sink itself is ready. After
-    /// [`SinkError::Refused`] it may be asked again.
+    /// The request for a unit joins the end of the limiter's queue, and only when the sink itself is ready. After
+    /// [`SinkError::Refused`] the sink may be polled again.
     fn throttle_sink(self, limiter: &Limiter) -> ThrottledSink<Self> {
         ThrottledSink { sink: Box::pin(self), limiter: limiter.clone(), waits: None, is_granted: false }
     }
@@ -53,16 +52,27 @@ pub trait ThrottleSinkExt<Item>: Sink<Item> + Sized {
 impl<S: Stream> ThrottleExt for S {}
 impl<Item, S: Sink<Item>> ThrottleSinkExt<Item> for S {}
 
-/// A stream that keeps to a limit, see [`ThrottleExt`].
+/// A rate-limited stream, see [`ThrottleExt`].
 #[must_use = "streams do nothing unless polled"]
 pub struct Throttled<S: Stream> {
     stream: Pin<Box<S>>,
     limiter: Limiter,
-    /// The next item.
+    /// The next item, and the wait for its grant.
     waits: Option<(S::Item, AcquireOwned)>,
+    on_refusal: Option<OnRefusal<S::Item>>,
+    has_ended: bool,
 }
 
-/// A sink that keeps to a limit, see [`ThrottleSinkExt`].
+type OnRefusal<Item> = Box<dyn FnMut(Item, AcquireError) + Send>;
+
+impl<S: Stream> Throttled<S> {
+    /// Passes each refused item to `handle`, with the error of [`Limiter::acquire`], and continues with the next item.
+    pub fn on_refusal(self, handle: impl FnMut(S::Item, AcquireError) + Send + 'static) -> Self {
+        Throttled { on_refusal: Some(Box::new(handle)), ..self }
+    }
+}
+
+/// A rate-limited sink, see [`ThrottleSinkExt`].
 #[must_use = "sinks do nothing unless polled"]
 pub struct ThrottledSink<S> {
     sink: Pin<Box<S>>,
@@ -81,29 +91,48 @@ pub enum SinkError<E> {
     Sink(E),
 }
 
-// Nothing in it is pinned but the stream, which has a box of its own.
+// Only the stream is pinned, and it has its own box.
 impl<S: Stream> Unpin for Throttled<S> {}
 
 impl<S: Stream> Stream for Throttled<S> {
-    type Item = Result<S::Item, AcquireError>;
+    type Item = S::Item;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        if this.has_ended {
+            return Poll::Ready(None);
+        }
         if this.waits.is_none() {
-            let Some(item) = ready!(this.stream.as_mut().poll_next(context)) else { return Poll::Ready(None) };
-            this.waits = Some((item, this.limiter.acquire_owned(1)));
+            let next = ready!(this.stream.as_mut().poll_next(context));
+            this.waits = next.map(|item| (item, this.limiter.acquire_owned(1)));
         }
         let granted = match &mut this.waits {
             Some((_, acquire)) => ready!(Pin::new(acquire).poll(context)),
             None => Ok(()),
         };
-        let item = this.waits.take().map(|(item, _)| item);
-        Poll::Ready(item.map(|item| granted.map(|()| item)))
+        match (this.waits.take(), granted, &mut this.on_refusal) {
+            (Some((item, _)), Ok(()), _) => Poll::Ready(Some(item)),
+            (Some((item, _)), Err(error), Some(handle)) => {
+                handle(item, error);
+                // A closed limiter refuses all items, and the stream may have no end. So other tasks run after each
+                // refused item.
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            _ => {
+                this.has_ended = true;
+                Poll::Ready(None)
+            }
+        }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let (own, (least, most)) = (usize::from(self.waits.is_some()), self.stream.size_hint());
-        (least.saturating_add(own), most.and_then(|most| most.checked_add(own)))
+        if self.has_ended {
+            return (0, Some(0));
+        }
+        // Any item may be refused, so the lower bound is 0.
+        let (own, (_, most)) = (usize::from(self.waits.is_some()), self.stream.size_hint());
+        (0, most.and_then(|most| most.checked_add(own)))
     }
 }
 

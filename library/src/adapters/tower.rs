@@ -21,7 +21,7 @@
 //! # }
 //! ```
 
-use crate::limiter::{AcquireError, IntoCosts, Keyed, Limiter};
+use crate::limiter::{self, AcquireError, Acquiring, IntoCosts, Keyed, Limiter};
 use crate::limits::AsKey;
 use std::error::Error;
 use std::fmt;
@@ -34,22 +34,26 @@ use std::time::Duration;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// The error of a service behind a limit: an [`AcquireError`] if the request was refused, or else that of the service.
+/// The error of a service behind a limit: an [`AcquireError`] if the request was refused, otherwise the service's
+/// error.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 type Waits = Pin<Box<dyn Future<Output = Result<(), AcquireError>> + Send>>;
 
-/// Begins to wait for a request, at most for so long.
+/// Begins the wait for the grant of a request, with an optional timeout.
 type Begin<Request> = dyn Fn(&Request, Option<Duration>) -> Waits + Send + Sync;
 
-/// Limits the requests to a service. Each waits for its grant, first in, first out, and is then passed on. To refuse
-/// instead of waiting: [`shed`](Self::shed). If the future of a call is dropped before the grant, nothing is taken.
+/// Limits the requests to a service. Each request waits for its grant, first in, first out, and is then passed on. To
+/// refuse instead of waiting: [`shed`](Self::shed). If the future of a call is dropped before the grant, nothing is
+/// taken.
 ///
-/// It is always ready: the grant is taken in `call`, because the request may name a key or a cost, and a request that is not
-/// sent takes nothing. So any number of requests may wait; bound them with
-/// [`max_waiters`](crate::limiter::Builder::max_waiters). Only after its grant does a request wait until the service behind it
-/// is ready. So one that waits for its key takes no place of a `ConcurrencyLimit` behind it from others. What such a layer
-/// holds up after the grant leaves later; to keep to the rate exactly, put it before this one.
+/// The service is always ready. The grant is taken in `call`, because the request may determine a key or a cost, and a
+/// request that is not sent takes nothing. So any number of requests may wait; bound them with
+/// [`max_waiters`](crate::limiter::Builder::max_waiters).
+///
+/// Only after its grant does a request wait until the inner service is ready. So a request that waits for its key takes
+/// no place of an inner `ConcurrencyLimit` from others. Such an inner layer may delay requests after their grants; to
+/// keep to the rate exactly, put it before this layer.
 pub struct LimitLayer<Request> {
     begin: Arc<Begin<Request>>,
     most_wait: Option<Duration>,
@@ -68,11 +72,27 @@ impl<Request> LimitLayer<Request> {
         LimitLayer::with_costs(limiter, |_| 1)
     }
 
-    /// Each request costs what `costs` says, for example its tokens; refused as for [`new`](Self::new).
+    /// Each request costs the result of `costs`, for example its tokens. It may be refused as for [`new`](Self::new).
     pub fn with_costs<C: IntoCosts>(limiter: &Limiter, costs: impl Fn(&Request) -> C + Send + Sync + 'static) -> Self {
         let limiter = limiter.clone();
+        LimitLayer::of(move |request| limiter.acquire_owned(costs(request)))
+    }
+
+    /// Each request takes one unit of its key, which is, for example, a user or a host. It may be refused with the
+    /// errors of [`Keyed::acquire`].
+    pub fn per_key<K: AsKey<K> + Hash + Send + Sync + 'static>(
+        keyed: &Keyed<K>,
+        key: impl Fn(&Request) -> K + Send + Sync + 'static,
+    ) -> Self {
+        let keyed = keyed.clone();
+        LimitLayer::of(move |request| keyed.acquire_owned(key(request), 1))
+    }
+
+    fn of<R: limiter::Request<Grant = ()> + Send + 'static>(
+        acquire: impl Fn(&Request) -> Acquiring<R> + Send + Sync + 'static,
+    ) -> Self {
         let begin = move |request: &Request, most_wait: Option<Duration>| -> Waits {
-            let acquire = limiter.acquire_owned(costs(request));
+            let acquire = acquire(request);
             Box::pin(match most_wait {
                 Some(limit) => acquire.timeout(limit),
                 None => acquire,
@@ -81,26 +101,7 @@ impl<Request> LimitLayer<Request> {
         LimitLayer { begin: Arc::new(begin), most_wait: None }
     }
 
-    /// Each request costs its key 1, for example its user or host. It may be refused with the errors of
-    /// [`Keyed::acquire`].
-    pub fn per_key<K: AsKey<K> + Hash + Send + Sync + 'static>(
-        keyed: &Keyed<K>,
-        key: impl Fn(&Request) -> K + Send + Sync + 'static,
-    ) -> Self {
-        let keyed = keyed.clone();
-        let begin = move |request: &Request, most_wait: Option<Duration>| -> Waits {
-            let (keyed, key) = (keyed.clone(), key(request));
-            Box::pin(async move {
-                match most_wait {
-                    Some(limit) => keyed.acquire_timeout(&key, 1, limit).await,
-                    None => keyed.acquire(&key, 1).await,
-                }
-            })
-        };
-        LimitLayer { begin: Arc::new(begin), most_wait: None }
-    }
-
-    /// Refuses each request that would have to wait, as [`timeout`](Self::timeout) with a limit of 0 does.
+    /// Refuses each request that would have to wait, like [`timeout`](Self::timeout) with a limit of 0.
     #[must_use]
     pub fn shed(self) -> Self {
         self.timeout(Duration::ZERO)

@@ -6,7 +6,7 @@ const MINUTE: Nanos = 60 * SECOND;
 const HOUR: Nanos = 60 * MINUTE;
 const DAY: Nanos = 24 * HOUR;
 
-/// A time with three digits; from a minute on, its two largest units.
+/// Shows a time with three digits; from a minute on, with its two largest units.
 ///
 /// ```
 /// use throttle_limits::clock::shown;
@@ -18,18 +18,20 @@ pub fn shown(nanos: Nanos) -> String {
     in_units(nanos.saturating_add(step / 2) / step * step)
 }
 
-/// The same for a wait, rounded up: the real wait is never longer than shown.
+/// Shows a wait, rounded up, so that the real wait is never longer than shown.
 #[must_use]
 pub fn shown_wait(nanos: Nanos) -> String {
     in_units(nanos.checked_next_multiple_of(step(nanos)).unwrap_or(nanos))
 }
 
-/// The shortest time that is shown.
+/// The step to which a time is rounded when it is shown.
 fn step(nanos: Nanos) -> Nanos {
     match nanos {
         ..MINUTE => 10_u64.pow(nanos.checked_ilog10().unwrap_or(0).saturating_sub(2)),
         MINUTE..HOUR => SECOND,
+        HOUR..DAY if nanos % HOUR < MINUTE => SECOND,
         HOUR..DAY => MINUTE,
+        _ if nanos % DAY < HOUR => MINUTE,
         _ => HOUR,
     }
 }
@@ -42,12 +44,14 @@ fn in_units(nanos: Nanos) -> String {
         MILLISECOND..SECOND => decimal(nanos, MILLISECOND, "ms"),
         SECOND..MINUTE => decimal(nanos, SECOND, "s"),
         MINUTE..HOUR => two((nanos / MINUTE, "m"), (nanos % MINUTE / SECOND, "s")),
+        HOUR..DAY if nanos % HOUR < MINUTE => two((nanos / HOUR, "h"), (nanos % HOUR / SECOND, "s")),
         HOUR..DAY => two((nanos / HOUR, "h"), (nanos % HOUR / MINUTE, "m")),
+        _ if nanos % DAY < HOUR => two((nanos / DAY, "d"), (nanos % DAY / MINUTE, "m")),
         _ => two((nanos / DAY, "d"), (nanos % DAY / HOUR, "h")),
     }
 }
 
-/// Without trailing zeros.
+/// The decimal number without trailing zeros.
 fn decimal(nanos: Nanos, unit: Nanos, name: &str) -> String {
     let decimals = format!("{:03}", nanos % unit / (unit / 1_000));
     let decimals = decimals.trim_end_matches('0');
@@ -82,6 +86,11 @@ mod tests {
             (HOUR + 5 * MINUTE, "1h 5m", "1h 5m"),
             (HOUR + 23 * MINUTE + SECOND, "1h 23m", "1h 24m"),
             (DAY + HOUR + MINUTE, "1d 1h", "1d 2h"),
+            (HOUR + 250 * MILLISECOND, "1h", "1h 1s"),
+            (HOUR + MINUTE - SECOND / 4, "1h 1m", "1h 1m"),
+            (DAY + SECOND, "1d", "1d 1m"),
+            (2 * DAY - SECOND, "2d", "2d"),
+            (2 * HOUR - SECOND, "2h", "2h"),
             (2 * DAY + 4 * HOUR, "2d 4h", "2d 4h"),
             (315_273_600 * SECOND, "3649d", "3649d"),
             (Nanos::MAX, "213503d 23h", "213503d 23h"),

@@ -1,8 +1,9 @@
-//! How late the system may end a sleep.
+//! The time by which the system may end a sleep late.
 
 use std::num::NonZeroU64;
 
-/// Runs `act` with the default timer slack of this thread, so that a process started in it does not inherit ours.
+/// Runs `act` with the default timer slack of this thread, so that a process started in it does not inherit the
+/// sharpened slack.
 pub fn with_usual_slack<T>(act: impl FnOnce() -> T) -> T {
     set_slack(None);
     let result = act();
@@ -19,7 +20,8 @@ pub fn sharpen_this_thread() {
     set_slack(NonZeroU64::new(1));
 }
 
-/// `None` restores the thread's default. Some sandboxes refuse this; then sleeps end 50 µs late, which no law forbids.
+/// `None` restores the thread's default. Some sandboxes refuse this; then sleeps end 50 µs late, which breaks no
+/// guarantee.
 fn set_slack(nanos: Option<NonZeroU64>) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let _ = rustix::thread::set_current_timer_slack(nanos);

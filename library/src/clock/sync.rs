@@ -17,7 +17,7 @@ pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(throttle_loom)]
 use loom::thread::Builder;
 
-/// What a lock guards even if it is poisoned: a thread that panics leaves nothing half done.
+/// Returns the guard even if the lock is poisoned: a thread that panics leaves no change half done.
 pub(crate) fn unpoisoned<G>(locked: LockResult<G>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
 }

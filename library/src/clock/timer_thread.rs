@@ -1,9 +1,10 @@
-//! One thread that wakes all queues of the process, and all clocks without timers of their own, at times of the system's
+//! One thread that wakes all queues of the process, and all clocks without their own timers, at times of the system's
 //! clock.
 //!
-//! It depends on no runtime. It is started for the first alarm and ends when there has been none for a second, so a
-//! program that does not wait has no such thread. It pauses for a millisecond after each round of wakers: at a million
-//! alarms a second it wakes up once for a thousand. Alarms that are further apart are on time within microseconds.
+//! The thread depends on no runtime. It is started for the first alarm and ends when there has been no alarm for a
+//! second. So a program that does not wait has no such thread. It pauses for a millisecond after each round of wakers:
+//! at a million alarms a second it wakes up once for every thousand alarms. Alarms that are further apart are on time
+//! within microseconds.
 
 use super::sync::{Condvar, Mutex, MutexGuard, lock, spawn, wait};
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = if cfg!(throttle_loom) { Duration::ZERO } else { Duration::from_millis(1) };
 
 /// The thread ends if no alarm was set for this long.
-const LINGER: Duration = if cfg!(throttle_loom) { Duration::ZERO } else { Duration::from_secs(1) };
+const IDLE_TIME: Duration = if cfg!(throttle_loom) { Duration::ZERO } else { Duration::from_secs(1) };
 
 #[derive(Debug, Default)]
 pub(crate) struct TimerThread {
@@ -28,14 +29,15 @@ pub(crate) struct TimerThread {
 #[derive(Debug, Default)]
 struct State {
     alarms: BTreeMap<(Instant, WakerId), Waker>,
-    /// When each of these wakers is woken. None has two alarms.
+    /// The alarm time of each waker. No waker has two alarms.
     times: HashMap<WakerId, Instant>,
     is_running: bool,
-    /// The thread looks again at this time, if nobody wakes it.
+    /// The time at which the thread wakes up if nobody wakes it earlier.
     sleeps_until: Option<Instant>,
 }
 
-/// Tells wakers apart as [`Waker::will_wake`] does. While an alarm has a clone of a waker, no other one gets its number.
+/// Identifies wakers as [`Waker::will_wake`] does. While an alarm has a clone of a waker, no other waker gets its
+/// number.
 type WakerId = [usize; 2];
 
 const LAST_ID: WakerId = [usize::MAX; 2];
@@ -56,15 +58,16 @@ impl TimerThread {
         Arc::default()
     }
 
-    /// Wakes `waker` once, at `at` or a little later, on this thread. A later call for the same waker replaces this one. If
-    /// the thread cannot be started, the waker is woken at once, and the next call tries again.
+    /// Wakes `waker` once, at `at` or a little later, on the timer thread. A later call for the same waker replaces
+    /// this one. If the thread cannot be started, the waker is woken at once, and the next call tries again to start
+    /// it.
     pub(crate) fn wake_at(self: &Arc<Self>, at: Instant, waker: &Waker) {
         if self.set(Some(at), waker).is_err() {
             waker.wake_by_ref();
         }
     }
 
-    /// The same; with `None`, the waker is not woken any more.
+    /// Sets the alarm of `waker` to `at`, or removes it with `None`.
     ///
     /// # Errors
     /// The thread cannot be started; then the waker is not woken.
@@ -74,7 +77,7 @@ impl TimerThread {
         let replaced = state.times.remove(&id).and_then(|before| state.alarms.remove(&(before, id)));
         let result = at.map_or(Ok(()), |at| self.add(&mut state, at, waker));
         drop(state);
-        drop(replaced); // Foreign code, which may ask for the lock, or the last reference to a queue.
+        drop(replaced); // This may run foreign code that takes the lock, or drop the last reference to a queue.
         result
     }
 
@@ -106,9 +109,9 @@ impl TimerThread {
                     paused_until = Instant::now().checked_add(PAUSE);
                 }
                 Some(at) => state = self.sleep(state, now, at.max(paused_until.unwrap_or(at))),
-                None if LINGER.is_zero() => break,
+                None if IDLE_TIME.is_zero() => break,
                 None => {
-                    let until = now + LINGER;
+                    let until = now + IDLE_TIME;
                     state = self.sleep(state, now, until);
                     if state.alarms.is_empty() && Instant::now() >= until {
                         break;
@@ -119,7 +122,7 @@ impl TimerThread {
         state.is_running = false;
     }
 
-    /// Wakes all that are due. A waker is foreign code: if one panics, the others are still woken.
+    /// Wakes all wakers that are due. A waker is foreign code: if one panics, the others are still woken.
     fn wake_due<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
         let later = state.alarms.split_off(&(now, LAST_ID));
         let due = std::mem::replace(&mut state.alarms, later);

@@ -1,4 +1,5 @@
-//! A heap whose items can be found and removed by number: four children a node, which keeps it shallow and in few cache lines.
+//! A heap whose items can be found and removed by number. Each node has four children, so the heap is shallow and uses
+//! few cache lines.
 
 use std::cmp::Ordering;
 use std::collections::TryReserveError;
@@ -9,14 +10,14 @@ pub(super) struct Item {
     /// A time, or a tag.
     pub(super) at: u64,
     pub(super) age: u64,
-    /// Each number is in the heap at most once.
+    /// The number of the item. Each number is in the heap at most once.
     pub(super) id: u32,
 }
 
 /// Children of a node.
 const WIDTH: usize = 4;
 
-const NOWHERE: u32 = u32::MAX;
+const NO_PLACE: u32 = u32::MAX;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heap {
@@ -52,7 +53,7 @@ impl Heap {
 
     pub(super) fn push(&mut self, item: Item) {
         if self.places.len() <= item.id as usize {
-            self.places.resize(item.id as usize + 1, NOWHERE);
+            self.places.resize(item.id as usize + 1, NO_PLACE);
         }
         self.items.push(item);
         self.rise(self.items.len() - 1, item);
@@ -66,7 +67,7 @@ impl Heap {
     pub(super) fn remove(&mut self, id: u32) -> Option<Item> {
         let place = *self.places.get(id as usize)? as usize;
         let item = *self.items.get(place)?;
-        self.places[id as usize] = NOWHERE;
+        self.places[id as usize] = NO_PLACE;
         let last = self.items.pop()?;
         if place < self.items.len() {
             match last.cmp(&item) {
@@ -80,7 +81,8 @@ impl Heap {
     /// Calls `visit` with the items in order until it returns `false`. `open` is scratch memory.
     pub(super) fn visit(&self, open: &mut Vec<usize>, mut visit: impl FnMut(Item) -> bool) {
         open.clear();
-        // The nodes whose parents were visited, the least last. A visit ends soon, so there are few.
+        // `open` holds the nodes whose parents were visited; the least is the last. A visit ends soon, so there are
+        // few.
         open.extend((!self.items.is_empty()).then_some(0));
         while let Some(node) = open.pop() {
             if !visit(self.items[node]) {
@@ -97,7 +99,7 @@ impl Heap {
     #[inline]
     fn put(&mut self, place: usize, item: Item) {
         self.items[place] = item;
-        self.places[item.id as usize] = u32::try_from(place).unwrap_or(NOWHERE);
+        self.places[item.id as usize] = u32::try_from(place).unwrap_or(NO_PLACE);
     }
 
     fn rise(&mut self, mut place: usize, item: Item) {

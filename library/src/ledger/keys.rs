@@ -1,34 +1,35 @@
-//! The limits of many keys, each with a state of its own, in at most 100 bytes a key beyond the key's own bytes.
+//! The limits of many keys, each with its own state, in at most 100 bytes a key beyond the key's own bytes.
 
 use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{AsKey, Each, KeyId, Keys, Thin};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
-/// Up to so many keys are kept without asking whether they can be forgotten.
-const FEW: usize = 1 << 12;
+/// Up to this many keys are kept without a check whether they can be forgotten.
+const UNCHECKED_KEYS: usize = 1 << 12;
 
-/// Beyond [`FEW`] keys there is room for so many more before there are more: as many units may be read ahead by default,
-/// each with a key for which there is no room.
+/// Above [`UNCHECKED_KEYS`] keys, the table has room for this many more keys in advance. By default, this many units
+/// may be read ahead, and each may have a new key.
 const SPARE_KEYS: usize = 1 << 14;
 
-/// Memory for all else that must be left when the table of the keys has grown, in bytes.
+/// The bytes of memory that must be left for other uses after the table of the keys has grown.
 const SPARE_MEMORY: usize = 4 << 20;
 
-/// Two sweeps through all keys are at least so far apart.
-const BETWEEN_SWEEPS: Nanos = 100 * MILLISECOND;
+/// The least time between two sweeps through all keys.
+const MIN_SWEEP_INTERVAL: Nanos = 100 * MILLISECOND;
 
-/// The states of all keys. A key has a flow while requests of it wait or run.
+/// The states of all keys. A key has a flow while its requests wait or run.
 #[derive(Debug)]
 pub(super) struct Table {
     each: Each,
-    /// The limits of keys that have others: of those that were not seen yet, and of those that are stored, which are never
-    /// forgotten.
+    /// Keys with their own limits. `named` has the keys that are not stored yet. `own` has the stored keys, which are
+    /// never forgotten.
     named: HashMap<Box<[u8]>, Each>,
     own: HashMap<KeyId, Each>,
     keys: Keys<Name>,
-    /// The most keys that are stored, and whether there is no memory for more.
+    /// The largest number of keys that may be stored.
     most: usize,
+    /// Whether memory for more keys is short.
     is_short: bool,
     swept: Nanos,
     /// A sweep before this time would forget nothing. 0 while there is room.
@@ -43,9 +44,18 @@ enum Name {
 }
 
 impl Table {
-    /// Each key has the limits `each`, but those that are `named` have others.
+    /// A table in which each key has the limits `each`, unless the key is in `named`.
     pub(super) fn new(each: Each, named: HashMap<Box<[u8]>, Each>, most: usize) -> Self {
-        Table { each, named, own: HashMap::new(), keys: Keys::new(FEW), most, is_short: false, swept: 0, fresh_from: 0 }
+        Table {
+            each,
+            named,
+            own: HashMap::new(),
+            keys: Keys::new(UNCHECKED_KEYS),
+            most,
+            is_short: false,
+            swept: 0,
+            fresh_from: 0,
+        }
     }
 
     /// All limits of keys.
@@ -59,7 +69,7 @@ impl Table {
         if self.own.is_empty() { None } else { own() }.or_else(|| self.named.get(name)).unwrap_or(&self.each)
     }
 
-    /// How many keys are stored.
+    /// The number of stored keys.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
@@ -68,7 +78,7 @@ impl Table {
         self.keys.find(self.keys.hash(name), name)
     }
 
-    /// Adds a key that is not yet there, in its fresh state, and forgets some that are fresh again.
+    /// Adds a key that is not stored, in its fresh state, and forgets some keys that are fresh again.
     pub(super) fn add(&mut self, name: &[u8], now: Nanos) -> KeyId {
         let key = self.keys.add(self.keys.hash(name), name, &self.each, now);
         if let Some(each) = self.named.remove(name) {
@@ -83,18 +93,18 @@ impl Table {
         self.keys.key(key).map_or(&[], Name::bytes)
     }
 
-    /// The flow of a key for which something waits or runs.
+    /// The flow of a key with waiting requests or running units.
     #[inline]
     pub(super) fn flow(&self, key: KeyId) -> Option<u32> {
         self.keys.flow(key)
     }
 
-    /// The key has this flow. It is not forgotten.
+    /// Sets the flow of the key, so that the key is not forgotten.
     pub(super) fn set_flow(&mut self, key: KeyId, flow: u32) {
         self.keys.set_flow(key, flow);
     }
 
-    /// The key has no flow any more.
+    /// Removes the flow of the key.
     pub(super) fn set_idle(&mut self, key: KeyId) {
         let has_own_limits = self.own.contains_key(&key);
         self.keys.set_in_use(key, has_own_limits);
@@ -107,29 +117,24 @@ impl Table {
         }
     }
 
-    /// The state of the key may be fresh earlier than before.
+    /// Records that the state of the key may be fresh earlier than before.
     pub(super) fn note(&mut self, key: KeyId) {
         if self.fresh_from > 0 && !self.keys.is_in_use(key) {
             self.fresh_from = self.fresh_from.min(self.each.fresh_at(self.keys.state(key)));
         }
     }
 
-    fn each_of(&self, key: KeyId) -> &Each {
-        if self.own.is_empty() { &self.each } else { self.own.get(&key).unwrap_or(&self.each) }
-    }
-
-    /// The state of a key, and the limits that it is a state of.
+    /// The limits of a key, and its state.
     pub(super) fn state(&self, key: KeyId) -> (&Each, &Thin) {
-        (self.each_of(key), self.keys.state(key))
+        (self.own.get(&key).unwrap_or(&self.each), self.keys.state(key))
     }
 
     pub(super) fn state_mut(&mut self, key: KeyId) -> (&Each, &mut Thin) {
-        let own = if self.own.is_empty() { None } else { self.own.get(&key) };
-        (own.unwrap_or(&self.each), self.keys.state_mut(key))
+        (self.own.get(&key).unwrap_or(&self.each), self.keys.state_mut(key))
     }
 
-    /// Whether there is room for one more key beside those stored, not counting `outside` of them. If there is not, all
-    /// keys that are fresh again are forgotten, but not more often than every 100 ms.
+    /// Whether there is room for one more stored key; `outside` is the number of stored keys that do not count, because
+    /// they wait for room. Without room, all keys that are fresh again are forgotten, but at most every 100 ms.
     pub(super) fn has_room(&mut self, outside: usize, now: Nanos) -> bool {
         if self.len() - outside < self.most {
             if self.is_short || self.has_memory() {
@@ -140,23 +145,23 @@ impl Table {
         }
         if now >= self.room_at() {
             self.keys.forget_fresh(&self.each, now);
-            self.swept = now.saturating_add(BETWEEN_SWEEPS);
+            self.swept = now.saturating_add(MIN_SWEEP_INTERVAL);
             self.fresh_from = self.keys.fresh_at(&self.each).unwrap_or(Nanos::MAX);
         }
         self.len() - outside < self.most
     }
 
-    /// Whether there is memory for more keys. If not, the keys are as many as they can be.
+    /// Whether there is memory for more keys. If there are many keys, memory for more is reserved in advance.
     fn has_memory(&mut self) -> bool {
-        self.len() < FEW || self.keys.try_reserve(SPARE_KEYS, SPARE_MEMORY)
+        self.len() < UNCHECKED_KEYS || self.keys.try_reserve(SPARE_KEYS, SPARE_MEMORY)
     }
 
-    /// The most keys that there is memory for, if there is too little.
+    /// The most keys in the available memory, if memory is short.
     pub(super) fn most_in_memory(&self) -> Option<u64> {
         self.is_short.then_some(self.most as u64)
     }
 
-    /// No key is forgotten before this time, while there is no room and nothing else happens.
+    /// The earliest time at which a key can be forgotten, if there is no room and nothing else happens.
     pub(super) fn room_at(&self) -> Nanos {
         self.fresh_from.max(self.swept)
     }

@@ -1,4 +1,4 @@
-//! The requests of a ledger, in a slab: those of one flow are a linked list, the oldest first.
+//! The requests of a ledger, in a slab. The requests of each flow form a linked list, the oldest first.
 
 use crate::clock::Nanos;
 use std::collections::TryReserveError;
@@ -47,7 +47,7 @@ impl std::ops::Deref for Costs {
     }
 }
 
-/// Names a request that waits. A ticket of a request that was granted, refused or cancelled names nothing.
+/// Names a waiting request. After its request was granted, refused or cancelled, a ticket is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     pub(super) slot: u32,
@@ -55,7 +55,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// A small number that no other waiting request has.
+    /// A small number, unique among waiting requests.
     #[must_use]
     pub fn slot(self) -> usize {
         self.slot as usize
@@ -65,11 +65,12 @@ impl Ticket {
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) age: u64,
-    /// Since when it waits, or from when on.
+    /// When it begins to wait; this may be in the future.
     pub(super) arrived: Nanos,
     pub(super) costs: Costs,
     pub(super) flow: u32,
-    /// 0: it is a usual request. Otherwise it is a suspect, which gets one turn for so many of the usual requests of its flow.
+    /// 0 for a usual request. Otherwise it is a suspect, which gets one turn for `weight` turns of the usual requests
+    /// of its flow.
     pub(super) weight: u32,
     /// Counts the requests of this slot.
     serial: u32,
@@ -94,7 +95,7 @@ impl List {
 pub(super) struct Requests {
     slots: Vec<Request>,
     free: Vec<u32>,
-    /// How many requests there are.
+    /// The number of requests.
     pub(super) len: usize,
 }
 
@@ -148,12 +149,12 @@ impl Requests {
         &mut self.slots[slot as usize]
     }
 
-    /// Removes a request, which is in no list any more.
+    /// Removes a request, which must be in no list.
     pub(super) fn free(&mut self, slot: u32) -> Request {
         self.len -= 1;
         self.free.push(slot);
         let request = &mut self.slots[slot as usize];
-        // The ticket names nothing from now on.
+        // The ticket is invalid from now on.
         let gone = Request { costs: std::mem::replace(&mut request.costs, Costs::One(0)), ..*request };
         request.serial = request.serial.wrapping_add(1);
         request.flow = NONE;
@@ -169,7 +170,7 @@ impl Requests {
     /// Inserts a request behind the older ones of its list.
     pub(super) fn link(&mut self, list: &mut List, slot: u32) {
         let age = self.get(slot).age;
-        // A request that is made again is one of the oldest, and a new one the youngest.
+        // Both cases are quick: a new request is the youngest, and a request that is made again is near the beginning.
         let before = if list.last == NONE || self.get(list.last).age <= age {
             list.last
         } else {
@@ -200,7 +201,7 @@ impl Requests {
         self.join(list, before, next);
     }
 
-    /// One request follows another; at the ends there is none.
+    /// Links two requests, or a request and an end of the list.
     fn join(&mut self, list: &mut List, before: u32, next: u32) {
         match before {
             NONE => list.first = next,

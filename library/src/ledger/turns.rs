@@ -1,11 +1,17 @@
 //! Start-time fair queueing between flows (Goyal, Vin and Cheng, 1996), for the first request of each flow.
 //!
-//! A flow is ready once its own limits conform. Then it has a start tag: the finish tag of the flow's latest grant, but at
-//! least the virtual time. The ready flow with the least start tag is granted next. That start tag is the new virtual time,
-//! and the start tag plus the length of the request is the flow's finish tag. So flows get equal shares, and a flow that was
-//! idle has saved up nothing.
+//! A flow is ready once its own limits conform. Then it has a start tag: the finish tag of the flow's latest grant, but
+//! at least the virtual time. The ready flow with the least start tag is granted next. That start tag is the new
+//! virtual time. The start tag plus the length of the request is the flow's new finish tag. So flows get equal shares,
+//! and an idle flow saves up nothing.
 //!
-//! The virtual time is reset when the limits of all have had time to pay for the latest grant and no flow has become ready
+//! The length of a request is the longest time that an overall limit needs for its costs. A finish tag is kept until
+//! the virtual time has passed it, even when the flow is idle. Otherwise a user who sends each large unit just after
+//! the grant of the previous one would get nearly all of the limit. A unit that passes at once needs no tag. Above a
+//! limit of 10 000 idle flows with tags, the virtual time moves on to the least of their tags. So endless new keys take
+//! no memory and block no old key.
+//!
+//! The virtual time is reset once the overall limits have had time to pay for the latest grant, if no flow became ready
 //! until then. From then on no flow is ahead of another.
 
 use super::heap::{Heap, Item};
@@ -15,7 +21,7 @@ use std::collections::TryReserveError;
 /// A virtual time, in 1/256 ns: the unit of lengths.
 pub(super) type Tag = u64;
 
-/// How many bits of a length are a fraction of a nanosecond.
+/// The number of bits of a length that are a fraction of a nanosecond.
 pub(super) const FRACTION_BITS: u32 = 8;
 
 /// The flow whose request is granted next.
@@ -30,19 +36,20 @@ pub(super) struct Decision {
 
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// Flows whose limits conform at the front, by start tag.
+    /// Flows whose own limits conform at the time `front`, by start tag.
     ready: Heap,
-    /// Flows whose limits do not conform yet, by the time at which they will.
+    /// Flows whose limits do not conform yet, sorted by the time at which the limits conform.
     later: Heap,
     /// Nothing is granted before this time: the time of the latest grant, or a time until which nothing could leave.
     front: Nanos,
     virtual_time: Tag,
     last_finish: Tag,
-    /// When the limits of all have paid for the latest grant.
+    /// When the overall limits have paid for the latest grant.
     busy_until: Nanos,
-    /// How many granted requests still wait for their time in another place. While there are any, nothing is known to be idle.
+    /// The number of granted requests that wait for their time in a shared bucket. While there are any, the limits may
+    /// be busy.
     pub(super) pending: usize,
-    /// The latest decision, while it holds.
+    /// The latest decision, if nothing has changed since.
     decided: Option<Decision>,
     is_decided: bool,
     /// Memory for [`Heap::visit`].
@@ -64,7 +71,7 @@ impl Turns {
         self.virtual_time
     }
 
-    /// The first request of a flow waits. The flow's own limits conform at `at`, and `finish` is its finish tag.
+    /// Adds a flow with a waiting first request. The flow's own limits conform at `at`, and `finish` is its finish tag.
     pub(super) fn enter(&mut self, flow: u32, at: Nanos, finish: Tag, age: u64) {
         if at <= self.front {
             let order = (self.virtual_time.max(finish), age);
@@ -80,19 +87,20 @@ impl Turns {
         }
     }
 
-    /// The first request of a flow does not wait any more.
+    /// Removes a flow whose first request stops waiting.
     pub(super) fn leave(&mut self, flow: u32) {
         if self.ready.remove(flow).or_else(|| self.later.remove(flow)).is_some() {
             self.changed();
         }
     }
 
-    /// Something has changed that decides, such as the limits of all.
+    /// Drops the latest decision, because something that affects it has changed, such as the overall limits.
     pub(super) fn changed(&mut self) {
         (self.decided, self.is_decided) = (None, false);
     }
 
-    /// Whether nothing was ready, or is known to become ready, from the end of the latest service until `time`.
+    /// Whether the limits are idle at `time`: no flow is ready, no granted request waits in a shared bucket, and the
+    /// overall limits have paid for the latest grant before `time`.
     fn is_idle_until(&self, time: Nanos) -> bool {
         self.pending == 0 && self.ready.is_empty() && time > self.busy_until
     }
@@ -103,14 +111,14 @@ impl Turns {
         if is_idle { self.last_finish } else { self.virtual_time }
     }
 
-    /// Whether a request that comes at `time` has to wait, whatever the limits say: nothing is granted yet, or another request
-    /// waits whose own limits conform by then.
+    /// Whether a request that arrives at `time` has to wait, whatever the limits allow. Either nothing may be granted
+    /// before a later time, or another request waits whose own limits conform by then.
     pub(super) fn waits_at(&self, time: Nanos) -> bool {
         self.front > time || !self.ready.is_empty() || self.later.first().is_some_and(|head| head.at <= time)
     }
 
-    /// The flow that is granted next, and when. `conforms_at` returns from when on the first request of a flow conforms to the
-    /// limits of all; `finish` returns the finish tag of a flow.
+    /// The flow that is granted next, and the time. `conforms_at` returns the time at which the first request of a flow
+    /// conforms to the overall limits; `finish` returns the finish tag of a flow.
     pub(super) fn decide(
         &mut self,
         conforms_at: impl Fn(u32) -> Option<Nanos>,
@@ -127,7 +135,7 @@ impl Turns {
             order: (tag, age),
             is_ready: true,
         });
-        // A flow that becomes ready by then may have a lesser tag.
+        // A flow that becomes ready before the time of `best` may have a lesser tag.
         let mut open = std::mem::take(&mut self.open);
         self.later.visit(&mut open, |Item { at, age, id }| {
             if best.is_some_and(|best| at > best.at) {
@@ -144,7 +152,7 @@ impl Turns {
         best
     }
 
-    /// Nothing is granted before `time` any more. `finish` returns the finish tag of a flow.
+    /// From now on, grants nothing before `time`. `finish` returns the finish tag of a flow.
     pub(super) fn close(&mut self, time: Nanos, finish: impl Fn(u32) -> Tag) {
         if time <= self.front {
             return;
@@ -169,19 +177,20 @@ impl Turns {
         }
     }
 
-    /// What the next grant changes.
+    /// The state that the next grant will change.
     pub(super) fn tags(&self) -> Tags {
         Tags(self.virtual_time, self.last_finish, self.busy_until)
     }
 
-    /// The grant before which these were the [tags](Self::tags) was taken back.
+    /// Takes back the latest grant. `tags` are the [tags](Self::tags) from just before it.
     pub(super) fn restore(&mut self, tags: Tags) {
         let Tags(virtual_time, last_finish, busy_until) = tags;
         (self.virtual_time, self.last_finish, self.busy_until) = (virtual_time, last_finish, busy_until);
         self.changed();
     }
 
-    /// Grants the request that was decided on. The front must have reached its time. Returns the finish tag of its flow.
+    /// Grants the request of the decision. The front must have reached the time of the decision. Returns the new finish
+    /// tag of the flow.
     pub(super) fn grant(&mut self, decision: Decision, length: Tag) -> Tag {
         let start = decision.order.0;
         let finish = start.saturating_add(length);
@@ -192,14 +201,17 @@ impl Turns {
         finish
     }
 
-    /// A request is granted at once, while no other is ready. It takes no turn.
+    /// Records a request that is granted at once, while no other request is ready. It takes no turn. As in
+    /// [`close`](Self::close), the virtual time is reset only if time has gone by.
     pub(super) fn grant_at_once(&mut self, now: Nanos) {
-        self.front = self.front.max(now);
         self.changed();
-        self.rest();
+        if now > self.front {
+            self.front = now;
+            self.rest();
+        }
     }
 
-    /// The virtual time is at least this one.
+    /// Raises the virtual time to at least `time`.
     pub(super) fn pass_time(&mut self, time: Tag) {
         if time > self.virtual_time {
             self.virtual_time = time;

@@ -4,9 +4,9 @@ use super::handle::Limiter;
 use super::queue::Queue;
 use super::rules::{OnFull, Oversize, Rules};
 use super::shared::Shared;
-use super::time::{Time, Timer, nanos};
+use super::time::{Time, nanos};
 use super::units::{PARTS, Units, UnitsError};
-use crate::clock::Nanos;
+use crate::clock::{Clock, Nanos};
 use crate::limits::bucket::Bucket;
 use crate::limits::{Limits, Policy, PolicyError};
 use crate::rate::{Limit, ParseError, Rate};
@@ -14,25 +14,23 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The rate if none is given.
-const USUAL: (Units, Duration) = (Units::whole(10), Duration::from_secs(1));
-
 /// How a bucket fills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Refill {
     /// Continuously.
     #[default]
     Continuous,
-    /// The whole count of the rate at once, at the end of each period. Periods count from when the limiter was made, or
-    /// from a change of its [rate](Limiter::set_rate) or [limits](Limiter::set_limits).
+    /// The whole count of the rate at once, at the end of each period. Periods begin at the creation of the limiter, or
+    /// at a change of its [rate](Limiter::set_rate) or [limits](Limiter::set_limits).
     Grid,
 }
 
-/// The settings of a [`Limiter`]. The defaults are 10 units a second, 10 at once, full at the start; any number may
-/// wait, first in, first out.
+/// The settings of a [`Limiter`]. It needs a [`rate`](Self::rate) or a [`limit`](Self::limit). By default the bucket of
+/// the rate holds the count of the rate and is full at the start. Any number of requests may wait, first in, first out.
 ///
-/// A setting that is not valid is an error of [`build`](Self::build), not of the method that sets it. A period is
-/// counted as at most 584 years.
+/// A setting that is not valid is an error of [`build`](Self::build), not of the method that sets it. A period longer
+/// than 584 years is treated as 584 years.
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until build is called"]
 pub struct Builder {
@@ -43,8 +41,7 @@ pub struct Builder {
     limits: Vec<Limit>,
     unfair: bool,
     oversize: Oversize,
-    most_waiters: Option<NonZeroUsize>,
-    on_full: OnFull,
+    most_waiters: Option<usize>,
     time: Option<Time>,
 }
 
@@ -53,16 +50,25 @@ pub struct Builder {
 #[non_exhaustive]
 pub enum BuildError {
     /// A number that is not a valid amount.
+    #[doc(hidden)]
     Units(UnitsError),
+    /// Neither a rate nor a limit was given, or no limiter to join.
+    #[doc(hidden)]
+    NoLimit,
     /// A rate of 0.
+    #[doc(hidden)]
     ZeroRate,
     /// A period of length 0.
+    #[doc(hidden)]
     ZeroPeriod,
     /// A burst of 0.
+    #[doc(hidden)]
     ZeroBurst,
     /// A leaky bucket that cannot hold one unit.
+    #[doc(hidden)]
     CapacityBelowOne,
     /// More units at the start than the bucket can hold.
+    #[doc(hidden)]
     InitialAboveBurst {
         /// Units at the start.
         initial: Units,
@@ -70,29 +76,38 @@ pub enum BuildError {
         burst: Units,
     },
     /// A setting for the bucket of [`Builder::rate`], but only [`Builder::limit`] was called.
+    #[doc(hidden)]
     WithoutRate(
-        /// Which setting.
+        /// The name of the setting.
         &'static str,
     ),
     /// A rate with more than six decimals, like a third.
+    #[doc(hidden)]
     FineRate,
     /// A joint limiter with `fair(false)`.
+    #[doc(hidden)]
     JointIsFair,
     /// A change of all limits of a joint limiter.
+    #[doc(hidden)]
     Joint,
-    /// A limiter that warms up, with other limits.
+    /// A limiter that warms up, to which other limits were given.
+    #[doc(hidden)]
     WarmUp,
     /// A change of the rate or burst of a limiter that has only windows.
+    #[doc(hidden)]
     NoBucket,
     /// Limits that contradict each other.
+    #[doc(hidden)]
     Policy(PolicyError),
     /// A rate that is out of range.
+    #[doc(hidden)]
     Rate(ParseError),
 }
 
 messages! {
     BuildError {
         BuildError::Units(error) => ("{error}"),
+        BuildError::NoLimit => ("there is no limit; give one, for example rate(10, Duration::from_secs(1))"),
         BuildError::ZeroRate => ("a rate of 0 would let nothing through; it must be above 0"),
         BuildError::ZeroPeriod => ("a rate needs a period; it must be above 0 seconds"),
         BuildError::ZeroBurst => ("a capacity of 0 would let nothing through; it must be above 0"),
@@ -101,7 +116,8 @@ messages! {
             "initial {initial} is more than the capacity of {burst}; lower initial, or raise the burst"
         ),
         BuildError::WithoutRate(setting) => (
-            "{setting} belongs to a rate, and only limits are given; give a rate, too, or write a limit like 5/s,burst=10,initial=0"
+            "{setting} needs a rate, but only limits are given; give a rate, or write a limit like \
+             5/s,burst=10,initial=0"
         ),
         BuildError::FineRate => (
             "a rate has more than six decimals; write it as units in a period: one in 3 seconds is Limiter::builder().rate(1, Duration::from_secs(3)), or the limit 1/3s; or round it with Units::nearest"
@@ -130,22 +146,21 @@ holds! {
 }
 
 impl Builder {
-    /// A bucket into which `units` come in every `period`. The default is 10 in a second, if there is no
-    /// [`limit`](Self::limit) either.
+    /// Adds a bucket that gains `units` in every `period`.
     pub fn rate(mut self, units: impl Into<Units>, period: Duration) -> Self {
         self.rate = Some((units.into(), period));
         self
     }
 
     /// The most units at once, at least a millionth. The default is the count of the rate. It does not apply to
-    /// [limits](Self::limit), which name their own.
+    /// [limits](Self::limit), which have their own bursts.
     pub fn burst(mut self, units: impl Into<Units>) -> Self {
         self.burst = Some(units.into());
         self
     }
 
     /// Units at the start, at most the burst. The default is the burst. It does not apply to [limits](Self::limit),
-    /// which name their own.
+    /// which have their own initial units.
     pub fn initial(mut self, units: impl Into<Units>) -> Self {
         self.initial = Some(units.into());
         self
@@ -159,9 +174,9 @@ impl Builder {
 
     /// Adds a limit. The limiter keeps all limits at once.
     ///
-    /// A limit that names none of `burst`, `initial` and `window` is a window, unless there is no [`rate`](Self::rate)
-    /// and it is the fastest: then it is a bucket. A bucket that names no `burst` holds what comes in within 10 ms, at
-    /// least one unit. A window that names no `slack` has none. If a limit is in bytes, all must be: a unit is then a
+    /// A limit with none of `burst`, `initial` and `window` is usually a window. It is a bucket if there is no
+    /// [`rate`](Self::rate) and it is the fastest limit. A bucket without `burst` holds 10 ms' worth of the rate, at
+    /// least one unit. A window without `slack` has no slack. If a limit is in bytes, all must be: a unit is then a
     /// byte.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
@@ -170,76 +185,78 @@ impl Builder {
 
     /// Whether new requests have to wait while others wait. The default is true.
     ///
-    /// If false, a new request takes what is available, even if others wait for more; they may wait as long as requests
-    /// come. It does not take units that a reservation in the queue ([`Limiter::reserve`]) counts on. With
-    /// [`Oversize::Wait`] it takes nothing while others wait, because all units then belong to the first waiter. A
-    /// request that has to wait joins the end of the queue.
+    /// If false, a new request takes the available units even if others wait for more. Those waiters may wait as long
+    /// as new requests come. A new request does not take units that a reservation in the queue ([`Limiter::reserve`])
+    /// counts on. With [`Oversize::Wait`] it takes nothing while others wait, because all units then belong to the
+    /// first waiter. A request that has to wait joins the end of the queue.
     pub fn fair(mut self, fair: bool) -> Self {
         self.unfair = !fair;
         self
     }
 
-    /// What happens to a cost above the burst. By default it is refused. One above the count of a window is always
-    /// refused, with [`AcquireError::Never`](super::AcquireError::Never).
+    /// The treatment of a cost above the burst. By default such a request is refused. A cost above the count of a
+    /// window is always refused, with [`AcquireError::Never`](super::AcquireError::Never).
     pub fn oversize(mut self, oversize: Oversize) -> Self {
         self.oversize = oversize;
         self
     }
 
-    /// The most waiters, and what happens to one more. With `None`, the default, any number may wait. Futures and threads
-    /// count, reservations do not, as in [`Limiter::waiters`].
+    /// The most waiters, and the treatment of further waiters. With `None`, the default, any number may wait. Futures
+    /// and threads count, reservations do not, as in [`Limiter::waiters`].
     ///
     /// ```
     /// use std::num::NonZeroUsize;
     /// use throttle_limits::limiter::{Limiter, OnFull};
-    /// let limiter = Limiter::builder().max_waiters(NonZeroUsize::new(100), OnFull::Fail).build()?;
-    /// # Ok::<(), throttle_limits::limiter::BuildError>(())
+    /// let hundred = NonZeroUsize::new(100);
+    /// let limiter = Limiter::builder().limit("10/s".parse()?).max_waiters(hundred, OnFull::Fail).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn max_waiters(mut self, most: Option<NonZeroUsize>, on_full: OnFull) -> Self {
-        (self.most_waiters, self.on_full) = (most, on_full);
+        self.most_waiters = most.filter(|_| on_full == OnFull::Fail).map(NonZeroUsize::get);
         self
     }
 
-    /// The clock and timer to use instead of tokio's. Futures are woken by it, and threads in blocking calls sleep on
-    /// it.
-    pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
-        self.time = Some(Time::Custom(timer));
+    /// The clock to use instead of tokio's. It wakes the futures, and blocked threads sleep on it.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.time = Some(Time::Custom(clock));
         self
     }
 
     /// Builds the limiter. Its time starts now.
     ///
     /// # Errors
-    /// Of the rate: [`BuildError::ZeroRate`], [`BuildError::ZeroPeriod`], [`BuildError::FineRate`]. Of its bucket:
-    /// [`BuildError::ZeroBurst`], [`BuildError::InitialAboveBurst`]; [`BuildError::WithoutRate`] if only limits were
-    /// given. Of the limits: [`BuildError::Policy`], [`BuildError::Rate`]. Of all: [`BuildError::Units`] for a number
-    /// that is not a valid amount.
+    /// - Neither a rate nor a limit was given.
+    /// - The rate, its period or its burst is 0 or is not valid; the initial units are more than the burst.
+    /// - A setting for the bucket of [`rate`](Self::rate) was given without a rate.
+    /// - The limits contradict each other.
     pub fn build(self) -> Result<Limiter, BuildError> {
         let (time, rules) = self.parts()?;
         let limits = self.limits(time.now())?;
         Ok(Limiter { shared: Shared::new(time, Queue::new(limits, rules, None)), within: None })
     }
 
-    /// The rate of its own bucket.
+    /// The rate of the builder's own bucket.
     pub(super) fn own_rate(&self) -> Result<Rate, BuildError> {
-        let (units, period) = self.rate.unwrap_or(USUAL);
+        let (units, period) = self.rate.ok_or(BuildError::NoLimit)?;
         rate(units, period)
     }
 
-    /// The same rate, clock and bound of the queue, with a bucket of this size that begins with so much.
+    /// Returns a builder that keeps only the rate, the clock and the bound of the queue. Its bucket has the size
+    /// `burst` and begins with `initial` units.
     pub(super) fn plain(self, burst: Units, initial: Units) -> Result<Self, BuildError> {
         if !self.limits.is_empty() {
             return Err(BuildError::WarmUp);
         }
-        let Builder { rate, most_waiters, on_full, time, .. } = self;
-        let plain = Builder { rate, most_waiters, on_full, time, ..Builder::default() };
+        let Builder { rate, most_waiters, time, .. } = self;
+        let plain = Builder { rate, most_waiters, time, ..Builder::default() };
         Ok(plain.burst(burst).initial(initial))
     }
 
-    /// What a limiter consists of, apart from its limits: its clock and its rules.
+    /// The clock and the rules of the limiter.
     pub(super) fn parts(&self) -> Result<(Time, Rules), BuildError> {
         let time = self.time.clone().unwrap_or_else(Time::tokio);
-        Ok((time, Rules { place: self.place()?, ..self.rules() }))
+        let Builder { unfair, oversize, most_waiters, .. } = *self;
+        Ok((time, Rules { unfair, oversize, refused: None, most_waiters, place: self.place()? }))
     }
 
     /// Refuses settings that would have no effect.
@@ -251,11 +268,6 @@ impl Builder {
         ];
         let without_effect = settings.iter().find(|(is_set, _)| *is_set && !self.has_own_bucket());
         without_effect.map_or(Ok(()), |(_, setting)| Err(BuildError::WithoutRate(setting)))
-    }
-
-    fn rules(&self) -> Rules {
-        let most_waiters = self.most_waiters.filter(|_| self.on_full == OnFull::Fail).map(NonZeroUsize::get);
-        Rules { unfair: self.unfair, oversize: self.oversize, refused: None, most_waiters, place: None }
     }
 
     /// The index of the limit whose rate can be changed, if there is one. Refuses settings that would have no effect.
@@ -287,7 +299,7 @@ impl Builder {
 
     fn with_own_bucket(&self, limits: Limits, now: Nanos) -> Result<Limits, BuildError> {
         let rate = self.own_rate()?;
-        let burst = self.burst.unwrap_or(self.rate.unwrap_or(USUAL).0);
+        let burst = self.burst.or(self.rate.map(|(units, _)| units)).ok_or(BuildError::NoLimit)?;
         let most = NonZeroU64::new(burst.millionths()?).ok_or(BuildError::ZeroBurst)?;
         let initial = self.initial.unwrap_or(burst);
         if initial.millionths()? > most.get() {
@@ -305,6 +317,9 @@ impl Builder {
 
 /// One queue for the limits of all these builders.
 pub(super) fn joint(limiters: &[Builder]) -> Result<Limiter, BuildError> {
+    if limiters.is_empty() {
+        return Err(BuildError::NoLimit);
+    }
     for limiter in limiters {
         limiter.check_settings()?;
         if limiter.unfair {
@@ -312,7 +327,7 @@ pub(super) fn joint(limiters: &[Builder]) -> Result<Limiter, BuildError> {
         }
     }
     let time = limiters.iter().find_map(|limiter| limiter.time.clone()).unwrap_or_else(Time::tokio);
-    let most_waiters = limiters.iter().filter_map(|limiter| limiter.rules().most_waiters).min();
+    let most_waiters = limiters.iter().filter_map(|limiter| limiter.most_waiters).min();
     let refused = limiters.iter().map(|limiter| limiter.oversize == Oversize::Reject).collect();
     let place = limiters.first().map_or(Ok(None), Builder::place)?;
     let rules = Rules { unfair: false, oversize: Oversize::Wait, refused: Some(refused), most_waiters, place };

@@ -1,22 +1,42 @@
-//! What a request costs, as callers pass it.
+//! The costs of a request, as callers pass them.
 
 use super::units::{Units, UnitsError};
 use crate::limits::Cost;
 use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
-/// What a request costs: an amount, or several, one for each kind of cost that a [joint](super::Limiter::joint) limiter
-/// counts. A kind beyond them costs what the last of them says.
+/// The cost of a request: one amount, or one for each kind of cost that a [joint](super::Limiter::joint) limiter
+/// counts. Any other number of amounts is an error, a [`UnitsError`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Costs(Result<Cost, UnitsError>);
 
-/// What can be passed as costs: `acquire(3)`, `acquire(0.25)`, and `acquire([1, 4000])` for several kinds.
+/// Values that can be passed as costs: `acquire(3)`, `acquire(0.25)`, and `acquire([1, 4000])` for several kinds.
 pub trait IntoCosts {
-    /// The costs. A number that is not a valid amount is an error of the call that gets it.
+    /// Converts the value. A number that is not a valid amount is an error of the call that receives it.
     fn into_costs(self) -> Costs;
 }
 
 impl Costs {
-    /// The cost of a kind, the first one 0. If an amount was not valid, each cost is that.
+    /// One amount for each kind of cost, for a number of kinds that is known only at run time.
+    ///
+    /// ```
+    /// use throttle_limits::limiter::{Costs, Limiter};
+    /// # use std::time::Duration;
+    /// let each = |rate: u32| Limiter::builder().rate(rate, Duration::from_secs(1));
+    /// let limiter = Limiter::joint([each(5), each(1000)])?;
+    /// limiter.try_acquire(Costs::from_slice(&[1, 200]))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn from_slice<U: Into<Units> + Copy>(amounts: &[U]) -> Self {
+        let parts: Result<Vec<u64>, _> = amounts.iter().map(|units| (*units).into().millionths()).collect();
+        Costs(parts.map(|parts| match parts[..] {
+            [cost] => Cost::One(cost),
+            _ => Cost::Several(parts.into()),
+        }))
+    }
+
+    /// The cost of a kind; the first kind is 0. If an amount was not valid, the returned amount is not valid either.
     #[must_use]
     pub fn of(&self, kind: usize) -> Units {
         match &self.0 {
@@ -25,12 +45,12 @@ impl Costs {
         }
     }
 
-    /// In parts of units.
+    /// The costs in parts of units.
     ///
     /// # Errors
     /// If an amount is not valid.
     #[inline]
-    pub(super) fn parts(self) -> Result<Cost, UnitsError> {
+    pub(crate) fn parts(self) -> Result<Cost, UnitsError> {
         self.0
     }
 
@@ -51,8 +71,7 @@ impl IntoCosts for Costs {
 
 impl<U: Into<Units>, const KINDS: usize> IntoCosts for [U; KINDS] {
     fn into_costs(self) -> Costs {
-        let parts: Result<Vec<u64>, _> = self.into_iter().map(|units| units.into().millionths()).collect();
-        Costs(parts.map(|parts| Cost::Several(parts.into())))
+        Costs::from_slice(&self.map(Into::into))
     }
 }
 
@@ -67,7 +86,7 @@ macro_rules! one_cost {
     )*};
 }
 
-one_cost!(Units u8 u16 u32 u64 usize i32 i64 isize f32 f64);
+one_cost!(Units u8 u16 u32 u64 usize i32 i64 isize f32 f64 NonZeroU32 NonZeroU64 NonZeroUsize);
 
 impl fmt::Debug for Costs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,17 +1,19 @@
-//! Why nothing was acquired.
+//! Errors of requests to a limiter.
 
 use super::events;
 use super::queue::Denied;
 use super::units::{Units, UnitsError};
 use super::wait_time::WaitTime;
 use crate::limits::Cost;
+#[cfg(feature = "shared")]
+use crate::store::BucketError;
 use std::time::Duration;
 
-/// Why nothing was acquired. Nothing was taken.
+/// The reason why a request was refused or failed. Nothing was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// The cost is not a valid amount.
+    /// The cost is not a valid amount, or the number of costs is wrong.
     Units(UnitsError),
     /// The cost is above the burst, and the limiter was built with [`Oversize::Reject`](super::Oversize::Reject).
     AboveBurst {
@@ -20,7 +22,7 @@ pub enum AcquireError {
         /// The most units at once.
         burst: Units,
     },
-    /// The cost is above a window's count, or the time is beyond the end of the clock.
+    /// The cost is above a window's count, or the time of the grant would be beyond the end of the clock.
     Never {
         /// The cost of the request.
         cost: Units,
@@ -29,28 +31,32 @@ pub enum AcquireError {
     TooLong {
         /// The cost of the request.
         cost: Units,
-        /// How long the wait would be, if no waiter leaves.
+        /// The wait that would be necessary, if no waiter leaves.
         wait: WaitTime,
     },
     /// The deadline has passed.
     TimedOut {
         /// The cost of the request.
         cost: Units,
-        /// How long the request waited.
+        /// The time that the request waited.
         after: Duration,
     },
     /// Others wait, and the limiter is fair.
     OthersWait,
     /// The queue is full, see [`Builder::max_waiters`](super::Builder::max_waiters).
     Full,
-    /// The limiter was closed before the request came to it, see [`Limiter::close`](super::Limiter::close).
+    /// The limiter was closed before the request arrived, see [`Limiter::close`](super::Limiter::close).
     Closed,
-    /// The key is new, and a [`Keyed`](super::Keyed) limiter keeps as many keys as it may.
+    /// The key is new, and a [`Keyed`](super::Keyed) limiter has no room for another key.
     TooManyKeys,
     /// Too few places of the semaphore are free.
     NoPlace,
-    /// A reservation of a key [within](super::Builder::keyed_within) other limits, which would have a time of its own in each.
+    /// A reservation for a key [within](super::Builder::keyed_within) other limits. The limits of the key and the other
+    /// limits would each give the reservation a different time.
     OfAll,
+    /// A bucket that processes share cannot be used.
+    #[cfg(feature = "shared")]
+    Bucket(BucketError),
     /// The future has already returned its permit, or its grant.
     Finished,
     /// The thread that wakes waiting futures cannot be started: the system allows no more threads.
@@ -61,7 +67,7 @@ messages! {
     AcquireError {
         AcquireError::Units(error) => ("{error}"),
         AcquireError::AboveBurst { cost, burst } => (
-            "{cost} is more than the capacity of {burst}; ask for less, or build with oversize(Oversize::Wait)"
+            "{cost} is more than the capacity of {burst}; request less, or build with oversize(Oversize::Wait)"
         ),
         AcquireError::Never { cost } => (
             "{cost} is never granted: it is more than a window allows, or the wait would be over 584 years"
@@ -74,11 +80,13 @@ messages! {
         AcquireError::Full => ("the queue is full; try later, or build with OnFull::Wait"),
         AcquireError::Closed => ("the limiter is closed"),
         AcquireError::TooManyKeys => ("no room for another key; try later, or allow more with set_most_keys"),
-        AcquireError::OfAll => ("keys within the limits of all cannot be reserved; use acquire_by, or reserve of limiter(key)"),
+        AcquireError::OfAll => ("a key within overall limits cannot be reserved; use acquire(…).by(deadline), or limiter(key).reserve(…)"),
         AcquireError::NoPlace => ("not enough places are free; acquire to wait for them"),
-        AcquireError::Finished => ("this acquire has already returned what it acquired; acquire again for more"),
+        AcquireError::Finished => ("this acquire has already returned its grant; acquire again for more"),
+        #[cfg(feature = "shared")]
+        AcquireError::Bucket(error) => ("{error}"),
         AcquireError::NoTimer => (
-            "the thread that wakes waiting futures cannot be started; allow more threads (ulimit -u), give a Timer when the limiter is made, or use one of the blocking forms"
+            "the thread that wakes waiting futures cannot be started; allow more threads (ulimit -u), give the builder a clock, or block the thread"
         ),
     }
 }
@@ -90,8 +98,33 @@ holds! {
 }
 
 impl AcquireError {
-    /// The same as the result of a call. Not inlined, and no closure of `map_err`: callers would build the error elsewhere
-    /// and then copy it.
+    /// The time to wait before the request is made again, if the limiter can compute it: after
+    /// [`TooLong`](Self::TooLong).
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            AcquireError::TooLong { wait, .. } => Some(wait.duration()),
+            _ => None,
+        }
+    }
+
+    /// [`retry_after`](Self::retry_after) in whole seconds, rounded up, for the header `Retry-After` of an HTTP
+    /// response.
+    ///
+    /// ```
+    /// let limiter = throttle_limits::Limiter::new(0.4, 1)?; // one unit in 2.5 s
+    /// limiter.try_acquire(1)?;
+    /// let refused = limiter.try_acquire(1).unwrap_err();
+    /// assert_eq!(refused.retry_after_secs(), Some(3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        self.retry_after().map(|wait| wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)))
+    }
+
+    /// Returns the error as the result of a call. It is not inlined and not a closure of `map_err`: otherwise callers
+    /// would build the error elsewhere and then copy it.
     #[inline(never)]
     pub(crate) fn refuse(denied: Denied, costs: &Cost) -> Result<(), Self> {
         Err(AcquireError::new(denied, costs))
@@ -104,11 +137,12 @@ impl AcquireError {
         error
     }
 
-    /// Of several costs it names the one that is too large, or else the first.
+    /// With several costs, the error names the cost that is too large, or else the first cost.
     pub(crate) fn new(denied: Denied, costs: &Cost) -> Self {
         let of = |kind| Units::from_millionths(costs.of(kind));
         let cost = of(0);
         let error = match denied {
+            Denied::Units(error) => AcquireError::Units(error),
             Denied::AboveBurst(kind, burst) => {
                 AcquireError::AboveBurst { cost: of(kind), burst: Units::from_millionths(burst) }
             }
@@ -116,6 +150,7 @@ impl AcquireError {
             Denied::TooLong { wait } => AcquireError::TooLong { cost, wait: WaitTime::from_nanos(wait) },
             Denied::TimedOut { after } => AcquireError::TimedOut { cost, after: Duration::from_nanos(after) },
             Denied::OthersWait => AcquireError::OthersWait,
+            Denied::NoPlace => AcquireError::NoPlace,
             Denied::Full => AcquireError::Full,
             Denied::Closed => AcquireError::Closed,
             Denied::TooManyKeys => AcquireError::TooManyKeys,

@@ -1,9 +1,9 @@
-//! Events for the crate tracing. Without the feature `tracing` they are nothing. Whoever gets them is code of others, so no
-//! lock is held meanwhile.
+//! Events for the crate tracing. Without the feature `tracing` these functions do nothing. A subscriber is foreign
+//! code, so no lock is held during an event.
 
 use std::fmt::Display;
 
-/// A request waits, from now on or no longer.
+/// Reports that a request begins or stops to wait.
 #[inline]
 pub(super) fn waits(begins: bool) {
     #[cfg(feature = "tracing")]

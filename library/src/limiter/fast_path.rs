@@ -1,13 +1,18 @@
 //! The fast path: the whole state of one bucket in one atomic word, from which callers take without a lock.
 //!
 //! It is open only while there are no waiters, no reservation is in the future, and the only limit is one bucket. Then
-//! the state is a single number: the time at which the bucket will be full, measured in credits gained since a base time.
-//! A grant adds its cost to that number. The arithmetic is as exact as the queue's, so both give the same answers.
+//! the state is a single number: the time at which the bucket will be full, measured in credits gained since a base
+//! time. A grant adds its cost to that number. The arithmetic is as exact as the queue's, so both give the same
+//! answers.
 //!
 //! A caller that takes the lock first closes the fast path: that copies its state into the queue's bucket. Before the
-//! lock is released, the fast path is opened again if it may be open. The meaning of the number is stored beside the word
-//! and changes only while the fast path is closed. Eight bits of the word change with every opening, so that nobody uses
-//! an old meaning.
+//! lock is released, the fast path is opened again if it may be open. The meaning of the number is stored beside the
+//! word and changes only while the fast path is closed. Eight bits of the word change with every opening, so that
+//! nobody uses an old meaning.
+//!
+//! The free places of a semaphore are a second word, which is open and closed together with the first one. A request
+//! first takes its places, then its tokens; if there are no tokens, it gives the places back, under the lock if the
+//! word was closed meanwhile.
 //!
 //! A bucket may hold, or may miss, more credits than the number can express. Then some credits are set aside until the
 //! next opening, and the queue serves the requests that need them.
@@ -24,7 +29,7 @@ const HIGHEST: u64 = NUMBER / 2;
 /// Credits above this, held or missing, are set aside.
 const MOST: u64 = HIGHEST / 4;
 
-/// The fields that every take reads are in one cache line, and those that few takes write are in the next.
+/// The fields that every take reads are in one cache line. The fields that few takes write are in the next line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct FastPath {
@@ -38,9 +43,11 @@ pub(crate) struct FastPath {
     openings: AtomicU64,
     /// The word at the latest opening. If it has not changed, nothing was taken.
     opened: AtomicU64,
+    /// The free places of a semaphore, while the fast path is open.
+    places: AtomicU64,
 }
 
-/// What the number in the word means.
+/// The meaning of the number in the word.
 #[derive(Debug)]
 struct Meaning {
     /// The time from which the number counts.
@@ -53,9 +60,11 @@ struct Meaning {
     price: u64,
     /// Credits in a full bucket, except those set aside.
     full: u64,
-    /// Missing credits that are set aside: when the number says that the bucket is full, it is not.
+    /// Missing credits that are set aside. The number leaves them out: a bucket that is full by the number still misses
+    /// these credits.
     missing_aside: u64,
-    /// 1 if credits that the bucket holds are set aside: when the number says that it is empty, it is not.
+    /// 1 if credits that the bucket holds are set aside. The number leaves them out: a bucket that is empty by the
+    /// number still holds these credits.
     held_aside: u64,
 }
 
@@ -80,7 +89,8 @@ impl Meaning {
     fn store(self, to: &[AtomicU64; 7]) {
         let Meaning { base, gain, interval, price, full, missing_aside, held_aside } = self;
         for (part, value) in to.iter().zip([base, gain, interval, price, full, missing_aside, held_aside]) {
-            // A thread that reads the new value also sees that the fast path was closed before. Most openings change none.
+            // A thread that reads the new value also sees that the fast path was closed before. Most openings change no
+            // value.
             if part.load(Ordering::Relaxed) != value {
                 part.store(value, Ordering::Release);
             }
@@ -133,8 +143,8 @@ impl Meaning {
         Some(WaitTime::from_nanos(at.saturating_sub(passed)))
     }
 
-    /// The number after a grant of `cost` at the time `now`, and the one at which the bucket is full then; `None` if the queue
-    /// must answer.
+    /// The number that a grant of `cost` at `now` makes of `number`, and the number of a bucket that is full at `now`.
+    /// `None` if the queue must answer.
     #[inline]
     fn after(&self, number: u64, now: Nanos, cost: u64) -> Option<(u64, u64)> {
         let clock = self.clock(now)?;
@@ -142,7 +152,7 @@ impl Meaning {
         (next <= HIGHEST && (self.missing_aside == 0 || number >= clock)).then_some((next, clock))
     }
 
-    /// The wait for a cost whose grant would leave this number; `None` if the queue must answer.
+    /// The wait for a cost whose grant would leave the number `next`; `None` if the queue must answer.
     #[inline]
     fn refusal(&self, next: u64, now: Nanos, cost: u64) -> Option<WaitTime> {
         let is_possible = self.held_aside == 0 && cost.checked_mul(self.price)? <= self.full;
@@ -159,6 +169,7 @@ impl FastPath {
             latest: zero(),
             openings: zero(),
             opened: zero(),
+            places: AtomicU64::new(CLOSED),
         }
     }
 
@@ -168,9 +179,19 @@ impl FastPath {
         now.max(self.latest.load(Ordering::Relaxed))
     }
 
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == CLOSED
+    }
+
     /// Takes `cost` now, or nothing.
     #[inline]
     pub(crate) fn take(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
+        // If the fast path is closed, the clock is not read here: the queue reads it, and a reading takes longer than
+        // all the rest.
+        if self.is_closed() {
+            return Take::Closed;
+        }
         let latest = self.latest.load(Ordering::Relaxed);
         let now = now().max(latest);
         let take = self.take_at(now, cost);
@@ -184,7 +205,8 @@ impl FastPath {
     fn take_at(&self, now: Nanos, cost: u64) -> Take {
         let mut word = self.word.load(Ordering::Acquire);
         while word != CLOSED {
-            // The meaning was stored while the fast path was closed. It belongs to the word if that does not change.
+            // The meaning was stored while the fast path was closed. It belongs to this word if the word is unchanged
+            // below.
             let meaning = Meaning::load(&self.meaning, Ordering::Acquire);
             let Some((next, clock)) = meaning.after(word & NUMBER, now, cost) else { return Take::Closed };
             // A cost of 0 is always granted, even if the clock reading is older than the latest grant.
@@ -224,17 +246,56 @@ impl FastPath {
         limits.resume(missing, now);
     }
 
-    /// Opens the fast path. It stays closed if the state does not fit. The caller holds the queue's lock, and has checked
-    /// that there are no waiters and no reservation is in the future.
-    pub(crate) fn open(&self, limits: &Limits) {
-        let Some((meaning, number)) = limits.fast_path().and_then(|state| Meaning::of(&state)) else { return };
+    /// Takes places of a semaphore. Returns false, and takes none, if the queue must answer.
+    #[inline]
+    pub(crate) fn hold_places(&self, places: u64) -> bool {
+        let mut free = self.places.load(Ordering::Acquire);
+        while free != CLOSED && free >= places {
+            match self.places.compare_exchange(free, free - places, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(found) => free = found,
+            }
+        }
+        false
+    }
+
+    /// Gives places back. Returns false, and does nothing, if the fast path is closed: perhaps a waiter needs them.
+    #[inline]
+    pub(crate) fn free_places(&self, places: u64) -> bool {
+        let mut free = self.places.load(Ordering::Acquire);
+        while free != CLOSED {
+            match self.places.compare_exchange(free, free + places, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(found) => free = found,
+            }
+        }
+        false
+    }
+
+    /// Closes the places and returns the number of free places, if they were open. The caller holds the queue's lock.
+    pub(crate) fn close_places(&self) -> Option<u64> {
+        Some(self.places.swap(CLOSED, Ordering::AcqRel)).filter(|free| *free != CLOSED)
+    }
+
+    /// Opens the places. The caller holds the queue's lock and has [opened](Self::open) the fast path.
+    pub(crate) fn open_places(&self, free: u64) {
+        self.places.store(free, Ordering::Release);
+    }
+
+    /// Opens the fast path and returns true. Returns false, and leaves it closed, if the state does not fit. `now` is the
+    /// latest reading of the clock. The caller holds the queue's lock, and has checked that there are no waiters and no
+    /// reservation is in the future.
+    pub(crate) fn open(&self, limits: &Limits, now: Nanos) -> bool {
+        let Some((meaning, number)) = limits.fast_path().and_then(|state| Meaning::of(&state)) else { return false };
         meaning.store(&self.meaning);
+        self.latest.store(self.in_order(now), Ordering::Relaxed);
         let opening = self.openings.load(Ordering::Relaxed).wrapping_add(1);
         self.openings.store(opening, Ordering::Relaxed);
         // 255 is not used, so that no opening looks closed.
         let word = ((opening % 255) << 56) | number;
         self.opened.store(word, Ordering::Relaxed);
         self.word.store(word, Ordering::Release);
+        true
     }
 }
 
@@ -258,7 +319,7 @@ mod tests {
 
     fn opened(limits: &Limits) -> FastPath {
         let path = FastPath::new();
-        path.open(limits);
+        path.open(limits, 0);
         path
     }
 
@@ -290,7 +351,7 @@ mod tests {
                 let cost = if size < 50 { u64::from(size / 5) } else { (1 << size) - 1 };
                 if step % 4 == 1 {
                     path.close(&mut limits, time);
-                    path.open(&limits);
+                    path.open(&limits, time);
                 }
                 let taken = match path.take(|| time, cost) {
                     Take::Granted => Ok(()),
@@ -298,7 +359,7 @@ mod tests {
                     Take::Closed => {
                         path.close(&mut limits, time);
                         let taken = limits.take_within(time, cost, 0);
-                        path.open(&limits);
+                        path.open(&limits, time);
                         taken.map(drop)
                     }
                 };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 /// A rate limiter for async and blocking callers, with one queue for both. Clones share one state.
 ///
-/// Only futures wait, and the calls that block the thread. All others return at once; at most a lock is held for a
-/// moment. What holds for all of them is in the documentation of the [crate](crate#what-always-holds).
+/// Only futures and blocking calls wait. All other calls return at once; at most a lock is held for a moment. The
+/// documentation of the [crate](crate#what-always-holds) lists the guarantees of all calls.
 ///
 /// ```
 /// use std::time::Duration;
@@ -26,14 +26,15 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Limiter {
     pub(super) shared: Arc<Shared>,
-    /// If this is the limiter of a key, and others limit all keys.
+    /// The overall limits, if this is the limiter of a key within overall limits.
     pub(super) within: Option<Arc<Within>>,
 }
 
-/// The limits of all keys, and the turn of the one request of a key that asks them.
+/// The overall limits, and the turn: of all requests of a key, only the request that has the turn waits for the overall
+/// limits.
 pub(super) struct Within {
     pub(super) turn: Limiter,
     pub(super) all: Limiter,
-    /// New requests need not wait for those that have the turn or wait for it.
+    /// Whether new requests may overtake the request that has the turn and the requests that wait for the turn.
     pub(super) unfair: bool,
 }

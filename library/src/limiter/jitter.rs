@@ -1,4 +1,4 @@
-//! A random wait after a grant, so that many programs that were told the same time do not come together.
+//! A random wait after a grant, so that programs that received the same time do not all start at that time.
 
 use super::costs::IntoCosts;
 use super::error::AcquireError;
@@ -10,12 +10,13 @@ use crate::limits::Limits;
 use std::time::Duration;
 
 impl Limiter {
-    /// Like [`acquire`](Self::acquire), and then waits for what `jitter` returns, on the same clock. `jitter` is called once
-    /// the units are granted; it brings its own random numbers.
+    /// Like [`acquire`](Self::acquire), and then waits for the time that `jitter` returns, on the same clock. `jitter`
+    /// is called once the units are granted. It uses its own random numbers.
     ///
-    /// The grant is as exact as any, and nobody behind waits for the jitter. So requests may leave in another order, and in a
-    /// short time a few more than were granted in it. A future that is dropped before the grant takes nothing; one that is
-    /// dropped after it has taken its units. If `jitter` panics, the caller's poll does, and the units are taken.
+    /// The grant is as exact as any other, and no waiter behind it waits for the jitter. So requests may leave in
+    /// another order, and in a short time a few more requests may leave than were granted in that time. A future that
+    /// is dropped before the grant takes nothing. If it is dropped after the grant, its units stay taken. If `jitter`
+    /// panics, the caller's poll panics, and the units stay taken.
     ///
     /// ```
     /// use std::hash::{BuildHasher, RandomState};
@@ -25,7 +26,7 @@ impl Limiter {
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(5, 2)?;
-    /// // Up to 50 ms; or of the crate rand, with a seed in tests.
+    /// // Up to 50 ms. In tests, the crate rand can give numbers from a seed.
     /// let jitter = || Duration::from_millis(RandomState::new().hash_one(0) % 50);
     /// limiter.acquire_with_jitter(1, jitter).await?;
     /// # Ok(())
@@ -33,7 +34,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// As for [`acquire`](Self::acquire); nothing is taken then, except by [`AcquireError::NoTimer`] during the jitter.
+    /// As for [`acquire`](Self::acquire). Nothing is taken then, except by [`AcquireError::NoTimer`] during the jitter.
     pub async fn acquire_with_jitter(
         &self,
         costs: impl IntoCosts,
@@ -43,7 +44,7 @@ impl Limiter {
         self.sleep(jitter()).await
     }
 
-    /// A queue of its own, without limits, that is paused for so long.
+    /// Waits for `time`, in a separate queue that has no limits and is paused.
     async fn sleep(&self, time: Duration) -> Result<(), AcquireError> {
         let timer = self.shared.time.clone();
         let queue = Queue::new(Limits::none(timer.now()), Rules::default(), None);

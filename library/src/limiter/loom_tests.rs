@@ -4,10 +4,11 @@
 //! `RUSTFLAGS="--cfg throttle_loom" cargo test --release --lib loom_`
 
 use super::fast_path::{FastPath, Take};
-use super::queue::Queue;
+use super::queue::{Places, Queue};
 use super::shared::{Shared, Wait};
 use super::time::Time;
-use super::{Oversize, Rules, Timer};
+use super::{Oversize, Rules};
+use crate::clock::Clock;
 use crate::clock::sync::{Mutex, lock};
 use crate::clock::timer_thread::TimerThread;
 use crate::limits::bucket::Bucket;
@@ -17,6 +18,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 use std::time::Instant;
 
 fn limits(rate: &str, burst: u64) -> Limits {
@@ -32,7 +34,7 @@ fn loom_fast_path_and_lock_never_grant_more_than_there_is() {
     model.check(|| {
         let fast_path = Arc::new(FastPath::new());
         let held = Arc::new(Mutex::new(limits("1/s", 2)));
-        fast_path.open(&lock(&held));
+        fast_path.open(&lock(&held), 0);
         let by_fast_path = |fast_path: Arc<FastPath>, held: Arc<Mutex<Limits>>| match fast_path.take(|| 5, 1) {
             Take::Granted => 1,
             Take::TooLong(_) => 0,
@@ -54,7 +56,7 @@ fn by_lock(fast_path: &FastPath, held: &Mutex<Limits>) -> u32 {
     let mut limits = lock(held);
     fast_path.close(&mut limits, 5);
     let granted = limits.take_within(5, 1, 0).is_ok();
-    fast_path.open(&limits);
+    fast_path.open(&limits, 5);
     granted.into()
 }
 
@@ -65,12 +67,12 @@ struct Still {
     alarm: std::sync::Mutex<Option<Waker>>,
 }
 
-impl Timer for Still {
-    fn now(&self) -> u64 {
-        self.now.load(Ordering::SeqCst)
+impl Clock for Still {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.now.load(Ordering::SeqCst))
     }
 
-    fn wake_at(&self, _: u64, waker: &Waker) {
+    fn wake_at(&self, _: Duration, waker: &Waker) {
         *self.alarm.lock().unwrap() = Some(waker.clone());
     }
 }
@@ -96,7 +98,7 @@ fn fire(timer: &Still) {
 
 /// The timer fires while the head leaves: the next waiter is granted and woken, whichever happens first.
 #[test]
-fn loom_the_next_waiter_is_woken_if_the_head_leaves_while_the_timer_fires() {
+fn loom_the_next_waiter_wakes_if_the_head_leaves_at_its_time() {
     loom::model(|| {
         let timer = Arc::new(Still::default());
         let shared = shared(&timer);
@@ -137,9 +139,49 @@ fn loom_joining_and_trying_never_share_a_unit() {
     });
 }
 
+/// One place. A permit is dropped while a thread waits for a place, and while another one tries: the waiter is granted, and
+/// no place is lost or given twice.
+#[test]
+fn loom_a_place_that_is_freed_goes_to_the_waiter() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let timer = Arc::new(Still::default());
+        let places = Places { capacity: 1, held: 0 };
+        let rules = Rules { oversize: Oversize::Wait, ..Rules::default() };
+        let shared = Shared::new(Time::Custom(timer.clone()), Queue::new(limits("1/s", 9), rules, Some(places)));
+        assert_eq!(shared.take_place(1), Take::Granted);
+        let threads = [
+            loom::thread::spawn({
+                let shared = shared.clone();
+                move || shared.release(1)
+            }),
+            loom::thread::spawn({
+                let shared = shared.clone();
+                move || {
+                    if shared.take_place(1) == Take::Granted {
+                        shared.release(1);
+                    }
+                }
+            }),
+        ];
+        let count = Arc::new(Count::default());
+        let mut wait = Wait::new(Cost::One(1));
+        let joined = wait.poll(&shared, &mut Context::from_waker(&Waker::from(count.clone())));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        if joined.is_pending() {
+            assert_eq!(count.0.load(Ordering::SeqCst), 1, "it is woken once");
+            assert!(wait.poll(&shared, &mut Context::from_waker(Waker::noop())).is_ready());
+        }
+        assert_eq!(shared.take_place(1), Take::Closed, "the waiter has the only place");
+        shared.release(1);
+        assert_eq!(shared.take_place(1), Take::Granted);
+    });
+}
+
 /// The timer thread ends when there is no alarm. An alarm that is set at that moment still fires.
 #[test]
-fn loom_every_alarm_fires_even_if_others_are_set_or_the_thread_ends() {
+fn loom_every_alarm_fires_in_spite_of_other_alarms() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

@@ -1,16 +1,17 @@
-//! Wakers and timers run code of the caller. If one panics, the others must still be woken. A waker belongs to the task
-//! that waits: its panic ends here, and not in the call of the task that wakes it. A timer belongs to the limiter: its panic
-//! goes on in the call that sets it.
+//! Handles panics of wakers and timers, which run foreign code. If one panics, the others must still be woken. A waker
+//! belongs to the task that waits: its panic ends here, and not in the call of the task that wakes it. A timer belongs
+//! to the limiter: its panic continues in the call that sets it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Runs a waker, which is code of another task. A panic ends here; the process's panic hook has seen it.
+/// Runs a waker, which is code of another task. A panic ends here; the panic hook of the process has already reported
+/// it.
 pub(crate) fn contained(action: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(action));
 }
 
-/// Keeps the first panic of several actions until all of them have run.
+/// Keeps the first panic of several actions until every action has run.
 #[derive(Default)]
 pub(crate) struct Panics(Option<Box<dyn Any + Send>>);
 

@@ -1,9 +1,13 @@
 //! The queue of waiters in front of the limits, as pure decisions: time is a parameter; nothing here sleeps or wakes.
 //!
 //! Only the time of the head is calculated. The time of any other waiter is calculated when it becomes the head. So a
-//! waiter can leave from anywhere at no cost, and all behind it move up. A reservation is an entry of the queue, too, and
-//! has a fixed time. Waiters before it may move up; the reservation keeps its time, and nothing behind it is granted before
-//! that time. Nothing in the queue has been charged to the limits yet, so what leaves it leaves no trace in them.
+//! waiter can leave from anywhere at no cost, and all behind it move up. A reservation is also an entry of the queue,
+//! and has a fixed time. Waiters ahead of it may move up; the reservation keeps its time, and nothing behind it is
+//! granted before that time. A waiter is charged to the limits only when it is granted. So a waiter that leaves the
+//! queue ungranted has no effect on the limits.
+//!
+//! A bucket that processes share has another queue, in its ledger: there each process sleeps until its own time, so
+//! each entry has a time. Here a waiter is woken, so only the head has a time.
 //!
 //! There are two times. Grants are calculated on the *schedule*: it depends on the times of requests and of the last
 //! grant, but not on wake-ups. A waiter leaves on the *real clock*, when that has reached its grant and the waiter was
@@ -12,6 +16,7 @@
 //! that late timers do not lower the rate. The lag becomes 0 when the limits come to rest.
 
 use super::rules::{Oversize, Rules};
+use super::units::UnitsError;
 use crate::clock::Nanos;
 use crate::limits::{Cost, Limits};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +38,7 @@ pub(crate) struct Waiter<'a> {
     pub(crate) deadline: Option<Nanos>,
     pub(crate) waker: &'a Waker,
     pub(crate) is_thread: bool,
-    /// It must not be granted before it is polled again.
+    /// Whether the waiter must not be granted before it is polled again.
     pub(crate) yields: bool,
 }
 
@@ -64,7 +69,16 @@ impl Queue {
         }
     }
 
-    /// Grants now, or not at all.
+    /// The limits and the time in order, if the limits alone decide about a request for these costs: nobody waits,
+    /// there is no lag and no pause, and the limiter is neither closed nor a semaphore.
+    #[inline]
+    pub(crate) fn quiet_limits(&mut self, now: Nanos, kinds: usize) -> Option<(&mut Limits, Nanos)> {
+        self.see(now);
+        let is_quiet = self.list.is_empty() && self.lag == 0 && !self.is_paused() && !self.closed;
+        (is_quiet && self.places.is_none() && kinds == self.most.len()).then_some((&mut self.limits, self.now))
+    }
+
+    /// Grants `cost` now, or refuses it.
     pub(crate) fn try_take(&mut self, now: Nanos, cost: &Cost, effects: &mut Effects) -> Result<(), Denied> {
         if self.take_now(now, cost, effects)? {
             return Ok(());
@@ -73,7 +87,8 @@ impl Queue {
             return Err(Denied::OthersWait);
         }
         let at = self.estimate(cost).ok_or(Denied::Never(0))?;
-        Err(Denied::TooLong { wait: at.saturating_sub(self.now) })
+        let wait = at.saturating_sub(self.now);
+        Err(if self.no_place(cost.largest()) { Denied::NoPlace } else { Denied::TooLong { wait } })
     }
 
     /// Grants now, or adds the waiter to the queue.
@@ -96,14 +111,15 @@ impl Queue {
         let key = self.push(entry);
         self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
         self.serve(effects);
-        // Not earlier: this thread is awake, and calls `watch` next. If it is done already, it must not be the timer.
+        // The thread is added only after `serve`: it is awake, and calls `watch` next. If it is already granted or
+        // refused, it must not become the timer.
         if waiter.is_thread && self.list.contains_key(&key) {
             self.threads.insert(key);
         }
         Ok(Some(key))
     }
 
-    /// Whether the waiter is done; then its entry is removed. Otherwise `waker` replaces its waker.
+    /// Returns the result of a waiter that is done, and removes its entry. Otherwise `waker` replaces its waker.
     pub(crate) fn poll(
         &mut self,
         now: Nanos,
@@ -133,7 +149,8 @@ impl Queue {
         Poll::Ready(done)
     }
 
-    /// Until when a waiting thread may sleep, if it is the queue's timer. `None` for other threads, which are woken.
+    /// The time until which a waiting thread may sleep if it is the queue's timer. `None` for other threads, which are
+    /// woken.
     pub(crate) fn watch(&mut self, key: Key) -> Option<Nanos> {
         if self.threads.first() != Some(&key) {
             return None;
@@ -142,12 +159,13 @@ impl Queue {
         self.watched
     }
 
-    /// Whether that thread is still the queue's timer, until that time.
+    /// Whether the thread of this waiter is still the queue's timer, and sleeps until that time.
     pub(crate) fn is_watched(&self, key: Key, until: Nanos) -> bool {
         self.watched == Some(until) && self.threads.first() == Some(&key)
     }
 
-    /// The waiter was dropped, or the reservation is cancelled. A grant that it has not seen is given back.
+    /// Removes a waiter that was dropped, or a reservation that is cancelled. A grant that the waiter has not seen is
+    /// given back.
     pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
         self.see(now);
         self.serve_promises();
@@ -168,7 +186,7 @@ impl Queue {
         self.advance(now, effects);
     }
 
-    /// Grants at a time behind the whole queue, which never changes. Returns the time.
+    /// Reserves `cost` at a time behind the whole queue. Returns the entry and the time, which never changes.
     pub(crate) fn reserve(
         &mut self,
         now: Nanos,
@@ -193,8 +211,8 @@ impl Queue {
         Ok((key, promised))
     }
 
-    /// Whether a later reservation counts on this one: it was told a time behind it, and no waiter that could leave is before
-    /// it. Then it stays charged.
+    /// Whether a later reservation depends on this one: its time lies behind this one, and no waiter that could leave
+    /// is ahead of this one. Then this reservation stays charged.
     fn is_between_promises(&self, key: Key) -> bool {
         let is_promised = |entry: &Entry| matches!(entry.turn, Turn::Promised(_));
         let behind = (Bound::Excluded(key), Bound::Unbounded);
@@ -206,20 +224,20 @@ impl Queue {
         self.extend_tail(&entry);
         self.queued = self.queued.saturating_add(entry.cost.largest());
         self.arrivals += 1;
-        self.list.insert(self.arrivals, entry);
+        self.list.insert(self.arrivals, Box::new(entry));
         self.arrivals
     }
 
-    /// An entry of the queue, or one that has left it.
+    /// An entry of the queue, or an entry that has left the queue and is not forgotten yet.
     fn entry(&mut self, key: Key) -> Option<&mut Entry> {
-        self.list.get_mut(&key).or_else(|| self.gone.get_mut(&key))
+        self.list.get_mut(&key).or_else(|| self.gone.get_mut(&key)).map(Box::as_mut)
     }
 
     fn head(&self) -> Option<(Key, &Entry)> {
-        self.list.first_key_value().map(|(key, entry)| (*key, entry))
+        self.list.first_key_value().map(|(key, entry)| (*key, &**entry))
     }
 
-    /// How many futures and threads wait. Reservations in the queue do not count.
+    /// The number of futures and threads that wait. Reservations in the queue do not count.
     pub(crate) fn waiters(&self) -> usize {
         self.list.len() - self.promises
     }
@@ -233,7 +251,7 @@ impl Queue {
         self.head().is_some_and(|(head, _)| head == key)
     }
 
-    /// When the queue must be served next. Reservations alone need not be.
+    /// The time at which the queue must be served next. Reservations alone need no such time.
     pub(crate) fn alarm(&self) -> Option<Nanos> {
         let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
         self.due.filter(|_| self.waiters() > 0).into_iter().chain(deadline).min()
@@ -241,7 +259,8 @@ impl Queue {
 
     /// Whether the [`FastPath`](super::fast_path::FastPath) may grant in place of this queue.
     pub(crate) fn is_plain(&self) -> bool {
-        self.is_at_rest() && !self.closed && self.places.is_none()
+        let has_room = |places: Places| places.held <= places.capacity;
+        self.is_at_rest() && !self.closed && self.places.is_none_or(has_room)
     }
 
     fn is_at_rest(&self) -> bool {
@@ -252,7 +271,8 @@ impl Queue {
             && !self.limits.has_open()
     }
 
-    /// Whether a new queue with the same limits would go on like this one, if it was closed, too.
+    /// Whether a new queue with the same limits would continue like this one, provided that it is closed if this one
+    /// is.
     pub(crate) fn is_idle(&mut self, now: Nanos, effects: &mut Effects) -> bool {
         self.advance(now, effects);
         if self.asks_at() == self.now {
@@ -277,17 +297,24 @@ impl Queue {
         self.now = self.now.max(now);
     }
 
-    /// Whether a new request may ask for this much.
+    /// Refuses a new request if the queue is closed or the cost is too large.
     pub(crate) fn check(&self, cost: &Cost) -> Result<(), Denied> {
         if self.closed { Err(Denied::Closed) } else { self.check_size(cost) }
     }
 
-    /// The same for a request that may have been let in earlier.
+    /// Like [`check`](Self::check), but a request that was admitted earlier is not refused by a closed queue.
     fn check_entry(&self, cost: &Cost, effects: &Effects) -> Result<(), Denied> {
         if effects.is_admitted { self.check_size(cost) } else { self.check(cost) }
     }
 
+    /// Whether there is one cost for each kind.
+    pub(crate) fn check_count(&self, cost: &Cost) -> Result<(), UnitsError> {
+        let (given, kinds) = (cost.list().len(), self.most.len());
+        if given == kinds { Ok(()) } else { Err(UnitsError::WrongCount { given, kinds }) }
+    }
+
     fn check_size(&self, cost: &Cost) -> Result<(), Denied> {
+        self.check_count(cost).map_err(Denied::Units)?;
         let mut kinds = self.most.iter().enumerate();
         kinds.try_for_each(|(kind, &(at_once, ever))| match cost.of(kind) {
             cost if cost > at_once => Err(Denied::AboveBurst(kind, at_once)),
@@ -312,7 +339,8 @@ impl Queue {
         }
         let at = match self.limits.conforms_at(asked, cost) {
             Ok((at, _)) => at,
-            // Beyond the end of the clock. With `Oversize::Wait` it waits even then, because the rate may be raised.
+            // The time is beyond the end of the clock. With `Oversize::Wait` the request waits even then, because the
+            // rate may be raised.
             Err(_) if self.rules.oversize == Oversize::Wait => return Ok(false),
             Err(_) => return Err(Denied::Never(0)),
         };
@@ -332,19 +360,21 @@ impl Queue {
         Ok(true)
     }
 
-    /// Refuses a waiter if the queue is full, or if it would miss its deadline.
+    /// Refuses a waiter if the queue is full, or if the waiter would miss its deadline.
     fn admit(&mut self, waiter: &Waiter<'_>) -> Result<(), Denied> {
         if self.rules.most_waiters.is_some_and(|most| self.waiters() >= most) {
             return Err(Denied::Full);
         }
         let (Some(deadline), false) = (waiter.deadline, self.no_place(waiter.cost.largest())) else { return Ok(()) };
         let at = self.estimate(waiter.cost).ok_or(Denied::Never(0))?;
-        // The schedule may be behind the real clock, if a waiter wakes late or a timer steps back.
+        // The estimate is on the schedule, which may be behind the real clock if a waiter wakes late or a timer steps
+        // back.
         if at > deadline { Err(Denied::TooLong { wait: at.saturating_sub(self.now) }) } else { Ok(()) }
     }
 
-    /// Whether a new request may be granted before the waiters. Not with [`Oversize::Wait`]: a head with a cost above the
-    /// burst would then wait for ever. Not if there are reservations, whose times count on the units available.
+    /// Whether a new request may be granted before the waiters. Not with [`Oversize::Wait`]: a head with a cost above
+    /// the burst would then wait for ever. Not if there are reservations, because their times depend on the units that
+    /// are available.
     fn overtakes(&self) -> bool {
         self.rules.unfair && self.rules.oversize == Oversize::Reject && self.promises == 0
     }
@@ -366,7 +396,7 @@ mod tests {
     use std::num::NonZeroU64;
 
     #[test]
-    fn a_thread_that_joins_after_its_deadline_does_not_become_the_timer() {
+    fn a_thread_past_its_deadline_does_not_become_the_timer() {
         let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN);
         let limits = Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::MIN, 1, 0));
         let rules = Rules::default();

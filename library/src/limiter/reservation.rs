@@ -3,13 +3,12 @@
 use super::costs::Costs;
 use super::queue::Key;
 use super::shared::Shared;
-use super::units::Units;
 use crate::clock::Nanos;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Units that are granted at a time, for which the holder waits on its own; see
+/// Units that are granted for a time, which the holder waits for by its own means; see
 /// [`Limiter::reserve`](super::Limiter::reserve).
 ///
 /// Dropping it changes nothing; [`cancel`](Self::cancel) gives the units back.
@@ -26,13 +25,7 @@ impl Reservation {
         Reservation { shared, costs, at, key }
     }
 
-    /// How many units are reserved; of several kinds the first.
-    #[must_use]
-    pub fn units(&self) -> Units {
-        self.costs.of(0)
-    }
-
-    /// What is reserved of each kind.
+    /// The reserved units of each kind.
     #[must_use]
     pub fn costs(&self) -> &Costs {
         &self.costs
@@ -44,15 +37,16 @@ impl Reservation {
         Duration::from_nanos(self.at.saturating_sub(self.shared.time.now()))
     }
 
-    /// When the units may be used, on the system's monotonic clock; under a paused clock of tokio, on that. With a
-    /// [`timer`](super::Builder::timer) it is [`wait`](Self::wait) from now, as if that clock kept real time.
+    /// The time at which the units may be used, on the system's monotonic clock, or on tokio's clock if that is paused.
+    /// With a [`clock`](super::Builder::clock) it is [`wait`](Self::wait) from now, as if that clock kept real time.
     #[must_use]
     pub fn instant(&self) -> Instant {
         tokio::time::Instant::now().into_std() + self.wait()
     }
 
-    /// When the units may be used, counted from when the limiter was made, or the [`Keyed`](super::Keyed) that it is
-    /// of; with a [`timer`](super::Builder::timer), from the origin of that clock.
+    /// For tests. The time at which the units may be used, since the creation of the limiter or of its
+    /// [`Keyed`](super::Keyed). With a [`clock`](super::Builder::clock) it is counted from the origin of that clock.
+    #[doc(hidden)]
     #[must_use]
     pub fn at(&self) -> Duration {
         Duration::from_nanos(self.at)
@@ -60,9 +54,9 @@ impl Reservation {
 
     /// Gives the units back if the time of the reservation is in the future. After that time they count as used.
     ///
-    /// All units are given back if no reservation was made after this one, or if there are waiters before it. So to get
-    /// back several reservations, cancel the latest one first. Otherwise nothing is given back, because a later
-    /// reservation never changes its time. Cancelling that one afterwards does not change this.
+    /// All units are given back if no reservation was made after this one, or if waiters are ahead of this one.
+    /// Otherwise nothing is given back, because a later reservation never changes its time. Cancelling the later
+    /// reservation afterwards does not change this. So to get back several reservations, cancel the latest one first.
     pub fn cancel(self) {
         if !self.wait().is_zero() {
             self.shared.with(|queue, now, effects| queue.leave(now, self.key, effects));

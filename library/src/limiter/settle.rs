@@ -1,42 +1,40 @@
 //! Grants whose real cost becomes known later.
 
-use super::acquire::AcquireOwned;
+use super::acquire::{Acquiring, OfLimiter, Request};
 use super::costs::{Costs, IntoCosts};
 use super::error::AcquireError;
 use super::handle::Limiter;
-use super::queue::{Effects, Queue};
 use super::shared::{Shared, Wait};
-use super::units::{Units, UnitsError};
+use super::units::UnitsError;
 use crate::clock::Nanos;
 use crate::limits::{Cost, Grant};
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Units that were granted and may have cost something else; see [`Limiter::acquire_to_settle`].
+/// Granted units whose real cost may differ from the acquired cost; see [`Limiter::acquire_to_settle`].
 ///
-/// Dropping it settles nothing: the grant then cost what was acquired. A limiter remembers its 16 384 latest grants that
-/// are neither settled nor dropped. When an older one is settled, units not used are given back less what came in since.
+/// Dropping it settles nothing: the acquired cost then counts as the real cost. A limiter remembers its 16 384 latest
+/// grants that are neither settled nor dropped. If an older grant is settled, its unused units are given back, less the
+/// units gained since.
 #[must_use = "dropping it settles nothing; acquire takes units for good"]
 pub struct Granted {
     shared: Arc<Shared>,
     cost: Cost,
-    /// `None` if nothing was charged, or once it is settled.
+    /// `None` if nothing was charged, or once the grant is settled.
     grant: Option<Grant>,
-    /// What another limiter granted with it, and is settled with it.
+    /// The grant of another limiter that was given together with this one; both are settled together.
     also: Option<Box<Granted>>,
 }
 
-/// Waits for units that will be settled, see [`Limiter::acquire_to_settle`]. If dropped unfinished, it takes nothing.
-///
-/// If polled or blocked on again after it returned a grant, it fails with [`AcquireError::Finished`].
-#[must_use = "nothing is acquired unless this is awaited"]
-pub struct AcquireToSettle {
-    acquire: AcquireOwned,
-    shared: Arc<Shared>,
+/// Waits for units that will be settled, see [`Limiter::acquire_to_settle`]. If the future is polled again after it
+/// returned a grant, it fails with [`AcquireError::Finished`].
+pub type AcquireToSettle = Acquiring<ToSettle>;
+
+/// A request for units of a limiter whose grant will be settled.
+pub struct ToSettle {
+    acquire: OfLimiter<Limiter>,
     is_given: bool,
 }
 
@@ -66,16 +64,8 @@ impl Limiter {
     /// # Errors
     /// As for [`acquire`](Self::acquire).
     pub fn acquire_to_settle(&self, costs: impl IntoCosts) -> AcquireToSettle {
-        let acquire = AcquireOwned::new(self.clone(), costs.into_costs(), Wait::to_settle);
-        AcquireToSettle { acquire, shared: Arc::clone(&self.shared), is_given: false }
-    }
-
-    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but blocks the thread.
-    ///
-    /// # Errors
-    /// As for [`blocking_acquire`](Self::blocking_acquire).
-    pub fn blocking_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
-        self.acquire_to_settle(costs).block()
+        let acquire = OfLimiter::new(self.clone(), costs.into_costs(), Wait::to_settle);
+        Acquiring(ToSettle { acquire, is_given: false })
     }
 
     /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes `costs` now, or nothing.
@@ -84,11 +74,7 @@ impl Limiter {
     /// As for [`try_acquire`](Self::try_acquire).
     pub fn try_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
         let cost = costs.into_costs().parts()?;
-        let taken = self.shared.with(|queue, now, effects| {
-            effects.opens = true;
-            queue.try_take(now, &cost, effects).map(|()| effects.opened.take())
-        });
-        match taken {
+        match self.shared.try_to_settle(&cost) {
             Ok(grant) => Ok(Granted { shared: Arc::clone(&self.shared), cost, grant, also: None }),
             Err(denied) => Err(AcquireError::new(denied, &cost)),
         }
@@ -96,47 +82,48 @@ impl Limiter {
 }
 
 impl Granted {
-    /// The units that were acquired; of several kinds the first.
-    #[must_use]
-    pub fn units(&self) -> Units {
-        self.costs().of(0)
-    }
-
-    /// What was acquired of each kind.
+    /// The acquired units of each kind.
     #[must_use]
     pub fn costs(&self) -> Costs {
         Costs::of_parts(self.cost.clone())
     }
 
-    /// When it was granted, on the schedule; 0 if nothing was charged.
+    /// The time of the grant, on the schedule; 0 if nothing was charged.
     pub(super) fn at(&self) -> Nanos {
         self.grant.map_or(0, |grant| grant.at)
     }
 
-    /// Settles it: from now on the limits are as if `real` units had been acquired in the first place. Of what it cost
-    /// less, the part that would have overflowed since is lost. What it cost more is owed: later requests wait until the
-    /// rate has paid it. Windows count the real cost, from the time of the grant. No grant changes its time.
+    /// Settles the grant: from now on the limits are as if `real` units had been acquired in the first place. Unused
+    /// units are given back, except the part that would have overflowed since the grant. Units used beyond the acquired
+    /// cost are owed: later requests wait until the rate has paid them. Windows count the real cost, from the time of
+    /// the grant. No grant changes its time.
     ///
     /// # Errors
-    /// [`UnitsError`] if `real` is not a valid amount; then it cost what was acquired.
+    /// [`UnitsError`] if `real` is not a valid amount, or the number of costs is wrong; then the acquired cost counts
+    /// as the real cost.
     pub fn settle(mut self, real: impl IntoCosts) -> Result<(), UnitsError> {
-        let (real, grant) = (real.into_costs().parts()?, self.grant.take());
-        self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| match grant {
-            Some(grant) => queue.settle_grant(now, &grant, [&self.cost, &real], effects),
-            // It cost nothing.
-            None => queue.reconcile(now, [&real, &self.cost], effects),
-        });
+        let real = real.into_costs().parts()?;
+        if real.list().len() != self.cost.list().len() {
+            let (given, kinds) = (real.list().len(), self.cost.list().len());
+            return Err(UnitsError::WrongCount { given, kinds });
+        }
+        let grant = self.grant.take();
+        match grant {
+            Some(grant) => self.shared.settle(&grant, [&self.cost, &real]),
+            // Nothing was charged.
+            None => self.shared.with(|queue, now, effects| queue.reconcile(now, [&real, &self.cost], effects)),
+        }
         self.also.take().map_or(Ok(()), |also| also.settle(Costs::of_parts(real)))
     }
 
-    /// Settled together with what another limiter granted.
+    /// Combines this grant with the grant of another limiter. Both are settled together.
     pub(super) fn with(mut self, also: Granted) -> Self {
         self.also = Some(Box::new(also));
         self
     }
 
-    /// The same units, but taken only when another limiter granted them after a wait. `None` if they are not there any more,
-    /// for example because of a pause: then nothing is taken from either.
+    /// Takes the same units again, because another limiter granted `also` only after a wait. Returns `None` if the
+    /// units are no longer available, for example because of a pause. Then nothing is taken from either limiter.
     pub(super) fn taken_again(mut self, also: Granted) -> Option<Self> {
         let late = also.shared.time.now().saturating_sub(also.at());
         let grant = self.grant.take()?;
@@ -144,7 +131,7 @@ impl Granted {
         if self.grant.is_some() {
             return Some(self.with(also));
         }
-        // 0 is a valid amount.
+        // Cannot fail: 0 is a valid amount.
         let _ = also.settle(0);
         None
     }
@@ -153,58 +140,51 @@ impl Granted {
 impl Drop for Granted {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
-            self.shared.with(|queue, _, _| queue.limits.forget(&grant));
+            self.shared.forget(&grant, self.cost.list().len());
         }
     }
 }
 
 impl AcquireToSettle {
-    pub(super) fn until(self, deadline: Option<Nanos>) -> Self {
-        AcquireToSettle { acquire: self.acquire.until(deadline), ..self }
-    }
-
-    /// It was let in earlier, and is granted even if the queue is closed meanwhile.
-    pub(super) fn admitted(mut self) -> Self {
-        self.acquire.wait.is_admitted = true;
+    pub(super) fn until(mut self, deadline: Option<Nanos>) -> Self {
+        self.0.acquire.wait.set_deadline(deadline);
         self
     }
 
-    /// Waits at most `limit` from this call; see [`AcquireFrom::timeout`](super::AcquireFrom::timeout), also for the
-    /// errors.
-    pub fn timeout(self, limit: Duration) -> Self {
-        AcquireToSettle { acquire: self.acquire.timeout(limit), ..self }
+    /// Marks the request as admitted earlier: it is granted even if the queue is closed meanwhile.
+    pub(super) fn admitted(mut self) -> Self {
+        self.0.acquire.wait.is_admitted = true;
+        self
     }
+}
 
-    /// Waits until `deadline` at most; see [`AcquireFrom::by`](super::AcquireFrom::by), also for the errors.
-    pub fn by(self, deadline: impl Into<Instant>) -> Self {
-        AcquireToSettle { acquire: self.acquire.by(deadline), ..self }
-    }
-
-    /// Blocks the thread instead, until the units are granted or refused.
-    ///
-    /// # Errors
-    /// As the future, except [`AcquireError::NoTimer`].
-    pub fn block(mut self) -> Result<Granted, AcquireError> {
-        let waited = self.acquire.block_on();
-        self.granted(waited)
-    }
-
-    /// The grant, once.
+impl ToSettle {
+    /// Returns the grant once. Every later call fails.
     fn granted(&mut self, waited: Result<(), AcquireError>) -> Result<Granted, AcquireError> {
         waited?;
         if std::mem::replace(&mut self.is_given, true) {
             return Err(AcquireError::Finished);
         }
-        let cost = self.acquire.costs().parts()?;
-        Ok(Granted { shared: Arc::clone(&self.shared), cost, grant: self.acquire.wait.opened(), also: None })
+        let cost = self.acquire.wait.cost().clone();
+        let shared = Arc::clone(&self.acquire.limiter().shared);
+        Ok(Granted { shared, cost, grant: self.acquire.wait.opened(), also: None })
     }
 }
 
-impl Future for AcquireToSettle {
-    type Output = Result<Granted, AcquireError>;
+impl Request for ToSettle {
+    type Grant = Granted;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.acquire).poll(context).map(|waited| self.granted(waited))
+    fn end_after(&mut self, limit: Duration) {
+        self.acquire.end_after(limit);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Granted, AcquireError>> {
+        self.acquire.poll(context).map(|waited| self.granted(waited))
+    }
+
+    fn block(&mut self) -> Result<Granted, AcquireError> {
+        let waited = self.acquire.block();
+        self.granted(waited)
     }
 }
 
@@ -214,7 +194,7 @@ impl fmt::Debug for Granted {
     }
 }
 
-impl fmt::Debug for AcquireToSettle {
+impl fmt::Debug for ToSettle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AcquireToSettle").field("units", &self.acquire.costs()).finish_non_exhaustive()
     }

@@ -6,10 +6,10 @@ use super::panics::Panics;
 use super::queue::{Denied, Effects, Key, Queue, Waiter};
 use super::time::Time;
 use super::timer::{self, TestTimer, Timers};
-use crate::clock::sync::{Mutex, lock};
+use crate::clock::sync::{Mutex, MutexGuard, lock};
 use crate::clock::timer_thread::TimerThread;
 use crate::clock::{Nanos, Unpark};
-use crate::limits::{Cost, Grant};
+use crate::limits::{Cost, Grant, Limits};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -24,9 +24,11 @@ pub(crate) struct Shared {
     /// Serves the queue, on behalf of a timer.
     waker: Waker,
     pub(crate) time: Time,
+    /// Whether this is a semaphore.
+    has_places: bool,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 #[derive(Debug)]
 struct Locked {
     queue: Queue,
@@ -34,7 +36,7 @@ struct Locked {
     alarm: (Option<Nanos>, bool),
 }
 
-/// What follows once no lock is held: it runs the caller's code.
+/// The actions that follow once no lock is held, because they run the caller's code.
 #[must_use]
 pub(crate) struct After {
     rearm: bool,
@@ -43,6 +45,7 @@ pub(crate) struct After {
 
 impl Shared {
     pub(crate) fn new(time: Time, queue: Queue) -> Arc<Self> {
+        let has_places = queue.places().is_some();
         let queue = Mutex::new(Locked { queue, alarm: (None, false) });
         let shared = |weak: &Weak<Self>| Shared {
             fast_path: FastPath::new(),
@@ -51,6 +54,7 @@ impl Shared {
             thread: TimerThread::of_process(),
             waker: Waker::from(Arc::new(Fire(weak.clone()))),
             time,
+            has_places,
         };
         let shared = Arc::new_cyclic(shared);
         shared.with(Queue::advance);
@@ -60,31 +64,65 @@ impl Shared {
     /// Runs `action` under the lock, and wakes waiters after it. The time is read before the lock is taken; if that is
     /// too early, the queue uses the latest time it has seen.
     pub(crate) fn with<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
-        self.with_timer(false, action)
-    }
-
-    /// Like [`with`](Self::with). If the timer has `fired`, it has to be set again in any case.
-    fn with_timer<R>(&self, fired: bool, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
-        let (result, mut after) = self.change(action);
-        after.rearm |= fired;
+        let (result, after) = self.change(action);
         self.follow(after);
         result
     }
 
-    /// Like [`with`](Self::with), but leaves to the caller what [follows](Self::follow).
+    /// Like [`with`](Self::with), but the caller passes the returned actions to [`follow`](Self::follow).
     pub(crate) fn change<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> (R, After) {
         let now = self.time.now();
+        self.change_at(now, lock(&self.queue), action)
+    }
+
+    fn change_at<R>(
+        &self,
+        now: Nanos,
+        mut locked: MutexGuard<'_, Locked>,
+        action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R,
+    ) -> (R, After) {
         let mut effects = Effects::default();
-        let mut locked = lock(&self.queue);
         self.fast_path.close(&mut locked.queue.limits, now);
+        if self.has_places {
+            self.fast_path.close_places().into_iter().for_each(|free| locked.queue.set_free_places(free));
+        }
         let now = self.fast_path.in_order(now);
         let result = action(&mut locked.queue, now, &mut effects);
-        if locked.queue.is_plain() {
-            self.fast_path.open(&locked.queue.limits);
+        let is_open = self.open(&locked.queue);
+        // The largest number of free places would look as if they were closed.
+        if let Some(places) = locked.queue.places().filter(|places| is_open && places.capacity < u64::MAX) {
+            self.fast_path.open_places(places.free());
         }
         let alarm = (locked.queue.alarm(), locked.queue.waiters() > 0);
         let rearm = std::mem::replace(&mut locked.alarm, alarm) != alarm;
         (result, After { rearm, effects })
+    }
+
+    /// Opens the fast path if it may be open. Returns whether it is.
+    fn open(&self, queue: &Queue) -> bool {
+        queue.is_plain() && self.fast_path.open(&queue.limits, queue.now)
+    }
+
+    /// Like [`with`](Self::with), for requests of the usual case. While nobody waits, `usual` decides, no waker is
+    /// woken and no timer is set. If `usual` returns `None`, it has changed nothing, and `action` decides.
+    pub(crate) fn with_usual<R>(
+        &self,
+        kinds: usize,
+        usual: impl FnOnce(&mut Limits, Nanos) -> Option<R>,
+        action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R,
+    ) -> R {
+        let now = self.time.now();
+        let mut locked = lock(&self.queue);
+        self.fast_path.close(&mut locked.queue.limits, now);
+        let in_order = self.fast_path.in_order(now);
+        let quiet = locked.queue.quiet_limits(in_order, kinds);
+        if let Some(result) = quiet.and_then(|(limits, now)| usual(limits, now)) {
+            self.open(&locked.queue);
+            return result;
+        }
+        let (result, after) = self.change_at(now, locked, action);
+        self.follow(after);
+        result
     }
 
     /// Sets the timers and wakes the waiters.
@@ -109,17 +147,44 @@ impl Shared {
         })
     }
 
+    /// Takes places of a semaphore and the same number of tokens now, or nothing. If the result is not
+    /// [`Take::Granted`], the queue must answer.
+    #[inline]
+    pub(crate) fn take_place(&self, places: u64) -> Take {
+        if self.fast_path.is_closed() {
+            return Take::Closed;
+        }
+        // The clock is read before a place is taken: it may be the caller's code, and panic.
+        let now = self.time.now();
+        if !self.fast_path.hold_places(places) {
+            return Take::Closed;
+        }
+        let taken = self.fast_path.take(|| now, places);
+        if taken != Take::Granted {
+            self.release(places);
+        }
+        taken
+    }
+
+    /// Frees the places of a permit.
+    #[inline]
+    pub(crate) fn release(&self, places: u64) {
+        if !self.fast_path.free_places(places) {
+            self.with(|queue, now, effects| queue.release(now, places, effects));
+        }
+    }
+
     pub(crate) fn pause_until(&self, until: Nanos) {
         self.with(|queue, now, effects| queue.pause_until(now, until, effects));
     }
 
-    /// Takes `cost` now, or nothing. If the queue must answer, that is [`try_in_queue`](Self::try_in_queue).
+    /// Takes `cost` now, or nothing. After [`Take::Closed`] the caller uses [`try_in_queue`](Self::try_in_queue).
     #[inline]
     pub(crate) fn try_take(&self, cost: &Cost) -> Take {
         if let Cost::One(cost) = cost { self.fast_path.take(|| self.time.now(), *cost) } else { Take::Closed }
     }
 
-    /// Takes `cost` now, or nothing, and returns which.
+    /// Takes `cost` now, or nothing. Returns whether it was taken.
     pub(crate) fn try_now(&self, cost: &Cost) -> bool {
         match self.try_take(cost) {
             Take::Granted => true,
@@ -130,11 +195,41 @@ impl Shared {
 
     #[inline(never)]
     pub(crate) fn try_in_queue(&self, cost: &Cost) -> Result<(), Denied> {
-        self.with(|queue, now, effects| queue.try_take(now, cost, effects))
+        let usual = |limits: &mut Limits, now| limits.take_usual(now, cost).map(|_| Ok(()));
+        self.with_usual(cost.list().len(), usual, |queue, now, effects| queue.try_take(now, cost, effects))
+    }
+
+    /// Like [`try_in_queue`](Self::try_in_queue), for a grant that will be settled. `None` if it cost nothing.
+    pub(crate) fn try_to_settle(&self, cost: &Cost) -> Result<Option<Grant>, Denied> {
+        self.with_usual(
+            cost.list().len(),
+            |limits, now| limits.open_usual(now, cost).map(|grant| Ok(Some(grant))),
+            |queue, now, effects| {
+                effects.opens = true;
+                queue.try_take(now, cost, effects).map(|()| effects.opened.take())
+            },
+        )
+    }
+
+    /// Closes an open grant that will not be settled: its charge was its real cost.
+    pub(crate) fn forget(&self, grant: &Grant, kinds: usize) {
+        let usual = |limits: &mut Limits, _| {
+            limits.forget(grant);
+            Some(())
+        };
+        self.with_usual(kinds, usual, |queue, _, _| queue.limits.forget(grant));
+    }
+
+    /// Settles an open grant; see [`Limits::settle`].
+    pub(crate) fn settle(&self, grant: &Grant, costs: [&Cost; 2]) {
+        let usual = |limits: &mut Limits, now| limits.are_usual().then(|| limits.settle(now, grant, costs));
+        self.with_usual(costs[0].list().len(), usual, |queue, now, effects| {
+            queue.settle_grant(now, grant, costs, effects);
+        });
     }
 }
 
-/// Its timers.
+/// The timers of the queue.
 impl Shared {
     /// Makes sure that a timer will wake the future that is being polled.
     ///
@@ -175,7 +270,7 @@ impl Shared {
             (alarm, timers.wanted(has_waiters))
         };
         if let (Some(timer), Some(alarm)) = (self.time.timer(), alarm) {
-            timer.wake_at(alarm, &self.waker);
+            timer.wake_at(Duration::from_nanos(alarm), &self.waker);
             return Ok(());
         }
         let at = alarm.filter(|_| wanted).map(|alarm| self.time.instant(alarm).into_std());
@@ -206,7 +301,9 @@ impl Wake for Fire {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if let Some(shared) = self.0.upgrade() {
-            shared.with_timer(true, Queue::advance);
+            let ((), mut after) = shared.change(Queue::advance);
+            after.rearm = true; // The timer has fired.
+            shared.follow(after);
         }
     }
 }
@@ -217,9 +314,10 @@ pub(crate) struct Wait {
     cost: Cost,
     deadline: Option<Nanos>,
     stage: Stage,
-    /// It was let in before the queue was closed.
+    /// Whether the request was admitted earlier: then a closed queue still serves it.
     pub(super) is_admitted: bool,
-    /// For a grant that is [opened](crate::limits::Limits): where it is stored. That is not for the fast path.
+    /// Stores a grant that will be settled; `None` for any other request. The fast path does not serve a request with
+    /// this field.
     opened: Option<Box<Option<Grant>>>,
 }
 
@@ -240,7 +338,7 @@ impl Wait {
         Wait { opened: Some(Box::default()), ..Wait::new(cost) }
     }
 
-    /// It ends at this time. A wait that has begun keeps the deadline it has.
+    /// Sets the time at which the wait ends. A wait that has begun keeps its deadline.
     pub(crate) fn set_deadline(&mut self, deadline: Option<Nanos>) {
         if matches!(self.stage, Stage::Fresh) {
             self.deadline = deadline;
@@ -256,7 +354,7 @@ impl Wait {
         self.opened.as_mut()?.take()
     }
 
-    /// Once it is ready, it always returns the same result.
+    /// Once the result is ready, every later call returns the same result.
     #[inline]
     pub(crate) fn poll(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         match self.stage {
@@ -285,15 +383,16 @@ impl Wait {
     #[inline]
     fn takes_fast(&self, shared: &Shared) -> bool {
         match self.cost {
-            Cost::One(cost) if self.opened.is_none() => {
+            Cost::One(places) if shared.has_places => shared.take_place(places) == Take::Granted,
+            Cost::One(cost) if self.opened.is_none() && !shared.fast_path.is_closed() => {
                 matches!(shared.fast_path.take(|| shared.time.now(), cost), Take::Granted)
             }
             _ => false,
         }
     }
 
-    /// The cooperative budget of the tokio task is used up. It will be polled again soon; until then it waits in the
-    /// queue.
+    /// Waits in the queue, because the cooperative budget of the tokio task is used up. The task will be polled again
+    /// soon.
     #[cold]
     fn yield_in_queue(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         self.join(shared, context.waker(), false, true);
@@ -302,10 +401,7 @@ impl Wait {
 
     fn poll_queued(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         match self.stage {
-            Stage::InQueue(key) => {
-                shared.with(|queue, now, effects| self.look(queue, now, key, context.waker(), effects));
-                self.say_if_done();
-            }
+            Stage::InQueue(key) => _ = self.look(shared, key, context.waker()),
             _ => self.join(shared, context.waker(), false, false),
         }
         self.stand(shared)
@@ -340,27 +436,29 @@ impl Wait {
 
     /// Sleeps, unless the wait is over.
     fn nap(&mut self, shared: &Shared, key: Key, waker: &Waker) {
-        let until = shared.with(|queue, now, effects| {
-            self.look(queue, now, key, waker, effects);
-            queue.watch(key).map(|until| (until, until.saturating_sub(now)))
-        });
-        self.say_if_done();
+        let until = self.look(shared, key, waker);
         match (until, shared.time.timer()) {
             _ if matches!(self.stage, Stage::Done(_)) => {}
             (Some((until, _)), Some(timer)) => {
-                timer.sleep_unless(until, &|| !lock(&shared.queue).queue.is_watched(key, until));
+                timer.sleep_unless(Duration::from_nanos(until), &|| !lock(&shared.queue).queue.is_watched(key, until));
             }
             (Some((_, wait)), None) => std::thread::park_timeout(Duration::from_nanos(wait)),
             (None, _) => std::thread::park(),
         }
     }
 
-    /// The result is stored under the lock, because the timer is set after that, and may panic.
+    /// Joins the queue, unless the request is answered at once. The result is stored under the lock, because the timer
+    /// is set after that and may panic.
     fn join(&mut self, shared: &Shared, waker: &Waker, is_thread: bool, yields: bool) {
         let cost = self.cost.clone();
         let waiter = Waiter { cost: &cost, deadline: self.deadline, waker, is_thread, yields };
-        shared.with(|queue, now, effects| {
-            effects.opens = self.opened.is_some();
+        let opens = self.opened.is_some();
+        let usual = |limits: &mut Limits, now| {
+            let take = if opens { Limits::open_usual } else { Limits::take_usual };
+            if yields { None } else { take(limits, now, &cost).map(Some) }
+        };
+        let granted = shared.with_usual(cost.list().len(), usual, |queue, now, effects| {
+            effects.opens = opens;
             effects.is_admitted = self.is_admitted;
             self.stage = match queue.join(now, &waiter, effects) {
                 Ok(None) => Stage::Done(Ok(())),
@@ -368,24 +466,30 @@ impl Wait {
                 Err(denied) => Stage::Done(Err(denied)),
             };
             self.keep(effects);
+            None
         });
-        if matches!(self.stage, Stage::InQueue(_)) {
-            events::waits(true);
+        match (granted, &mut self.opened) {
+            (Some(grant), Some(opened)) => (self.stage, **opened) = (Stage::Done(Ok(())), Some(grant)),
+            (Some(_), None) => self.stage = Stage::Done(Ok(())),
+            (None, _) if matches!(self.stage, Stage::InQueue(_)) => events::waits(true),
+            (None, _) => {}
         }
     }
 
-    /// Like [`join`](Self::join), for a waiter that is in the queue.
-    fn look(&mut self, queue: &mut Queue, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) {
-        if let Poll::Ready(done) = queue.poll(now, key, waker, effects) {
-            self.stage = Stage::Done(done);
-            self.keep(effects);
-        }
-    }
-
-    fn say_if_done(&self) {
+    /// Like [`join`](Self::join), for a waiter that is in the queue. Returns the time until which its thread may sleep
+    /// if it is the queue's timer, and how long that is.
+    fn look(&mut self, shared: &Shared, key: Key, waker: &Waker) -> Option<(Nanos, Nanos)> {
+        let until = shared.with(|queue, now, effects| {
+            if let Poll::Ready(done) = queue.poll(now, key, waker, effects) {
+                self.stage = Stage::Done(done);
+                self.keep(effects);
+            }
+            queue.watch(key).map(|until| (until, until.saturating_sub(now)))
+        });
         if matches!(self.stage, Stage::Done(_)) {
             events::waits(false);
         }
+        until
     }
 
     fn keep(&mut self, effects: &mut Effects) {
@@ -406,11 +510,14 @@ impl Wait {
         }
     }
 
-    /// Leaves the queue, if it is there. A grant that the waiter has not seen is given back.
+    /// Leaves the queue, if it is there. A grant that the waiter has not seen is given back. If the timer panicked while
+    /// the waiter fetched its grant, the units stay taken and the grant is not settled.
     #[inline]
     pub(crate) fn leave(&mut self, shared: &Shared) {
         if let Stage::InQueue(key) = self.stage {
             self.leave_queue(shared, key);
+        } else if let Some(grant) = self.opened() {
+            shared.forget(&grant, self.cost.list().len());
         }
     }
 

@@ -1,20 +1,17 @@
 //! The clock of a queue.
 
-use crate::clock::Nanos;
+use crate::clock::{Clock, Nanos};
 pub(crate) use crate::rate::nanos;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// A clock and timer that replaces tokio's: it tells the time and wakes the queue.
-pub use crate::clock::Clock as Timer;
 
 /// The clock of a queue.
 #[derive(Clone)]
 pub(crate) enum Time {
     /// Tokio's clock, with its origin. It is the system's monotonic clock unless a test has paused it.
     Tokio(Instant),
-    Custom(Arc<dyn Timer>),
+    Custom(Arc<dyn Clock>),
 }
 
 impl Time {
@@ -26,7 +23,7 @@ impl Time {
     pub(crate) fn now(&self) -> Nanos {
         match self {
             Time::Tokio(origin) => nanos(origin.elapsed()),
-            Time::Custom(timer) => timer.now(),
+            Time::Custom(timer) => timer.nanos(),
         }
     }
 
@@ -35,12 +32,7 @@ impl Time {
         self.now().saturating_add(nanos(wait))
     }
 
-    /// The time at this instant, or now if it has passed.
-    pub(crate) fn at(&self, instant: impl Into<std::time::Instant>) -> Nanos {
-        self.after(instant.into().saturating_duration_since(Instant::now().into_std()))
-    }
-
-    pub(crate) fn timer(&self) -> Option<&Arc<dyn Timer>> {
+    pub(crate) fn timer(&self) -> Option<&Arc<dyn Clock>> {
         match self {
             Time::Tokio(..) => None,
             Time::Custom(timer) => Some(timer),
@@ -72,7 +64,40 @@ impl std::fmt::Debug for Time {
 
 /// Whether tokio's clock is the system's clock. Tokio offers no other way to find out.
 pub(crate) fn on_usual_clock() -> bool {
-    let before = std::time::Instant::now();
-    let now = Instant::now().into_std();
-    now >= before && now <= std::time::Instant::now()
+    // A paused clock stands still, so the system's clock lies between two readings of it only if all three are equal.
+    // And if the thread is held up, a clock that was paused for less than that may seem to be the usual one. In both
+    // cases the readings are repeated.
+    for _ in 0..3 {
+        let (first, between, second) = (Instant::now(), std::time::Instant::now(), Instant::now());
+        if between < first.into_std() || between > second.into_std() {
+            return false;
+        }
+        if first < second && second - first < Duration::from_micros(2) {
+            break;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the system's clock just reached the time of a clock that a test had paused, the paused clock was taken for
+    /// the usual one.
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_clock_is_not_the_usual_one_while_that_passes_its_time() {
+        for _ in 0..100 {
+            let ahead = std::time::Instant::now() + Duration::from_millis(1);
+            tokio::time::advance(ahead.saturating_duration_since(Instant::now().into_std())).await;
+            while std::time::Instant::now() < ahead + Duration::from_millis(1) {
+                assert!(!on_usual_clock());
+            }
+        }
+    }
+
+    #[test]
+    fn the_clock_outside_a_test_is_the_usual_one() {
+        assert!((0..1_000_000).all(|_| on_usual_clock()));
+    }
 }

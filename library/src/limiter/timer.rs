@@ -1,17 +1,18 @@
 //! The timers of a queue: they fire when the next waiter is due, no matter which waiters are polled.
 //!
-//! On the system's clock it is an alarm of the process's [`TimerThread`], which runs while there are waiters. It does
-//! not matter which runtimes the waiters belong to, or whether those are driven, blocked or shutting down.
+//! On the system's clock the timer is an alarm of the process's
+//! [`TimerThread`](crate::clock::timer_thread::TimerThread), which runs while there are waiters. It does not matter
+//! which runtimes the waiters belong to, or whether those are driven, blocked or shutting down.
 //!
 //! If a test has paused or moved the clock of a runtime, that clock advances only for the runtime's own timers. So each
 //! such runtime gets a timer when a waiter is polled in it. Only code in that runtime uses this timer, because tokio
 //! panics if another thread uses the timer of a runtime that is shutting down. Other code that has to change the timer
 //! wakes the waiters, which then set it.
 //!
-//! A limiter with its own [`Timer`](super::Timer) uses that instead.
+//! A limiter with its own [`Clock`](crate::clock::Clock) uses that clock instead.
 //!
-//! A timer may fire while it is being set, and that runs the caller's code. So no lock is held then. A second caller
-//! only sets a flag that the timer must be set again; the first caller checks that flag.
+//! A timer may fire while it is being set, and firing runs the caller's code. So no lock is held while a timer is set.
+//! A second thread that wants to set it only sets a flag; the first thread checks the flag and sets the timer again.
 
 use super::time::{Time, on_usual_clock};
 use crate::clock::Nanos;
@@ -24,7 +25,7 @@ use tokio::time::{Instant, Sleep};
 pub(super) struct Timers {
     /// Whether a future waits on the system's clock.
     wanted: bool,
-    /// Empty while a thread is setting them.
+    /// The timers of tests. The list is empty while a thread is setting them.
     of_tests: Vec<TestTimer>,
     being_set: bool,
     /// Whether the timers must be set again.
@@ -41,8 +42,8 @@ pub(super) struct TestTimer {
 }
 
 impl Timers {
-    /// Adds the timer for the future that is being polled, if there is none. Returns whether there was one, set to `alarm`,
-    /// the queue's next time.
+    /// Adds a timer for the future that is being polled, if there is none. Returns whether there was one and it was set
+    /// to `alarm`, the queue's next time.
     pub(super) fn want(&mut self, time: &Time, alarm: Option<Nanos>) -> bool {
         // The current runtime, if its clock is not the system's.
         let test_runtime = Handle::try_current().ok().filter(|_| !on_usual_clock());
@@ -57,15 +58,16 @@ impl Timers {
         false
     }
 
-    /// Whether the timer on the system's clock was wanted, and still is: not if there are no waiters.
+    /// Whether the timer on the system's clock was wanted before, and whether it is still wanted: without waiters it is
+    /// not.
     pub(super) fn wanted(&mut self, has_waiters: bool) -> [bool; 2] {
         let was_wanted = self.wanted;
         self.wanted &= has_waiters;
         [was_wanted, self.wanted]
     }
 
-    /// The timers of tests, to be set now and [put back](Self::put_back). `None` if a thread is setting them, which will do it
-    /// again.
+    /// Takes the timers of tests out, to be set now and [put back](Self::put_back). `None` if another thread is setting
+    /// them; that thread will then set them again.
     pub(super) fn take(&mut self) -> Option<Vec<TestTimer>> {
         self.again = self.being_set;
         (!std::mem::replace(&mut self.being_set, true)).then(|| std::mem::take(&mut self.of_tests))
@@ -85,7 +87,8 @@ impl Timers {
     }
 }
 
-/// Sets the timers of tests to `alarm`. `false` if one of another runtime would fire too late: it cannot be set from here.
+/// Sets the timers of tests to `alarm`. Returns `false` if a timer of another runtime would fire too late, because that
+/// timer cannot be set from here.
 pub(super) fn set_all(timers: &mut [TestTimer], time: &Time, alarm: Nanos, waker: &Waker) -> bool {
     let here = Handle::try_current().ok().map(|runtime| runtime.id());
     let mut all_set = true;

@@ -1,7 +1,7 @@
 //! Amounts of units, as callers pass them.
 
 use std::fmt;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
 /// Parts in a unit: amounts have up to six decimals and are held as integers.
 pub(crate) const PARTS: NonZeroU64 = NonZeroU64::new(1_000_000).expect("a million is not 0");
@@ -9,24 +9,24 @@ pub(crate) const PARTS: NonZeroU64 = NonZeroU64::new(1_000_000).expect("a millio
 /// An amount of units, whole or with up to six decimals. The most is 2⁶⁴−1 millionths, about 18 million million units.
 ///
 /// Integers and floats convert to it, so `acquire(3)` and `acquire(0.25)` both work. A float counts as the shortest
-/// decimal that reads back as the same float: `0.1` is one tenth. A negative number, NaN, or a number with more than six
-/// decimals is not a valid amount. The call that gets it returns the error.
+/// decimal that reads back as the same float: `0.1` is one tenth. A negative number, NaN, or a number with more than
+/// six decimals is not a valid amount. The call that gets it returns the error.
 ///
 /// A calculated float may have more than six decimals, like `0.1 + 0.2`. To round it, use
 /// [`nearest`](Self::nearest), [`at_least`](Self::at_least) or [`at_most`](Self::at_most).
 ///
 /// ```
-/// use throttle_limits::limiter::{Units, UnitsError};
+/// use throttle_limits::limiter::Units;
 /// assert_eq!(Units::from(0.25).to_string(), "0.25");
 /// assert_eq!(Units::from(3).to_string(), "3");
-/// assert_eq!(Units::from(0.1 + 0.2).millionths(), Err(UnitsError::TooFine));
+/// assert!(Units::from(0.1 + 0.2).millionths().is_err());
 /// assert_eq!(Units::nearest(0.1 + 0.2), Units::from(0.3));
 /// assert_eq!(Units::at_least(0.1 + 0.2), Units::from(0.300001));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Units(Result<u64, UnitsError>);
 
-/// What happens to decimals after the sixth.
+/// The treatment of decimals after the sixth.
 #[derive(Clone, Copy)]
 enum Rounding {
     Refuse,
@@ -40,13 +40,29 @@ enum Rounding {
 #[non_exhaustive]
 pub enum UnitsError {
     /// Below 0.
+    #[doc(hidden)]
     Negative,
     /// NaN or infinite.
+    #[doc(hidden)]
     NotFinite,
     /// More than six decimals.
+    #[doc(hidden)]
     TooFine,
     /// More than 2⁶⁴−1 millionths.
+    #[doc(hidden)]
     TooLarge,
+    /// An amount that is not whole, for a bucket that processes share. Such a bucket counts whole units.
+    #[doc(hidden)]
+    NotWhole,
+    /// The wrong number of costs. A limiter takes one cost, or one for each of the limiters that were
+    /// [joined](super::Limiter::joint).
+    #[doc(hidden)]
+    WrongCount {
+        /// The number of costs given.
+        given: usize,
+        /// The number of kinds.
+        kinds: usize,
+    },
 }
 
 messages! {
@@ -57,12 +73,16 @@ messages! {
             "an amount has more than six decimals; round it to six, for example with Units::nearest"
         ),
         UnitsError::TooLarge => ("an amount is too large; the most is 18446744073709"),
+        UnitsError::NotWhole => ("an amount is not whole; a shared bucket counts whole units"),
+        UnitsError::WrongCount { given, kinds } => (
+            "the number of costs is {given}, but this limiter has {kinds} kinds of limits; give one cost for each kind"
+        ),
     }
 }
 
 impl Units {
     /// 0 units.
-    pub const ZERO: Units = Units(Ok(0));
+    pub(crate) const ZERO: Units = Units(Ok(0));
 
     /// Whole units. The most is 18446744073709; the call that gets more returns the error.
     #[must_use]
@@ -83,21 +103,21 @@ impl Units {
         Units(Err(error))
     }
 
-    /// The nearest amount with six decimals; of two, the larger one. A negative number is not rounded to 0: it is not
-    /// valid.
+    /// The nearest amount with six decimals. If two amounts are equally near, it is the larger one. A negative number
+    /// is not rounded to 0: it is not valid.
     #[must_use]
     pub fn nearest(units: f64) -> Self {
         Units::rounded(units, Rounding::Nearest)
     }
 
-    /// Rounds up to six decimals, as [`nearest`](Self::nearest) does otherwise. For a cost, so that it is not too
+    /// Like [`nearest`](Self::nearest), but rounds up to six decimals. Use it for a cost, so that the cost is not too
     /// small.
     #[must_use]
     pub fn at_least(units: f64) -> Self {
         Units::rounded(units, Rounding::Up)
     }
 
-    /// Rounds down to six decimals, as [`nearest`](Self::nearest) does otherwise.
+    /// Like [`nearest`](Self::nearest), but rounds down to six decimals.
     #[must_use]
     pub fn at_most(units: f64) -> Self {
         Units::rounded(units, Rounding::Down)
@@ -106,7 +126,7 @@ impl Units {
     /// The amount in millionths of a unit, exact.
     ///
     /// # Errors
-    /// [`UnitsError`] says why it is not a valid amount.
+    /// [`UnitsError`] if it is not a valid amount.
     pub const fn millionths(self) -> Result<u64, UnitsError> {
         self.0
     }
@@ -149,6 +169,19 @@ macro_rules! from_integer {
 from_integer!(TooLarge: u8 u16 u32 u64 usize);
 from_integer!(Negative: i32 i64 isize);
 
+macro_rules! from_nonzero {
+    ($($integer:ty)*) => {$(
+        impl From<$integer> for Units {
+            #[inline]
+            fn from(units: $integer) -> Self {
+                Units::from(units.get())
+            }
+        }
+    )*};
+}
+
+from_nonzero!(NonZeroU32 NonZeroU64 NonZeroUsize);
+
 macro_rules! from_float {
     ($($float:ty)*) => {$(
         impl From<$float> for Units {
@@ -161,7 +194,7 @@ macro_rules! from_float {
 
 from_float!(f32 f64);
 
-/// Reads what a finite float prints as.
+/// Parses the text that a finite float prints.
 fn parse(text: &str, rounding: Rounding) -> Result<u64, UnitsError> {
     let (integer, decimals) = text.split_once('.').unwrap_or((text, ""));
     if let Some(integer) = integer.strip_prefix('-') {
@@ -259,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_made_and_read_as_whole_units_millionths_and_floats() {
+    fn amounts_convert_to_units_millionths_and_floats() {
         const COST: Units = Units::whole(3);
         assert_eq!((COST, Units::ZERO), (Units::from(3), Units::from(0)));
         let units = Units::from_millionths(2_750_000);
@@ -267,20 +300,12 @@ mod tests {
             (units, units.millionths(), units.floor(), units.to_f64()),
             (2.75.into(), Ok(2_750_000), Ok(2), Ok(2.75))
         );
+        assert_eq!([Units::from(12), Units::from(1.000_001)].map(|units| units.to_string()), ["12", "1.000001"]);
         assert_eq!(Units::whole(u64::MAX).floor(), Err(UnitsError::TooLarge));
         assert_eq!(Units::from(-1).to_f64(), Err(UnitsError::Negative));
         assert_eq!(
             format!("{units:?} {:?}", Units::from(-1)),
             "Units(2.75) Units((an amount is negative; the least is 0))"
         );
-    }
-
-    #[test]
-    fn amounts_print_as_short_decimals() {
-        for (units, expected) in
-            [(Units::from(12), "12"), (Units::from(0.25), "0.25"), (Units::from(1.000_001), "1.000001")]
-        {
-            assert_eq!(units.to_string(), expected);
-        }
     }
 }

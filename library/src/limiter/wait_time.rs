@@ -4,8 +4,9 @@ use crate::clock::Nanos;
 use std::fmt;
 use std::time::Duration;
 
-/// How long a request would have to wait, counted from its refusal. It is calculated when it is asked for, because that takes
-/// longer than to refuse. It compares with a [`Duration`], and converts to and from one.
+/// How long a request would have to wait, counted from its refusal. The wait is calculated only when it is read,
+/// because the calculation takes longer than the refusal. It compares with a [`Duration`], and converts to and from
+/// one.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,11 +20,11 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy)]
 pub struct WaitTime {
-    /// So many credits must have come in since some time before the refusal.
+    /// The credits that must come in, counted from a base time before the refusal.
     credits: u64,
-    /// As many come in each nanosecond.
+    /// Credits per nanosecond.
     gain: u64,
-    /// Nanoseconds from that time to the refusal.
+    /// Nanoseconds from the base time to the refusal.
     passed: Nanos,
 }
 

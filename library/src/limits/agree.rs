@@ -1,15 +1,15 @@
-//! Whether limits that the user names agree with the limits of a bucket. Only what the user names is compared.
+//! Compares limits that a user writes with the limits of a bucket. Only the parts that the user writes are compared.
 
 use super::policy::{Policy, Resolved};
 use crate::rate::{Amount, Limit, nanos};
 
-/// A limit that the user names, and its cost, if that is named, too.
+/// A limit that a user writes, and its cost, if that is written.
 pub type Said = (Limit, Option<String>);
 
-/// The limits that the user named are not those of the bucket.
+/// The user's limits differ from the limits of the bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disagreement {
-    /// The limits named.
+    /// The limits that the user wrote.
     pub said: String,
     /// The limits of the bucket.
     pub known: String,
@@ -17,64 +17,66 @@ pub struct Disagreement {
 
 messages! {
     Disagreement {
-        Disagreement { said, known } => ("{said} was asked for, but the limit kept there is {known}"),
+        Disagreement { said, known } => ("the limits are {known}, not {said}"),
     }
 }
 
 impl Policy {
-    /// Whether `said` names these limits and their costs, in any order: where they are among these. `burst` is that of the
-    /// pacing limit, if it is given apart. Only what is named is compared.
+    /// The indexes of the limits in `given` among these limits. Their order may differ, but limits and costs must
+    /// agree. `burst` is the burst of the pacing limit, if it is given separately. Only the written parts are compared.
     ///
     /// # Errors
-    /// [`Disagreement`] names both.
-    pub fn places_of(&self, said: &[Said], burst: Option<Amount>) -> Result<Vec<usize>, Disagreement> {
-        let pacing = said.iter().filter_map(|(limit, _)| limit.rate()).max();
+    /// [`Disagreement`] with both texts.
+    pub fn places_of(&self, given: &[Said], burst: Option<Amount>) -> Result<Vec<usize>, Disagreement> {
+        let pacing = given.iter().filter_map(|(limit, _)| limit.rate()).max();
         let (mut free, mut places): (Vec<usize>, _) = ((0..self.len()).collect(), Vec::new());
-        for (limit, cost) in said {
+        for (limit, cost) in given {
             let burst = burst.filter(|_| limit.rate() == pacing).map(|burst| burst.value());
             let is_this =
                 |place: &usize| self.limits()[*place].is(limit, burst) && self.costs_as(*place, cost.as_deref());
             match free.iter().position(is_this) {
                 Some(place) => places.push(free.remove(place)),
-                None => return Err(self.disagreement(said, burst)),
+                None => return Err(self.disagreement(given, burst)),
             }
         }
-        if free.is_empty() { Ok(places) } else { Err(self.disagreement(said, None)) }
+        if free.is_empty() { Ok(places) } else { Err(self.disagreement(given, None)) }
     }
 
-    /// Whether a unit costs the limit at `place` what `said` says. What a unit costs that cannot be read may be left out.
-    fn costs_as(&self, place: usize, said: Option<&str>) -> bool {
-        let Some(said) = said else { return true };
-        let rest = self.cost(place).and_then(|known| known.strip_prefix(said));
+    /// Whether the cost of a unit in the limit at `place` is `given`. The default cost, after `,else=`, may be left
+    /// out.
+    fn costs_as(&self, place: usize, given: Option<&str>) -> bool {
+        let Some(given) = given else { return true };
+        let rest = self.cost(place).and_then(|known| known.strip_prefix(given));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(",else="))
     }
 
-    fn disagreement(&self, said: &[Said], burst: Option<u64>) -> Disagreement {
+    fn disagreement(&self, given: &[Said], burst: Option<u64>) -> Disagreement {
         let cost = |cost: &String| format!(",cost={cost}");
-        let said = said.iter().map(|(limit, said)| format!("{limit}{}", said.as_ref().map_or_else(String::new, cost)));
-        let said: Vec<String> = said.collect();
+        let given =
+            given.iter().map(|(limit, given)| format!("{limit}{}", given.as_ref().map_or_else(String::new, cost)));
+        let given: Vec<String> = given.collect();
         let burst = burst.map(|burst| format!(" with a burst of {burst}")).unwrap_or_default();
-        Disagreement { said: format!("{}{burst}", said.join(" and ")), known: self.to_string() }
+        Disagreement { said: format!("{}{burst}", given.join(" and ")), known: self.to_string() }
     }
 }
 
 impl Resolved {
-    /// Whether `said` is this limit. Only what it names is compared.
-    fn is(&self, said: &Limit, option: Option<u64>) -> bool {
-        // Rates compare by their ratio alone, so compare bytes and units apart.
-        if said.rate().is_some_and(|rate| rate.is_bytes() != self.rate().is_bytes()) {
+    /// Whether `given` is this limit. Only its written parts are compared.
+    fn is(&self, given: &Limit, option: Option<u64>) -> bool {
+        // Rates compare by their ratio alone, so bytes and units are compared separately.
+        if given.rate().is_some_and(|rate| rate.is_bytes() != self.rate().is_bytes()) {
             return false;
         }
-        match (*self, *said) {
+        match (*self, *given) {
             (Resolved::Bucket { rate, burst, initial }, Limit::Bucket { rate: r, burst: b, initial: i }) => {
-                let burst_said = b.map(|b| b.value()).or(option);
-                rate == r && burst_said.is_none_or(|b| b == burst.get()) && i.is_none_or(|i| i.value() == initial)
+                let burst_given = b.map(|b| b.value()).or(option);
+                rate == r && burst_given.is_none_or(|b| b == burst.get()) && i.is_none_or(|i| i.value() == initial)
             }
-            (Resolved::Window { rate, .. }, Limit::Bucket { rate: said, burst: None, initial: None }) => {
-                rate.window() == said.window() && option.is_none()
+            (Resolved::Window { rate, .. }, Limit::Bucket { rate: given, burst: None, initial: None }) => {
+                rate.window() == given.window() && option.is_none()
             }
-            (Resolved::Window { rate, used, slack }, Limit::Window { rate: said, initial, slack: named }) => {
-                rate.window() == said.window()
+            (Resolved::Window { rate, used, slack }, Limit::Window { rate: given, initial, slack: named }) => {
+                rate.window() == given.window()
                     && initial.is_none_or(|initial| rate.window().0.get().checked_sub(initial.value()) == Some(used))
                     && named.is_none_or(|named| nanos(named) == slack)
             }
@@ -108,9 +110,15 @@ mod tests {
             (&["5000/h,window"], &["5000/h"], None, true),
             (&["5000/h,window"], &["5000/h"], Some("5"), false),
             (&["5000/h,window"], &["5000/h,window"], None, true),
+            (&["5000/h,window"], &["6000/h,window"], None, false),
+            (&["5000/h,window"], &["5000/h,window,initial=5000"], None, true),
+            (&["5000/h,window"], &["5000/h,window,initial=4"], None, false),
             (&["5000/h,window,slack=2s"], &["5000/h,window"], None, true),
             (&["5000/h,window,slack=2s"], &["5000/h,window,slack=2000ms"], None, true),
             (&["5000/h,window,slack=2s"], &["5000/h,window,slack=0"], None, false),
+            (&["9/h,window,initial=4"], &["9/h,window,initial=4"], None, true),
+            (&["9/h,window,initial=4"], &["9/h,window"], None, true),
+            (&["9/h,window,initial=4"], &["9/h,window,initial=5"], None, false),
             (&["5/s", "5000/h"], &["5000/h", "5/s"], None, true),
             (&["5/s", "5000/h"], &["5/s"], None, false),
             (&["5/s"], &["5/s", "5000/h"], None, false),
@@ -141,12 +149,12 @@ mod tests {
         let policy = Policy::from_lines("5/s\n5000/h").unwrap();
         assert_eq!(
             policy.places_of(&said(&["6/s"]), Some("9".parse().unwrap())).unwrap_err().to_string(),
-            "6/s with a burst of 9 was asked for, but the limit kept there is 5/s,burst=1 and 5000/h,window,slack=0"
+            "the limits are 5/s,burst=1 and 5000/h,window,slack=0, not 6/s with a burst of 9"
         );
         let policy = Policy::from_lines("5/s\n9/s,cost=f3,else=4").unwrap();
         assert_eq!(
             policy.places_of(&said(&["5/s", "9/s,cost=f2"]), None).unwrap_err().to_string(),
-            "5/s and 9/s,cost=f2 was asked for, but the limit kept there is 5/s,window,slack=0 and 9/s,burst=1,cost=f3,else=4"
+            "the limits are 5/s,window,slack=0 and 9/s,burst=1,cost=f3,else=4, not 5/s and 9/s,cost=f2"
         );
     }
 }

@@ -1,47 +1,50 @@
 //! One bucket, as pure arithmetic.
 //!
 //! The generic cell rate algorithm (ITU-T I.371) and the token bucket are the same algorithm in two forms. This is the
-//! bucket form. The state is an amount of *credit* at a time. To avoid all rounding, credit has its own unit: with a
-//! rate of `units` per `period` nanoseconds (in lowest terms), one unit costs `period` credits, and one nanosecond
-//! earns `units` credits. Both fit 64 bits, so every product fits 128.
+//! bucket form. The state is an amount of *credit* at a time. To avoid all rounding, credit has its own unit. At a rate
+//! of `units` per `period` nanoseconds (in lowest terms), one unit costs `period` credits, and one nanosecond earns
+//! `units` credits. Both fit 64 bits, so every product fits 128.
 //!
-//! A bucket on a *grid* is filled in whole refills: one arrives at every point of a grid of intervals, which begins at the
-//! start and never moves. Its credits are units. It is the same arithmetic: a token bucket has a grid of nanoseconds.
+//! A bucket on a *grid* gains only at the points of a grid of intervals, one whole refill at each point. The grid
+//! begins at the start and never moves. One credit of such a bucket is one unit. The arithmetic is the same, because a
+//! token bucket has a grid of nanoseconds.
 //!
-//! While a cost waits, its credit may grow beyond the size of the bucket until the cost is paid. Its time is the end of an
-//! interval, and the rest of that interval's gain is kept as credit, so the schedule does not drift. The same rule grants
-//! a cost above the burst after exactly the time that the excess takes.
+//! While a cost waits, its credit may grow beyond the size of the bucket until the cost is paid. The time of the grant
+//! is the end of an interval. The rest of that interval's gain is kept as credit, so the schedule does not drift. The
+//! same rule grants a cost above the burst after exactly the time that the excess takes.
 //!
-//! Whatever changes a level also returns what that does to a difference in the level: a `Gap`, which settling needs.
+//! Settling needs the level that a bucket would have if an earlier grant had cost more or less. So each function that
+//! changes a level also returns a `Gap`: the effect of the change on such a difference in the level.
 
 use super::state::{Gaining, Level};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 
-/// A busy machine wakes a process this late.
+/// How late a busy machine wakes a process.
 const USUAL_LATENESS: Nanos = 10 * MILLISECOND;
 
-/// How late a grant may be used without a loss of rate, for a bucket that fills in `fill_time`: a tenth of that, but at least
-/// 10 ms or that whole time, whichever is less.
+/// How late a grant may be used without a loss of rate. For a bucket that fills in `fill_time`, it is a tenth of that,
+/// but at least 10 ms or that whole time, whichever is less.
 pub(super) fn allowance(fill_time: Nanos) -> Nanos {
     (fill_time / 10).max(fill_time.min(USUAL_LATENESS))
 }
 
-/// What a time did to a difference in the level of a bucket.
+/// The effect of a span of time on a difference in the level of a bucket: a credit or a debt at its start, which exists
+/// if an earlier grant is settled at another cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Gap {
-    /// The most that the level could have been higher before something would have been cut off. 0 if something was.
+    /// The highest rise of the level at the start that would not have been cut off; 0 if something was cut off anyway.
     pub(super) room: i128,
-    /// What was cut off.
+    /// The amount that was cut off.
     pub(super) lost: i128,
 }
 
 impl Gap {
     pub(crate) const NONE: Gap = Gap { room: i128::MAX, lost: 0 };
 
-    /// Another cut follows.
+    /// This gap and then `next`.
     pub(super) fn then(self, next: Gap) -> Gap {
         let room = if next.lost > 0 { 0 } else { next.room.max(0) };
         Gap { room: self.room.min(room), lost: self.lost.saturating_add(next.lost.max(0)) }
@@ -49,7 +52,7 @@ impl Gap {
 }
 
 impl Level {
-    /// Cuts off what is above `most`.
+    /// Cuts off the amount above `most`.
     fn cut(&mut self, most: i128) -> Gap {
         let before = self.amount;
         self.amount = before.min(most);
@@ -77,7 +80,7 @@ impl Terms {
         Terms { gain: rate.units(), interval: 1, is_on_grid: false, start: 0, price: rate.period(), burst: burst.get() }
     }
 
-    /// The same at another rate. A grid begins anew at `start`.
+    /// The same terms at another rate. A grid restarts at `start`.
     pub(crate) fn with_rate(self, rate: Rate, start: Nanos) -> Self {
         let (count, period) = rate.window();
         if self.is_on_grid {
@@ -106,7 +109,8 @@ impl Terms {
         u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(self.interval)
     }
 
-    /// How late a grant may be used; what the bucket would gain beyond that is lost. On a grid a full bucket of refills is kept.
+    /// How late a grant may be used; the gain beyond that is lost. On a grid, this is the time in which the bucket
+    /// fills.
     pub(super) fn allowance(&self) -> Nanos {
         let fill_time = self.fill_time();
         if self.is_on_grid { fill_time } else { allowance(fill_time) }
@@ -117,12 +121,12 @@ impl Terms {
         self.price(self.burst)
     }
 
-    /// What `units` cost.
+    /// The price of `units`, in credits.
     pub(crate) fn price(&self, units: u64) -> i128 {
         product(units, self.price)
     }
 
-    /// What comes in from `from` to `to`, which is not before `from`.
+    /// The gain from `from` to `to`, which is not before `from`.
     pub(crate) fn gained(&self, from: Nanos, to: Nanos) -> i128 {
         product(self.intervals(to) - self.intervals(from), self.gain)
     }
@@ -133,8 +137,8 @@ impl Terms {
         if self.interval == 1 { since } else { since / self.interval }
     }
 
-    /// The amount at `time`, which is not before the last grant. The level may hold more than the size: what an interval
-    /// left over for requests at that time. Later the excess is lost.
+    /// The amount at `time`, which is not before the last grant. At the time of the level itself, the amount may exceed
+    /// a full bucket by the rest of an interval's gain. Later this excess is lost.
     pub(crate) fn amount_at(&self, level: Level, time: Nanos) -> i128 {
         if time == level.at {
             return level.amount;
@@ -154,18 +158,18 @@ impl Terms {
         self.intervals(start).checked_add(needed)?.checked_mul(self.interval)?.checked_add(self.start)
     }
 
-    /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked, cost)`.
+    /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(requested, cost)`.
     ///
     /// If `grant` is later than that, the bucket has filled up in between, at most to its burst. A cost above the burst
     /// then leaves it empty.
-    pub(crate) fn charge(&self, level: &mut Level, asked: Nanos, grant: Nanos, cost: u64) -> Gap {
-        let gap = self.settle(level, asked);
+    pub(crate) fn charge(&self, level: &mut Level, requested: Nanos, grant: Nanos, cost: u64) -> Gap {
+        let gap = self.settle(level, requested);
         let (at, full) = (grant.max(level.at), self.full());
         let gathered = level.amount.saturating_add(self.gained(level.at, at));
         let price = self.price(cost);
         let left = gathered.saturating_sub(price);
-        // If `grant` is the earliest possible time, less than an interval's gain is left, and that is kept.
-        // A charge before that time leaves the bucket empty, not in debt.
+        // If `grant` is the earliest possible time, less than an interval's gain is left, and that is kept. A charge
+        // before that time leaves the bucket empty, not in debt.
         let kept = if left < self.gain.into() { left } else { gathered.min(full).saturating_sub(price) };
         *level = Level { amount: kept.max(gathered.min(0)), at };
         let lost = left.saturating_sub(level.amount);
@@ -194,31 +198,27 @@ impl Terms {
         level.cut(self.full())
     }
 
-    /// Brings the state up to `now` for a waiter that asked at `asked` and needs `cost` units. What it gathers above a full
-    /// bucket is not lost to anybody.
-    pub(crate) fn gather(&self, level: &mut Level, now: Nanos, asked: Nanos, cost: u64) -> Gap {
-        if now <= asked.max(level.at) {
+    /// Brings the state up to `now` for a waiter for `cost` units, whose request was made at `requested`. The waiter
+    /// keeps the amount above a full bucket that it gathers.
+    pub(crate) fn gather(&self, level: &mut Level, now: Nanos, requested: Nanos, cost: u64) -> Gap {
+        if now <= requested.max(level.at) {
             return Gap::NONE;
         }
-        let gap = self.settle(level, asked);
+        let gap = self.settle(level, requested);
         *level = Level { amount: level.amount.saturating_add(self.gained(level.at, now)), at: now };
         gap.then(self.cut_for(level, cost))
     }
 
-    /// At `now`, what is above a full bucket is lost, except what a waiter that needs `cost` units has gathered.
+    /// Cuts off the amount above a full bucket at `now`, except the amount that a waiter for `cost` units has gathered.
     pub(crate) fn spill(&self, level: &mut Level, now: Nanos, cost: u64) -> Gap {
         self.settle(level, now).then(self.cut_for(level, cost))
     }
 
-    /// Cuts off what is above a full bucket and not needed by a waiter of this cost.
+    /// Cuts off the amount above a full bucket that a waiter of this cost does not need.
     fn cut_for(&self, level: &mut Level, cost: u64) -> Gap {
         let full = self.full();
-        let cut = level.cut(full.max(self.price(cost)));
-        if level.amount > full {
-            Gap { lost: 0, ..cut }
-        } else {
-            Gap { room: full.saturating_sub(level.amount), ..cut }
-        }
+        let gap = level.cut(full.max(self.price(cost)));
+        if level.amount > full { gap } else { Gap { room: full.saturating_sub(level.amount), ..gap } }
     }
 
     /// Adds `units` at `now`, up to the size.
@@ -226,8 +226,9 @@ impl Terms {
         self.add(level, now, self.price(units))
     }
 
-    /// Credits `units` that were granted at `grant` and not used, less what came in since, because the bucket could have
-    /// been full. A cost above the burst left it empty, not in debt, so at most the burst is credited.
+    /// Credits `units` that were granted at `grant` and not used, less the gain since then: without the grant, the
+    /// bucket could have been full, and would have lost that gain. A cost above the burst left the bucket empty, not in
+    /// debt, so at most the burst is credited.
     pub(crate) fn give_back(&self, level: &mut Level, now: Nanos, grant: Nanos, units: u64) -> Gap {
         let refund = self.price(units.min(self.burst)).saturating_sub(self.gained(grant, now.max(grant)));
         self.add(level, now, refund)
@@ -249,7 +250,8 @@ impl Terms {
         gap
     }
 
-    /// Empties the bucket at `time`; it fills from then on. Debt stays, and so does a grant after `time`.
+    /// Empties the bucket at `time`; it fills from then on. A debt stays. If the last grant is after `time`, nothing
+    /// changes.
     pub(crate) fn empty(&self, level: &mut Level, time: Nanos) -> Gap {
         let gap = self.settle(level, time);
         if level.at > time { gap } else { gap.then(level.cut(0)) }
@@ -260,13 +262,13 @@ impl Terms {
         self.amount_at(level, time.max(level.at)) >= self.full()
     }
 
-    /// Continues as `to` from `now`, or from the last grant if that is later. Saved credit is kept exactly.
+    /// Continues with the terms `to` from `now`, or from the last grant if that is later. Saved credit is kept exactly.
     pub(crate) fn change(&self, level: &mut Level, now: Nanos, to: &Terms) {
         self.settle(level, now);
         level.amount = self.scaled(level.amount, to);
     }
 
-    /// The amount in the credits of `to`.
+    /// Converts an amount to the credits of `to`.
     pub(crate) fn scaled(&self, amount: i128, to: &Terms) -> i128 {
         let (from, to) = (i128::from(self.price), i128::from(to.price));
         // The fraction of a unit times its new price may need all 128 bits, but is not negative.
@@ -274,13 +276,13 @@ impl Terms {
         amount.div_euclid(from).saturating_mul(to).saturating_add_unsigned(rest)
     }
 
-    /// Moves the schedule of a request made at `asked` later by `by` nanoseconds, in which nothing is gained.
-    /// A grid stays.
-    pub(crate) fn delay(&self, level: &mut Level, asked: Nanos, by: Nanos) -> Gap {
+    /// Moves the schedule of a request made at `requested` later by `by` nanoseconds, in which nothing is gained. Does
+    /// nothing to a bucket on a grid.
+    pub(crate) fn delay(&self, level: &mut Level, requested: Nanos, by: Nanos) -> Gap {
         if self.is_on_grid {
             return Gap::NONE;
         }
-        let gap = self.settle(level, asked);
+        let gap = self.settle(level, requested);
         level.at = level.at.saturating_add(by);
         gap
     }
@@ -292,20 +294,20 @@ impl Terms {
         Some(Gaining { gain, interval, start, price, full: self.full().unsigned_abs(), missing, at: level.at })
     }
 
-    /// The state at `at` in which `missing` credits are missing to a full bucket.
+    /// The state at `at`, `missing` credits below a full bucket.
     pub(crate) fn resume(&self, missing: u128, at: Nanos) -> Level {
         Level { amount: self.full().saturating_sub_unsigned(missing), at }
     }
 }
 
-/// A product of two 64-bit numbers never overflows 128 bits. The top bit is for the sign; no real burst or wait needs
-/// it.
+/// The product of two 64-bit numbers, which never overflows 128 bits. The top bit is for the sign; no real burst or
+/// wait needs it.
 fn product(a: u64, b: u64) -> i128 {
     i128::try_from(u128::from(a) * u128::from(b)).unwrap_or(i128::MAX)
 }
 
-/// One bucket: its rate, its burst and its credit at a time. It has no clock and never waits: the caller says what time
-/// it is, in nanoseconds since an origin of the caller's choice, and waits until the time of a grant. Amounts are whole
+/// One bucket: its rate, its burst and its credit at a time. It has no clock and never waits. The caller passes the
+/// time, in nanoseconds since an origin of the caller's choice, and waits until the time of a grant. Amounts are whole
 /// units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
@@ -321,8 +323,8 @@ impl Bucket {
         Bucket { terms, level: terms.start(initial, now) }
     }
 
-    /// A bucket on a grid that begins at `now`: `refill` units every `interval` nanoseconds, of which at most `burst`
-    /// are kept. It holds `initial` (at most `burst`). The first refill arrives after one interval.
+    /// A bucket on a grid that begins at `now`: `refill` units every `interval` nanoseconds. It keeps at most `burst`
+    /// units and holds `initial` units (at most `burst`) at `now`. The first refill arrives after one interval.
     #[must_use]
     pub fn on_grid(refill: NonZeroU64, interval: NonZeroU64, burst: u64, initial: u64, now: Nanos) -> Self {
         let terms =
@@ -336,8 +338,8 @@ impl Bucket {
         self.terms.burst
     }
 
-    /// Time in which an empty bucket fills, in nanoseconds, rounded up. A consumer may fall this far behind its
-    /// schedule before it loses the rest of the delay.
+    /// Time in which an empty bucket fills, in nanoseconds, rounded up. A consumer that falls further behind its
+    /// schedule than this loses the excess.
     #[must_use]
     pub fn fill_time(&self) -> Nanos {
         self.terms.fill_time()
@@ -354,7 +356,8 @@ impl Bucket {
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked, cost)`.
     ///
     /// If `grant` is later than that, the bucket has filled up in between, at most to its burst. A cost above the burst
-    /// then leaves it empty. So does a charge that is earlier: it grants more than the rate, and leaves no debt.
+    /// then leaves it empty. An earlier charge also leaves the bucket empty: it grants more than the rate, and leaves
+    /// no debt.
     pub fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
         self.terms.charge(&mut self.level, asked, grant, cost);
     }
@@ -374,47 +377,35 @@ mod tests {
         Bucket::on_grid(NonZeroU64::new(refill).unwrap(), NonZeroU64::new(interval).unwrap(), max, initial, 0)
     }
 
-    /// Takes `costs` one after another, each at the time of the grant before it.
-    fn grants(grid: &mut Bucket, costs: &[u64]) -> Vec<Nanos> {
-        let mut now = 0;
-        let mut take = |cost| {
-            let grant = grid.conforms_at(now, cost).unwrap();
-            grid.charge(now, grant, cost);
-            now = grant;
-            grant
+    /// A bucket of 5 that holds `amount`; one credit is one unit.
+    fn holding(amount: i128) -> (Terms, Level) {
+        (Terms::new(Rate::new(NonZeroU64::MIN, NonZeroU64::MIN), NonZeroU64::new(5).unwrap()), Level { amount, at: 0 })
+    }
+
+    /// Settling needs to know how much more the bucket could have held, and how much was cut off.
+    #[test]
+    fn what_overflows_is_recorded_unless_a_waiter_needs_it() {
+        let spilled = |amount, cost| {
+            let (terms, mut level) = holding(amount);
+            let gap = terms.spill(&mut level, 0, cost);
+            ({ level.amount }, gap.room, gap.lost)
         };
-        costs.iter().map(|&cost| take(cost)).collect()
-    }
-
-    #[test]
-    fn refills_arrive_whole_and_on_the_grid() {
-        assert_eq!(grants(&mut grid(2, 10, 4, 1), &[1, 1, 1, 3, 1, 1]), [0, 10, 10, 30, 30, 40]);
-    }
-
-    #[test]
-    fn a_bucket_of_size_0_still_passes_refills_to_waiters() {
-        assert_eq!(grants(&mut grid(2, 10, 0, 0), &[1, 5, 1]), [10, 30, 40]);
-    }
-
-    #[test]
-    fn a_refill_larger_than_the_bucket_pays_a_waiting_cost_first() {
-        assert_eq!(grants(&mut grid(9, 10, 5, 0), &[4, 5, 1]), [10, 10, 20]);
+        assert_eq!([spilled(3, 0), spilled(3, 9), spilled(7, 0)], [(3, 2, 0), (3, 2, 0), (5, 0, 2)]);
+        assert_eq!([spilled(7, 9), spilled(12, 9)], [(7, 2, 0), (9, 0, 3)]);
+        let credited = |amount, units| {
+            let (terms, mut level) = holding(amount);
+            let gap = terms.credit(&mut level, 0, units);
+            ({ level.amount }, gap.room, gap.lost)
+        };
+        assert_eq!([credited(3, 1), credited(3, 4), credited(5, 4)], [(4, 1, 0), (5, 0, 2), (5, 0, 4)]);
     }
 
     #[test]
     fn a_late_charge_leaves_at_most_the_size_of_the_bucket() {
         let mut grid = grid(1, 10, 2, 0);
+        assert_eq!(grid.burst(), 2);
         grid.charge(0, 100, 1);
         assert_eq!(grid.balance(100), 1);
-    }
-
-    #[test]
-    fn idle_time_saves_up_to_the_maximum_and_the_grid_stays() {
-        let mut grid = grid(1, 10, 5, 5);
-        grid.charge(0, 0, 5);
-        assert_eq!(grid.balance(39), 3);
-        assert_eq!(grid.balance(1_009), 5);
-        assert_eq!(grid.conforms_at(1_009, 6), Some(1_010));
     }
 
     #[test]
@@ -425,13 +416,15 @@ mod tests {
         assert_eq!(grid.balance(20), 5);
         grid.terms.pay(&mut grid.level, 20, 7);
         assert_eq!((grid.balance(39), grid.balance(40), grid.balance(50)), (-1, 0, 1), "two were owed");
+        // Another rate begins another grid.
+        let terms = grid.terms.with_rate("3/20ns".parse().unwrap(), 5);
+        assert_eq!(terms, Terms { gain: 3, interval: 20, is_on_grid: true, start: 5, price: 1, burst: 5 });
     }
 
     #[test]
-    fn the_largest_numbers_do_not_overflow() {
-        let most = u64::MAX;
-        let mut grid = grid(most / 2, 100, most / 2, 0);
-        assert_eq!(grants(&mut grid, &[most, most / 2 - 1, 1]), [300, 300, 400]);
-        assert_eq!(grid.conforms_at(most, most), None);
+    fn a_balance_before_the_last_charge_counts_what_comes() {
+        let mut grid = grid(1, 10, 9, 9);
+        grid.charge(0, 30, 4);
+        assert_eq!([0, 15, 30].map(|now| grid.balance(now)), [2, 3, 5]);
     }
 }

@@ -1,9 +1,9 @@
-//! What a request costs.
+//! The costs of a request.
 
 use std::sync::Arc;
 
-/// Costs, one for each kind that the limits count. A kind beyond them costs what the last of them says, so one number is
-/// the cost of every kind.
+/// Costs, one for each kind that the limits count. A kind beyond the end of the list has the last cost, so one number
+/// is the cost of every kind.
 pub trait CostList: Copy {
     /// The costs as a list.
     fn list(&self) -> &[u64];
@@ -15,13 +15,13 @@ pub trait CostList: Copy {
         list.get(kind).or(list.last()).copied().unwrap_or(0)
     }
 
-    /// The largest of them; 0 if nothing is charged.
+    /// The largest cost; 0 if nothing is charged.
     fn largest(&self) -> u64 {
         self.list().iter().copied().max().unwrap_or(0)
     }
 }
 
-/// The sums of both, for each kind.
+/// The sum of both costs, for each kind.
 pub(crate) fn sums(one: impl CostList, other: impl CostList) -> Box<[u64]> {
     let kinds = one.list().len().max(other.list().len());
     (0..kinds).map(|kind| one.of(kind).saturating_add(other.of(kind))).collect()
@@ -35,7 +35,7 @@ pub(crate) enum Cost {
 }
 
 impl Cost {
-    /// What is above the other, in each kind.
+    /// The excess over `other`, in each kind.
     pub(crate) fn beyond(&self, other: &Cost) -> Cost {
         if let (Cost::One(cost), Cost::One(other)) = (self, other) {
             return Cost::One(cost.saturating_sub(*other));

@@ -1,7 +1,8 @@
-//! The same limits for each of many keys: what all keys share, and the thin state of one key.
+//! The same limits for each of many keys: the part that all keys share, and the thin state of one key.
 //!
-//! What is needed to settle grants is kept with the state of a key, but only while it has grants that may be settled.
+//! The data for settling grants is kept with the state of a key, but only while the key has grants that may be settled.
 
+use super::bucket::Gap;
 use super::fixed::Fixed;
 use super::grant::Refusal;
 use super::policy::Policy;
@@ -12,11 +13,11 @@ use super::together::Limits;
 use super::window;
 use crate::clock::Nanos;
 
-/// The same limits for each of many keys, with time as a parameter. Nothing waits here: the caller keeps a [`Thin`] for each
-/// key, asks for a time, sleeps, and charges. [`Keyed`](crate::limiter::Keyed) does all that.
+/// The same limits for each of many keys, with time as a parameter. Nothing waits here: the caller keeps a [`Thin`] for
+/// each key, requests a time, sleeps, and charges. [`Keyed`](crate::limiter::Keyed) does all that.
 ///
-/// Limits may count several kinds of costs, for example requests and tokens. The `costs` of a request are one number for
-/// each kind. Times are in nanoseconds, of one clock.
+/// Limits may count several kinds of costs, for example requests and tokens. The `costs` of a request are one number
+/// for each kind. Times are in nanoseconds, of one clock.
 ///
 /// ```
 /// use throttle_limits::limits::{Each, Policy};
@@ -32,9 +33,9 @@ use crate::clock::Nanos;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Each {
     fixed: Fixed,
-    /// The state of a key that was never seen: as it was made when the run began.
+    /// The state of a new key, as it was made when the run began.
     fresh: Thin,
-    /// The time from which on the state of a fresh key no longer changes: all its buckets are full.
+    /// From this time on, the state of a new key no longer changes: all its buckets are full.
     full_at: Nanos,
 }
 
@@ -48,7 +49,7 @@ pub struct Thin(pub(super) Form);
 pub(super) enum Form {
     One(Level),
     Several(Box<[State]>),
-    /// Some grants may be settled.
+    /// The state with grants that may be settled.
     Open(Box<(Vec<State>, Settling)>),
 }
 
@@ -57,9 +58,9 @@ pub(super) enum Form {
 pub struct Charged {
     /// The earliest time at which all limits conformed, but not longer ago than the lag allowance.
     pub at: Nanos,
-    /// Windows count it from this time: when it left.
+    /// Windows count the unit from this time: when it left.
     pub counted: Nanos,
-    /// Grants that may be settled have increasing numbers.
+    /// The number of the grant; numbers of grants that may be settled increase.
     pub number: u64,
 }
 
@@ -70,15 +71,15 @@ impl Default for Thin {
 }
 
 impl Each {
-    /// The limits of these policies, in their initial state at `now`. The limits of a policy count the kind of cost with
-    /// the index beside it.
+    /// The limits of these policies, in their initial state at `now`. The limits of a policy count the kind of cost at
+    /// the given index.
     #[must_use]
     pub fn new(policies: &[(&Policy, usize)], now: Nanos) -> Self {
         let (fixed, states) = Fixed::start(policies.iter().map(|(policy, kind)| (*policy, Some(*kind))), now);
         Each::start(fixed, states)
     }
 
-    /// The same limits for each key, in the state that these have.
+    /// Limits for each key, with the given limits and their state as the state of a new key.
     pub(crate) fn of(limits: Limits) -> Self {
         Each::start(limits.fixed, limits.states)
     }
@@ -88,27 +89,27 @@ impl Each {
         Each { full_at: each.rests_at(&each.fresh), ..each }
     }
 
-    /// The limits of a key in this state. Nothing of it is in the future at `now`.
+    /// The limits of a key with this state. No time in the state is after `now`.
     pub(crate) fn limits(&self, thin: &Thin, now: Nanos) -> Limits {
         Limits::of(self.fixed.clone(), thin.with(<[State]>::to_vec), now)
     }
 
-    /// The state of a key with these limits, of which no grant is open. `None` if they are other limits.
+    /// The state of a key with these limits, without open grants. `None` if the limits differ from these.
     pub(crate) fn state_of(&self, limits: &Limits) -> Option<Thin> {
         (limits.fixed == self.fixed).then(|| Thin::of(&self.fixed.terms, limits.states.clone()))
     }
 
-    /// The bytes that the state of a key may take at most where it is saved, with so many open grants.
+    /// The most bytes of a saved state of a key with `open` open grants.
     pub(crate) fn bytes_of_state(&self, open: usize) -> usize {
         let of = |terms: &Terms| match terms.as_window() {
-            Some(window) => 24 + 12 * usize::try_from(window.count().min(window::EXACT + 1)).unwrap_or(0),
+            Some(window) => 24 + 12 * usize::try_from(window.count().min(window::MAX_EXACT_UNITS + 1)).unwrap_or(0),
             None => 24,
         };
         let grants = open * (8 + 40 * self.fixed.terms.len());
         self.fixed.terms.iter().map(of).sum::<usize>() + grants
     }
 
-    /// Whether a state that was read can be one of these limits.
+    /// Whether a state that was read is possible for these limits.
     #[cfg(feature = "shared")]
     pub(crate) fn has_sense(&self, thin: &Thin) -> bool {
         let is_one = |states: &[State]| {
@@ -119,7 +120,7 @@ impl Each {
         thin.with(is_one) && has_settling
     }
 
-    /// The state of a key that was never seen.
+    /// The state of a new key.
     #[must_use]
     pub fn fresh(&self) -> Thin {
         self.fresh.clone()
@@ -137,27 +138,27 @@ impl Each {
         self.fixed.has_windows()
     }
 
-    /// How far a grant may lie in the past when its unit leaves, in nanoseconds: a tenth of the time in which the quickest
-    /// bucket fills, but at least 10 ms or that whole time, whichever is less. `None` without buckets.
+    /// How far a grant may lie in the past when its unit leaves, in nanoseconds. It is a tenth of the time in which the
+    /// quickest bucket fills, but at least 10 ms or that whole time, whichever is less. `None` without buckets.
     #[must_use]
     pub fn allowance(&self) -> Option<Nanos> {
         self.fixed.terms.iter().filter_map(Terms::allowance).min()
     }
 
-    /// The longest time in which a limit is at rest again after a grant: a bucket full, a window empty.
+    /// The time from the last grant until every limit is at rest again: buckets are full, and windows are empty.
     pub(crate) fn rest_time(&self) -> Nanos {
         self.fixed.terms.iter().map(Terms::rest_time).max().unwrap_or(0)
     }
 
-    /// The kind of cost that each limit counts, and the time that the limit needs for a cost of 1 at its rate, in
-    /// 2<sup>-`bits`</sup> nanoseconds.
+    /// For each limit, the kind of cost that it counts, and the time that it needs for a cost of 1 at its rate. The
+    /// time is in 2<sup>-`bits`</sup> nanoseconds.
     pub(crate) fn lengths(&self, bits: u32) -> Vec<(usize, u64)> {
         let length = |terms: &Terms| (u128::from(terms.rest_time()) << bits).div_ceil(terms.most().into());
         let of = |(terms, kind): (&Terms, &usize)| (*kind, u64::try_from(length(terms)).unwrap_or(u64::MAX));
         self.fixed.terms.iter().zip(&self.fixed.kinds).map(of).collect()
     }
 
-    /// Whether no wait is long enough for these costs: one is above a window's count.
+    /// Whether no wait is long enough for these costs, because one is above a window's count.
     #[must_use]
     pub fn never_grants(&self, costs: &[u64]) -> bool {
         let is_above = |(place, terms): (usize, &Terms)| {
@@ -169,7 +170,8 @@ impl Each {
     /// The earliest time, not before `now` nor before the last grant, at which every limit conforms. Also returns the
     /// index of the limit that causes the wait, if there is a wait.
     ///
-    /// `None` for a cost above a window's count, which is never granted, and beyond the end of the clock.
+    /// `None` if a cost is above a window's count and so is never granted, or if the time is beyond the end of the
+    /// clock.
     #[must_use]
     pub fn conforms_at(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> Option<(Nanos, Option<usize>)> {
         // A window alone may have room before the last grant.
@@ -177,11 +179,11 @@ impl Each {
         thin.with(|states| self.fixed.conforms_at(states, now, start, costs))
     }
 
-    /// The earliest time, not before `asked`, at which all limits conform, for a caller who keeps grants in their order: a
-    /// window may have room before its latest unit was handed over. `None` if that is never.
+    /// The earliest time, not before `requested`, at which all limits conform, for a caller who keeps grants in their
+    /// order. A window may have room before its latest unit was handed over. `None` if that is never.
     #[must_use]
-    pub fn has_room_at(&self, thin: &Thin, asked: Nanos, costs: &[u64]) -> Option<Nanos> {
-        thin.with(|states| self.fixed.conforms_at(states, asked, |_| asked, costs)).map(|(at, _)| at)
+    pub fn has_room_at(&self, thin: &Thin, requested: Nanos, costs: &[u64]) -> Option<Nanos> {
+        thin.with(|states| self.fixed.conforms_at(states, requested, |_| requested, costs)).map(|(at, _)| at)
     }
 
     /// Takes these costs now, or nothing.
@@ -190,7 +192,7 @@ impl Each {
     /// [`Refusal`]; nothing is taken then.
     #[inline]
     pub fn take(&self, thin: &mut Thin, now: Nanos, costs: &[u64]) -> Result<(), Refusal> {
-        // The usual case, without a copy of the state: a bucket that holds no more than its burst.
+        // The usual case, without a copy of the state: a bucket that holds at most its burst.
         if let (Form::One(level), [Terms::Bucket(terms)], [cost]) = (&mut thin.0, &*self.fixed.terms, costs)
             && level.at <= now
         {
@@ -210,7 +212,7 @@ impl Each {
         }
     }
 
-    /// How many requests in a row with these costs conform at `now`.
+    /// The number of requests in a row with these costs that conform at `now`.
     #[must_use]
     pub fn available(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> u64 {
         let of = |(place, terms, state): (usize, &Terms, &State)| match self.fixed.cost(place, costs) {
@@ -221,16 +223,22 @@ impl Each {
         thin.with(|states| self.fixed.each(states).map(of).min().unwrap_or(u64::MAX))
     }
 
-    /// Charges a request at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked)`, if it was made at `asked`.
-    /// Windows count it from `counted`, which is not before `grant`, and forget what no longer counts at `since`. For a
-    /// request that is made and granted now, all four times are now.
-    pub fn charge(&self, thin: &mut Thin, [since, asked, grant, counted]: [Nanos; 4], costs: &[u64]) {
-        let times = [since, asked, grant, counted];
-        // Keys do not wait for each other, so a limit that a unit of one key passes free knows nothing of it.
-        thin.with_mut(|states, settling| self.fixed.charge(states, settling, times, costs, |cost| cost > 0));
+    /// Charges a request that was made at `requested` and is granted at `grant`, which is not before
+    /// [`conforms_at`](Self::conforms_at) of `requested`. Windows count the request from `counted`, which is not before
+    /// `grant`, and forget entries that no longer count at `since`. For a request that is made and granted now, all
+    /// four times are now.
+    pub fn charge(&self, thin: &mut Thin, [since, requested, grant, counted]: [Nanos; 4], costs: &[u64]) {
+        let times = [since, requested, grant, counted];
+        thin.with_mut(|states, settling| {
+            self.fixed.revise(states, settling, |place, terms, state| match self.fixed.cost(place, costs) {
+                0 => Gap::NONE, // A unit of cost 0 does not change a limit: keys do not wait for each other.
+                cost => terms.charge(state, times, cost),
+            });
+        });
     }
 
-    /// The latest charge, of these costs, may be [settled](Self::settle) later. Until then it takes memory.
+    /// Opens the latest charge, which has these costs, so that it can be [settled](Self::settle). It takes memory until
+    /// it is settled.
     pub fn open(&self, thin: &mut Thin, grant: Charged, costs: &[u64]) {
         if self.is_empty() {
             return;
@@ -240,34 +248,35 @@ impl Each {
             thin.0 = Form::Open(Box::new((states, Settling::default())));
         }
         thin.with_mut(|states, settling| {
-            self.fixed.open(states, settling, (grant.number, [grant.at, grant.counted]), costs);
+            let cost = |place| self.fixed.cost(place, costs);
+            settling.open(grant.number, [grant.at, grant.counted], (&self.fixed.terms, states), cost);
         });
     }
 
-    /// Windows count from `now` on what they counted from its time until now: it was handed over.
+    /// Windows count the grant from `now`, when its unit was handed over, and no longer from `grant.counted`.
     pub fn hand_over(&self, thin: &mut Thin, grant: Charged, costs: &[u64], now: Nanos) {
         thin.with_mut(|states, settling| {
-            for (place, (terms, state)) in self.fixed.terms.iter().zip(states).enumerate() {
+            for (place, window, state) in self.fixed.windows_mut(states) {
                 let cost = self.fixed.cost(place, costs);
-                if let Some(window) = terms.as_window()
-                    && (cost == 0 || window.hand_over(state, grant.counted, cost, now))
-                {
+                if cost == 0 || window.hand_over(state, grant.counted, cost, now) {
                     settling.counted_from(grant.number, place, now);
                 }
             }
         });
     }
 
-    /// Settles a grant that was charged the first costs at its real costs, the second: the limits are as if it had cost that
-    /// from the start. If it is not [open](Self::open) any more, because there are too many of them, what it cost less is
-    /// given back as for a grant that was not used, and what it cost more is owed.
+    /// Settles a grant at its real costs: `costs` are the charged costs and the real costs. The limits are then as if
+    /// the grant had cost its real costs from the start.
+    ///
+    /// With too many open grants, this one may no longer be [open](Self::open). Then a lower cost is given back as for
+    /// an unused grant, and a higher cost is owed.
     pub fn settle(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: [&[u64]; 2]) {
         let known = (grant.number, [grant.at, grant.counted]);
         thin.with_mut(|states, settling| self.fixed.settle(states, settling, [now; 2], known, costs));
         self.close_if_settled(thin);
     }
 
-    /// Without open grants it takes less memory.
+    /// Frees memory if there are no open grants.
     fn close_if_settled(&self, thin: &mut Thin) {
         if let Form::Open(open) = &mut thin.0
             && open.1.is_empty()
@@ -276,7 +285,7 @@ impl Each {
         }
     }
 
-    /// Credits a grant that was not used.
+    /// Credits an unused grant.
     pub(crate) fn give_back(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: &[u64]) {
         thin.with_mut(|states, settling| {
             if now >= grant.at {
@@ -290,27 +299,25 @@ impl Each {
         self.close_if_settled(thin);
     }
 
-    /// A grant was not used, and its time is lost to buckets. Windows do not count it.
+    /// Removes an unused grant from the windows. Buckets get no credit for it: its time is lost.
     pub(crate) fn forget(&self, thin: &mut Thin, grant: Charged, costs: &[u64]) {
         thin.with_mut(|states, settling| {
-            for (place, (terms, state)) in self.fixed.terms.iter().zip(states).enumerate() {
-                if let Some(window) = terms.as_window() {
-                    window.forget(state, grant.counted, self.fixed.cost(place, costs));
-                }
+            for (place, window, state) in self.fixed.windows_mut(states) {
+                window.forget(state, grant.counted, self.fixed.cost(place, costs));
             }
             settling.forget(grant.number);
         });
         self.close_if_settled(thin);
     }
 
-    /// The buckets are empty at `until`. The caller sees to it that nothing is granted before: windows know nothing of it.
+    /// Empties the buckets at `until`. Windows do not change, so the caller itself must grant nothing before that time.
     pub fn empty(&self, thin: &mut Thin, until: Nanos) {
         thin.with_mut(|states, settling| {
             self.fixed.revise(states, settling, |_, terms, state| terms.empty(state, until));
         });
     }
 
-    /// Whether the state equals that of a key that was never seen, at `now` and ever after.
+    /// Whether the state equals a new key's, at `now` and ever after.
     #[must_use]
     pub fn is_fresh(&self, thin: &Thin, now: Nanos) -> bool {
         // At the time of its last grant a bucket may hold more than its burst.
@@ -335,19 +342,19 @@ impl Each {
 }
 
 impl Thin {
-    /// Only so many grants, the latest, may still be settled.
+    /// Keeps only the latest `most` open grants.
     pub(crate) fn keep_open(&mut self, most: usize) {
         if let Form::Open(open) = &mut self.0 {
             open.1.keep(most);
         }
     }
 
-    /// The state of these limits, of which no grant is open.
+    /// The state of these limits, without open grants.
     pub(crate) fn of_limits(limits: &Limits) -> Self {
         Thin::of(&limits.fixed.terms, limits.states.clone())
     }
 
-    /// No grant is open.
+    /// A state without open grants.
     fn of(terms: &[Terms], states: Vec<State>) -> Self {
         Thin(match (terms, &states[..]) {
             ([terms], [state]) if terms.as_window().is_none() => Form::One(state.level),
@@ -383,6 +390,7 @@ impl Thin {
 mod tests {
     use super::super::together::Limits;
     use super::*;
+    use crate::clock::SECOND;
     use proptest::prelude::*;
 
     fn policy(limits: &[&str]) -> Policy {
@@ -407,6 +415,92 @@ mod tests {
         assert_eq!(each.conforms_at(&thin, 0, &[2, 10]), Some((500_000_000, Some(0))));
         assert_eq!(each.conforms_at(&thin, 0, &[1, 501]), None);
         assert_eq!(each.fresh_at(&thin), 60_000_000_000);
+        // The quickest bucket has the least allowance, and each limit a length.
+        let (slow, quick) = (policy(&["1/s,burst=30", "7/3s,window,slack=0"]), policy(&["10/s,burst=10"]));
+        let each = Each::new(&[(&slow, 2), (&quick, 0)], 0);
+        assert_eq!(
+            (each.allowance(), each.lengths(8)),
+            (Some(SECOND / 10), vec![(2, SECOND << 8), (2, ((3 * SECOND) << 8) / 7 + 1), (0, (SECOND << 8) / 10)])
+        );
+        assert_eq!(Each::new(&[(&policy(&["7/3s,window"]), 0)], 0).allowance(), None);
+    }
+
+    #[test]
+    fn requests_in_a_row_are_counted_from_the_latest_grant_on() {
+        let (bucket, window) = (policy(&["1/s,burst=9"]), policy(&["5/s,window"]));
+        let each = Each::new(&[(&bucket, 0), (&window, 1)], 0);
+        assert!(each.has_windows() && !Each::new(&[(&bucket, 0)], 0).has_windows());
+        let mut thin = each.fresh();
+        let of = |thin: &Thin, now, costs: &[u64]| each.available(thin, now, costs);
+        let costs = [[1, 0], [2, 1], [9, 1], [1, 2], [0, 0]];
+        assert_eq!(costs.map(|costs| of(&thin, 0, &costs)), [9, 4, 1, 2, u64::MAX]);
+        each.charge(&mut thin, [0; 4], &[3, 1]);
+        assert_eq!(of(&thin, 0, &[2, 1]), 3, "at the time of the grant");
+        let each = Each::new(&[(&bucket, 0)], 0);
+        let mut thin = each.fresh();
+        each.charge(&mut thin, [0, 0, 2 * SECOND, 2 * SECOND], &[1]);
+        assert_eq!([1, 2].map(|second| each.available(&thin, second * SECOND, &[1])), [0, 8]);
+        let refused = Err(Refusal::TooLong { wait: SECOND });
+        assert_eq!([1, 2].map(|second| each.take(&mut thin, second * SECOND, &[1])), [refused, Ok(())]);
+    }
+
+    /// A nanosecond's gain of this rate is more than the burst. What a grant leaves of it is kept, and is lost only
+    /// later.
+    #[test]
+    fn a_key_that_holds_more_than_a_new_key_is_not_fresh() {
+        let each = Each::new(&[(&policy(&["2500000000/s,burst=1"]), 0)], 0);
+        let mut thin = each.fresh();
+        each.charge(&mut thin, [0; 4], &[1]);
+        assert_eq!(each.conforms_at(&thin, 0, &[1]), Some((1, Some(0))));
+        each.charge(&mut thin, [0, 0, 1, 1], &[1]);
+        assert_eq!([1, 2].map(|now| each.is_fresh(&thin, now)), [false, true]);
+        // A key that had other limits before may be full while new keys are not.
+        let of = |limit| Each::new(&[(&policy(&[limit]), 0)], 0);
+        let (each, full) = (of("1/s,burst=5,initial=0"), of("1/s,burst=5").fresh());
+        assert_eq!(each.fresh_at(&full), 5 * SECOND);
+        assert_eq!([5 * SECOND - 1, 5 * SECOND].map(|now| each.is_fresh(&full, now)), [false, true]);
+    }
+
+    #[test]
+    fn the_most_bytes_of_a_state_depend_on_windows_and_open_grants() {
+        for (limits, open, bytes) in [
+            (&["5/s"][..], 0, 24),
+            (&["5/s,window"], 0, 24 + 12 * 5),
+            (&["5000/h,window"], 0, 24 + 12 * 1025),
+            (&["5/s,burst=1", "9/s,window"], 3, 24 + (24 + 12 * 9) + 3 * (8 + 2 * 40)),
+        ] {
+            assert_eq!(Each::new(&[(&policy(limits), 0)], 0).bytes_of_state(open), bytes, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_latest_open_grants_of_a_key_are_kept() {
+        let each = Each::new(&[(&policy(&["1/s,burst=5"]), 0)], 0);
+        let mut thin = each.fresh();
+        for number in 1..4 {
+            each.charge(&mut thin, [0; 4], &[1]);
+            each.open(&mut thin, Charged { at: 0, counted: 0, number }, &[1]);
+        }
+        thin.keep_open(2);
+        let Form::Open(open) = &thin.0 else { panic!("it has open grants") };
+        assert_eq!([1, 2, 3].map(|number| open.1.is_open(number)), [false, true, true]);
+    }
+
+    #[cfg(feature = "shared")]
+    #[test]
+    fn a_state_of_other_limits_has_no_sense() {
+        let of = |limits| Each::new(&[(&policy(limits), 0)], 0);
+        let each = [of(&["5/s,burst=2"]), of(&["5/s,window"]), of(&["5/s,burst=1", "9/s,window"])];
+        let used = |each: &Each| {
+            let mut thin = each.fresh();
+            each.charge(&mut thin, [0; 4], &[1]);
+            each.open(&mut thin, Charged { at: 0, counted: 0, number: 1 }, &[1]);
+            thin
+        };
+        for (place, thin) in each.iter().map(used).enumerate() {
+            let found: Vec<_> = each.iter().map(|each| each.has_sense(&thin)).collect();
+            assert_eq!(found, [0, 1, 2].map(|other| other == place), "{thin:?}");
+        }
     }
 
     fn any_limits() -> impl Strategy<Value = Vec<&'static str>> {
@@ -449,6 +543,42 @@ mod tests {
         }
 
         #[test]
+        fn a_usual_request_is_granted_as_any_other(limits in any_limits(), requests in any_requests()) {
+            let policy = if limits.is_empty() { Policy::default() } else { policy(&limits) };
+            let (mut usual, mut exact, mut now) = (Limits::new(&policy, 7), Limits::new(&policy, 7), 7);
+            let mut open = None;
+            for (step, wait, cost) in requests {
+                now += step;
+                // A waiter that gave up brought the buckets up to its time. The next clock reading may be older.
+                if wait.is_multiple_of(3) {
+                    usual.gather(now, now - step, cost);
+                    exact.gather(now, now - step, cost);
+                }
+                let latest = now;
+                let now = if wait.is_multiple_of(6) { now - step.min(wait) } else { now };
+                let other = usual.clone();
+                if let Some(grant) = usual.take_usual(now, cost) {
+                    prop_assert_eq!(exact.take_within(now, cost, 0), Ok(grant));
+                    // Further requests are charged while a grant is open.
+                    if wait.is_multiple_of(2) && open.is_none() {
+                        usual.open(&grant, cost);
+                        exact.open(&grant, cost);
+                        open = Some((grant, cost));
+                    }
+                } else {
+                    prop_assert_eq!(&usual, &other, "nothing is changed");
+                    let most = if wait.is_multiple_of(3) { wait } else { 0 };
+                    prop_assert_eq!(usual.take_within(now, cost, most), exact.take_within(now, cost, most));
+                }
+                if let Some((grant, cost)) = open.take_if(|_| wait.is_multiple_of(5)) {
+                    usual.settle(latest, &grant, [cost, wait % 7]);
+                    exact.settle(latest, &grant, [cost, wait % 7]);
+                }
+                prop_assert_eq!(&usual, &exact);
+            }
+        }
+
+        #[test]
         fn a_state_is_fresh_if_and_only_if_it_grants_like_a_new_one(limits in any_limits(), requests in any_requests()) {
             let policy = if limits.is_empty() { Policy::default() } else { policy(&limits) };
             let each = Each::new(&[(&policy, 0)], 7);
@@ -466,7 +596,7 @@ mod tests {
                 }
                 if let Some((at, _)) = each.conforms_at(&thin, now, &[cost]).filter(|(at, _)| *at == now) {
                     each.charge(&mut thin, [now, now, at, at], &[cost]);
-                    // Until then it grants less. Of several limits, a stricter one may hide that.
+                    // Until then it grants less. With several limits, a stricter one may hide that.
                     let fresh_at = each.fresh_at(&thin);
                     if cost > 0 && limits.len() == 1 && fresh_at > each.full_at {
                         let before = fresh_at - 1;

@@ -1,5 +1,5 @@
-//! Any number of limits that grant together or not at all: what is fixed of them, and pure functions of their states and
-//! of time. The states are those of one key, of one limiter, or of a bucket that many share.
+//! Any number of limits that grant together or not at all: their fixed numbers, and pure functions of their states and
+//! of time. The states belong to one key, to one limiter, or to a shared bucket.
 //!
 //! A limit that conforms stays conforming until something is granted. So the earliest common time is the latest of the
 //! limits' own earliest times.
@@ -21,8 +21,8 @@ pub(super) struct Fixed {
 }
 
 impl Fixed {
-    /// The limits of these policies, and their states at the start. The limits of a policy count the kind beside it;
-    /// without that, each counts a kind of its own.
+    /// The limits of these policies, and their initial states. The limits of a policy count the given kind; with
+    /// `None`, each limit counts its own kind.
     pub(super) fn start<'a>(
         policies: impl IntoIterator<Item = (&'a Policy, Option<usize>)>,
         now: Nanos,
@@ -39,7 +39,7 @@ impl Fixed {
         (fixed, states)
     }
 
-    /// What the limit at `place` is charged.
+    /// The charge of the limit at `place`.
     #[inline]
     pub(super) fn cost(&self, place: usize, costs: impl CostList) -> u64 {
         costs.of(self.kinds[place])
@@ -56,14 +56,23 @@ impl Fixed {
         self.each(states).filter_map(|(place, terms, state)| Some((place, terms.as_window()?, state)))
     }
 
+    pub(super) fn windows_mut<'a>(
+        &'a self,
+        states: &'a mut [State],
+    ) -> impl Iterator<Item = (usize, &'a window::Terms, &'a mut State)> {
+        let each = self.terms.iter().zip(states).enumerate();
+        each.filter_map(|(place, (terms, state))| Some((place, terms.as_window()?, state)))
+    }
+
     pub(super) fn has_windows(&self) -> bool {
         self.terms.iter().any(|terms| terms.as_window().is_some())
     }
 
-    /// The earliest time, not before `from`, at which every limit conforms. Each is asked from `start` of its state on.
-    /// Also returns the index of the limit that causes the wait, if there is a wait.
+    /// The earliest time, not before `from`, at which every limit conforms. `start(state)` is the request time passed
+    /// to each limit. Also returns the index of the limit that causes the wait, if there is a wait.
     ///
-    /// `None` for a cost above a window's count, which is never granted, and beyond the end of the clock.
+    /// Returns `None` if a cost is above a window's count, because it is never granted, or if the time is beyond the end
+    /// of the clock.
     #[inline]
     pub(super) fn conforms_at(
         &self,
@@ -85,38 +94,10 @@ impl Fixed {
         Some(latest)
     }
 
-    /// Charges a request to each limit whose cost is one that `is_charged`; see [`Terms::charge`] for the times.
-    pub(super) fn charge(
-        &self,
-        states: &mut [State],
-        settling: &mut Settling,
-        times: [Nanos; 4],
-        costs: impl CostList,
-        is_charged: impl Fn(u64) -> bool,
-    ) {
-        for (place, (terms, state)) in self.terms.iter().zip(states).enumerate() {
-            let cost = self.cost(place, costs);
-            if is_charged(cost) {
-                settling.happened(place, terms.charge(state, times, cost));
-            }
-        }
-    }
-
-    /// The latest charge, of these costs, may be [settled](Self::settle) later. The times are when it was granted, and from when
-    /// windows count it.
-    pub(super) fn open(
-        &self,
-        states: &[State],
-        settling: &mut Settling,
-        (number, times): (u64, [Nanos; 2]),
-        costs: impl CostList,
-    ) {
-        settling.open(number, times, (&self.terms, states), |place| self.cost(place, costs));
-    }
-
-    /// Settles a grant that was charged the first costs at its real costs, the second: the limits are as if it had cost that
-    /// from the start. If it is not open (any more), see [`settle_forgotten`]. Windows are asked at `latest`, which is not
-    /// before `now` nor the latest grant.
+    /// Settles a grant at its real costs: `costs` are the charged costs and the real costs. The two `times` of the grant
+    /// are its own, and the time from which windows count it. The limits are then as if the grant had cost its real
+    /// costs from the start. If the grant is not open, or no longer, see [`settle_forgotten`]. Windows use the time
+    /// `latest`, which is not before `now` nor the latest grant.
     pub(super) fn settle(
         &self,
         states: &mut [State],
@@ -135,7 +116,7 @@ impl Fixed {
         });
     }
 
-    /// Changes each limit by `act`, otherwise than by a charge.
+    /// Changes each limit by `act`.
     pub(super) fn revise(
         &self,
         states: &mut [State],

@@ -2,8 +2,9 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// SipHash-1-3 with random keys, so nobody can choose keys that collide; by J.-P. Aumasson and D. J. Bernstein. That of std
-/// collects bytes into words, which takes longer than the hash of a number does. This one begins a word with each value.
+/// SipHash-1-3 with random keys, so nobody can choose keys that collide; by J.-P. Aumasson and D. J. Bernstein. The
+/// implementation in std collects bytes into words, which takes longer than the hash of a number. This one begins a
+/// word with each value.
 #[derive(Clone, Copy)]
 pub(crate) struct Hashes([u64; 2]);
 
@@ -59,7 +60,7 @@ impl Hasher for Words {
         for word in &mut words {
             self.write_u64(u64::from_le_bytes(word.try_into().unwrap_or_default()));
         }
-        // The last word also says how many bytes it has, so no two texts give the same words.
+        // The last word also contains the number of text bytes in it, so no two texts give the same words.
         let mut last = [0; 8];
         last[..words.remainder().len()].copy_from_slice(words.remainder());
         last[7] = u8::try_from(words.remainder().len()).unwrap_or(7);
@@ -96,7 +97,7 @@ mod tests {
     use std::collections::HashSet;
     use std::hash::{DefaultHasher, Hash};
 
-    /// That of std, made like this, has the keys 0 and 0.
+    /// The hasher of std, made like this, has the keys 0 and 0.
     #[test]
     fn the_hash_of_a_number_is_that_of_std() {
         for number in [0, 1, 4711, u64::MAX] {
@@ -107,6 +108,17 @@ mod tests {
             (number, 7_u64, number).hash(&mut std);
             assert_eq!(Hashes([0; 2]).hash_one((number, 7_u64, number)), std.finish());
         }
+        assert_eq!(Hashes([0; 2]).hash_one(4711_usize), Hashes([0; 2]).hash_one(4711_u64));
+    }
+
+    /// The test vectors of the reference implementation: keys and texts are the bytes 0, 1, 2 and so on.
+    #[test]
+    fn the_hash_with_keys_is_that_of_the_reference() {
+        let hasher = || Hashes([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]).build_hasher();
+        assert_eq!(hasher().finish(), 0xabac_0158_050f_c4dc);
+        let mut eight = hasher();
+        eight.write_u64(0x0706_0504_0302_0100);
+        assert_eq!(eight.finish(), 0x3690_9511_8d29_9a8e);
     }
 
     #[test]

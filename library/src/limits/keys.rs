@@ -1,4 +1,5 @@
-//! The states of many keys.
+//! The states of many keys, in at most 100 bytes for each key, without its name. A key is forgotten only if its state
+//! equals the state of a new key.
 
 use super::each::{Each, Thin};
 use super::hash::Hashes;
@@ -8,18 +9,19 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
-/// Entries in the first allocation. Each further one is as large as all before it together. So entries never move, and
-/// growing needs no second copy of them. The system gives memory to an allocation only as it is used.
-const FIRST: usize = 1 << 5;
+/// The number of entries in the first allocation. Each further allocation is as large as all earlier ones together. The
+/// earlier ones stay, so entries never move, and growth needs no second copy of them. The system provides the memory of
+/// an allocation only as it is used.
+const FIRST_CHUNK: usize = 1 << 5;
 
-/// How many entries are looked at for each new key, to forget those that are fresh again.
-const LOOKED_AT: usize = 2;
+/// The number of entries checked for each new key, to forget keys that are fresh again.
+const CHECKS_PER_ADD: usize = 2;
 
-/// A table with the state of each of many keys, in the limits of an [`Each`]. Time is a parameter, and nothing waits here.
+/// A table with the states of many keys, in the limits of an [`Each`]. Time is a parameter, and nothing waits here.
 ///
-/// A key that is not in the table has buckets made at the beginning. So a key may be forgotten, but only when its state
-/// equals that of a new one again, and it is not in use. For each new key the table looks at two others. Nothing else is
-/// ever evicted.
+/// A key that is not in the table counts as new, with buckets made at the beginning. So a key is forgotten only when
+/// its state equals the state of a new key again, and it is not in use. When a key is added, the table checks two
+/// others. Nothing else is ever evicted.
 ///
 /// ```
 /// use throttle_limits::limits::{Each, Keys, Policy};
@@ -44,23 +46,24 @@ pub struct Keys<K> {
     /// The number after the last entry.
     end: u32,
     first_free: u32,
-    /// The entry that was looked at last.
+    /// The entry that was checked last.
     hand: u32,
-    /// So many keys are kept without a look.
+    /// Up to this many keys are kept without checks.
     few: usize,
 }
 
-/// The number of a key in a [table](Keys). Another key may get it once this one is forgotten. No other table knows it.
+/// The number of a key in a [table](Keys). Another key may get it once this one is forgotten. It is valid in no other
+/// table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(u32);
 
-/// How a key may be given: as itself, or as what it borrows as, for example a `str` for a `String`. A type has this
-/// trait if its `ToOwned` gives the key.
+/// A key as itself or in a borrowed form, for example a `str` for a `String`. A type has this trait if its `ToOwned`
+/// gives the key.
 pub trait AsKey<K>: Hash {
-    /// Whether it is this key. Then both have the same hash.
+    /// Whether this is the same key as `key`. If it is, both have the same hash.
     fn is(&self, key: &K) -> bool;
 
-    /// The key, to be stored: called only when the key is new.
+    /// The key to store; this is called only for a new key.
     fn to_key(&self) -> K;
 }
 
@@ -75,7 +78,7 @@ impl<K: Borrow<Q>, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized> AsKey<K> for Q {
     }
 }
 
-/// In one cache line, if the key takes at most 24 bytes.
+/// One entry. It fits one cache line if the key takes at most 24 bytes.
 #[repr(align(64))]
 struct Entry<K> {
     /// `None` if the entry is free.
@@ -91,23 +94,23 @@ enum Usage {
     Idle,
     /// The number of its flow, or [`NO_FLOW`].
     InUse(u32),
-    /// No key; the number of the next free entry.
+    /// The entry has no key; this is the number of the next free entry.
     Free(u32),
 }
 
 impl<K: Hash> Keys<K> {
-    /// An empty table. It does not look for keys to forget while it has at most `few`.
+    /// An empty table. It checks for keys to forget only while it has more than `few` keys.
     #[must_use]
     pub fn new(few: usize) -> Self {
         Keys::with_hasher(few, Hashes::new())
     }
 
-    /// The same with these hashes: several tables may share them.
+    /// An empty table with these hashes: several tables may share them.
     pub(crate) fn with_hasher(few: usize, hasher: Hashes) -> Self {
         Keys { hasher, table: HashTable::new(), chunks: Vec::new(), end: 0, first_free: u32::MAX, hand: 0, few }
     }
 
-    /// How many keys are stored.
+    /// The number of stored keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
@@ -132,18 +135,18 @@ impl<K: Hash> Keys<K> {
         self.table.find(hash, is_it).map(|id| KeyId(*id))
     }
 
-    /// Adds a key, which has this hash and is not stored, in the state of a new one. Forgets some that are as new.
+    /// Adds a key, which has this hash and is not stored, in the state of a new key. Forgets some keys in that state.
     pub fn add(&mut self, hash: u64, key: &(impl AsKey<K> + ?Sized), each: &Each, now: Nanos) -> KeyId {
-        for _ in 0..if self.len() > self.few { LOOKED_AT } else { 0 } {
+        for _ in 0..if self.len() > self.few { CHECKS_PER_ADD } else { 0 } {
             self.hand = if self.hand + 1 < self.end { self.hand + 1 } else { 0 };
             self.forget_if_fresh(self.hand, each, now);
         }
         self.store(hash, Entry { key: Some(key.to_key()), state: each.fresh(), usage: Usage::Idle })
     }
 
-    /// Makes room for `more` keys beyond those stored, so that [`add`](Self::add) takes no memory for them but that of their
-    /// names. Afterwards `spare` bytes of memory must still be available. Returns whether there is so much memory; if not, the
-    /// table keeps the room that it had.
+    /// Makes room for `more` keys beyond the stored ones, so that [`add`](Self::add) allocates no memory for them
+    /// except for their names. `spare` bytes of memory must still be available afterwards. Returns whether there is
+    /// enough memory; if not, the table keeps its room.
     #[must_use]
     pub fn try_reserve(&mut self, more: usize, spare: usize) -> bool {
         let (hasher, chunks) = (self.hasher, &self.chunks);
@@ -152,9 +155,9 @@ impl<K: Hash> Keys<K> {
             return false;
         }
         let mut new = Vec::new();
-        while (FIRST << (self.chunks.len() + new.len())) - FIRST < wanted {
+        while (FIRST_CHUNK << (self.chunks.len() + new.len())) - FIRST_CHUNK < wanted {
             let mut chunk = Vec::new();
-            if chunk.try_reserve_exact(FIRST << (self.chunks.len() + new.len())).is_err() {
+            if chunk.try_reserve_exact(FIRST_CHUNK << (self.chunks.len() + new.len())).is_err() {
                 return false;
             }
             new.push(chunk);
@@ -173,7 +176,7 @@ impl<K: Hash> Keys<K> {
             self.end += 1;
             let (chunk, _) = place(id);
             if chunk == self.chunks.len() {
-                self.chunks.push(Vec::with_capacity(FIRST << chunk));
+                self.chunks.push(Vec::with_capacity(FIRST_CHUNK << chunk));
             }
             self.chunks[chunk].push(entry);
         } else if let Usage::Free(next) = std::mem::replace(self.entry_mut(id), entry).usage {
@@ -190,32 +193,32 @@ impl<K: Hash> Keys<K> {
         entry(&self.chunks, id.0).key.as_ref()
     }
 
-    /// Its state.
+    /// The state of the key with this number.
     #[must_use]
     pub fn state(&self, id: KeyId) -> &Thin {
         &entry(&self.chunks, id.0).state
     }
 
-    /// Its state, to be changed.
+    /// Mutable access to the state of the key with this number.
     #[inline]
     pub fn state_mut(&mut self, id: KeyId) -> &mut Thin {
         &mut self.entry_mut(id.0).state
     }
 
-    /// Its state, to be changed; `None` if it is [in use](Self::set_in_use).
+    /// Mutable access to the state of the key with this number; `None` if it is [in use](Self::set_in_use).
     #[inline]
     pub fn idle_mut(&mut self, id: KeyId) -> Option<&mut Thin> {
         let entry = self.entry_mut(id.0);
         (entry.usage == Usage::Idle).then_some(&mut entry.state)
     }
 
-    /// Whether it is in use.
+    /// Whether the key with this number is in use.
     #[must_use]
     pub fn is_in_use(&self, id: KeyId) -> bool {
         matches!(entry(&self.chunks, id.0).usage, Usage::InUse(_))
     }
 
-    /// Sets whether it is in use. Then it is not forgotten, even if its state equals that of a new key.
+    /// Sets whether the key is in use. A key in use is not forgotten, even if its state equals the state of a new key.
     pub fn set_in_use(&mut self, id: KeyId, in_use: bool) {
         self.entry_mut(id.0).usage = if in_use { Usage::InUse(NO_FLOW) } else { Usage::Idle };
     }
@@ -229,7 +232,7 @@ impl<K: Hash> Keys<K> {
         }
     }
 
-    /// The key is in use from now on, and this is its flow.
+    /// Sets the flow of a key, which is in use from now on.
     pub(crate) fn set_flow(&mut self, id: KeyId, flow: u32) {
         self.entry_mut(id.0).usage = Usage::InUse(flow);
     }
@@ -239,18 +242,18 @@ impl<K: Hash> Keys<K> {
         self.chunks.iter().flatten().filter_map(|entry| entry.key.as_ref())
     }
 
-    /// The states of all keys, to be changed.
+    /// Mutable access to the states of all keys.
     pub fn states_mut(&mut self) -> impl Iterator<Item = &mut Thin> {
         let entries = self.chunks.iter_mut().flatten();
         entries.filter(|entry| entry.key.is_some()).map(|entry| &mut entry.state)
     }
 
-    /// Forgets all keys that are not in use and whose state equals that of a new one.
+    /// Forgets all keys that are not in use and whose state equals the state of a new key.
     pub fn forget_fresh(&mut self, each: &Each, now: Nanos) {
         (0..self.end).for_each(|id| self.forget_if_fresh(id, each, now));
     }
 
-    /// The time from which on one of the keys that are not in use is as new, if nothing more is granted.
+    /// The earliest time at which the state of an unused key equals the state of a new key, if nothing more is granted.
     #[must_use]
     pub fn fresh_at(&self, each: &Each) -> Option<Nanos> {
         let idle = self.chunks.iter().flatten().filter(|entry| entry.usage == Usage::Idle);
@@ -264,7 +267,7 @@ impl<K: Hash> Keys<K> {
         }
     }
 
-    /// Forgets a key, whose state equals that of a new one.
+    /// Forgets a key, whose state equals the state of a new key.
     pub fn forget(&mut self, id: KeyId) {
         let hash = hash_of(self.hasher, &self.chunks, id.0);
         if let Ok(found) = self.table.find_entry(hash, |own| *own == id.0) {
@@ -275,8 +278,8 @@ impl<K: Hash> Keys<K> {
         }
     }
 
-    /// Frees memory if it has room for many more keys than there are. All keys get new numbers. Does nothing if one of them
-    /// is in use.
+    /// Frees memory if there is room for many more keys than are stored. All keys get new numbers. Does nothing if a
+    /// key is in use.
     pub fn shrink(&mut self) {
         if self.len() < self.end as usize / 4
             && self.chunks.iter().flatten().all(|entry| !matches!(entry.usage, Usage::InUse(_)))
@@ -300,9 +303,9 @@ impl<K: Hash> Keys<K> {
 /// The chunk of an entry, and its place there.
 #[inline]
 fn place(id: u32) -> (usize, usize) {
-    let place = id as usize + FIRST;
-    let chunk = (place / FIRST).ilog2();
-    (chunk as usize, place - (FIRST << chunk))
+    let place = id as usize + FIRST_CHUNK;
+    let chunk = (place / FIRST_CHUNK).ilog2();
+    (chunk as usize, place - (FIRST_CHUNK << chunk))
 }
 
 #[inline]
@@ -331,9 +334,9 @@ mod tests {
     }
 
     #[test]
-    fn each_entry_has_a_place_of_its_own_and_chunks_are_filled_one_after_the_other() {
+    fn entries_have_their_own_places_and_chunks_fill_in_order() {
         let places: Vec<_> = (0..900).map(place).collect();
-        let expected = (0..5).flat_map(|chunk| (0..FIRST << chunk).map(move |place| (chunk, place)));
+        let expected = (0..5).flat_map(|chunk| (0..FIRST_CHUNK << chunk).map(move |place| (chunk, place)));
         assert!(places.iter().copied().eq(expected.take(900)));
     }
 
@@ -347,7 +350,8 @@ mod tests {
         }
         assert!(keys.try_reserve(98, usize::MAX / 2), "nothing is reserved");
         assert!(!keys.try_reserve(1000, usize::MAX / 2) && !keys.try_reserve(usize::MAX / 2, 0));
-        assert_eq!(keys.chunks.len(), 3);
+        let room: Vec<_> = keys.chunks.iter().map(Vec::capacity).collect();
+        assert_eq!(room, [0, 1, 2].map(|chunk| FIRST_CHUNK << chunk));
         for key in 0..300_u64 {
             keys.add(keys.hash(&key), &key, &each, 0);
         }
@@ -356,7 +360,27 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_not_as_new_keep_their_states_when_others_are_forgotten_and_memory_is_freed() {
+    fn new_keys_take_the_places_of_fresh_ones_wherever_they_are() {
+        let policy = super::super::policy::Policy::new(&["1/s".parse().unwrap()], None).unwrap();
+        let (each, mut keys) = (Each::new(&[(&policy, 0)], 0), Keys::new(0));
+        for key in 0..1000_u64 {
+            let now = key / 100 * 1_000_000_000;
+            let id = keys.add(keys.hash(&key), &key, &each, now);
+            each.charge(keys.state_mut(id), [now; 4], &[1]);
+        }
+        assert!((100..300).contains(&keys.len()), "{} keys, of which 100 are not fresh", keys.len());
+        let id = keys.find(keys.hash(&999), &999).unwrap();
+        keys.set_in_use(id, true);
+        assert_eq!((keys.is_empty(), keys.flow(id)), (false, None));
+        keys.set_flow(id, 7);
+        assert_eq!(keys.flow(id), Some(7));
+        keys.states_mut().for_each(|state| *state = each.fresh());
+        keys.forget_fresh(&each, 0);
+        assert_eq!(keys.len(), 1, "one is in use");
+    }
+
+    #[test]
+    fn used_keys_keep_their_states_when_fresh_keys_are_freed() {
         let policy = super::super::policy::Policy::new(&["1/s".parse().unwrap()], None).unwrap();
         let (each, mut keys) = (Each::new(&[(&policy, 0)], 0), Keys::new(0));
         let charged_at = |key: u64| if key.is_multiple_of(100) { 10 } else { 0 };

@@ -1,4 +1,4 @@
-//! Turns limits as written into limits with all defaults: which one paces, which are windows, how large each burst is.
+//! Fills in the defaults of limits: the limit that paces, the windows, and the size of each burst.
 
 mod resolved;
 
@@ -9,22 +9,22 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 
-/// The default burst is this much time's worth of the rate, at least 1.
+/// The default burst is the number of units that the rate admits in this time, in nanoseconds, but at least 1.
 const DEFAULT_BURST: u64 = 10 * MILLISECOND;
 
-/// The most that a window's slack is by default, if it has one.
-const MOST_SLACK: Nanos = 250 * MILLISECOND;
+/// The longest default slack of a window.
+const MAX_DEFAULT_SLACK: Nanos = 250 * MILLISECOND;
 
-/// What stands between a limit and its cost.
+/// The text between a limit and its cost.
 const COST: &str = ",cost=";
 
-/// What begins the lines of a policy that are no limits.
+/// The prefixes of the lines of a policy that are not limits.
 const PER: &str = "per=";
 const JOBS: &str = "jobs=";
 const FAILS: &str = "fails=";
 
-/// The longest turn of streams that share windows.
-const LONGEST_TURN: Nanos = 20 * MILLISECOND;
+/// The longest time from one lease of a stream to its next while streams share windows: see [`OnlyWindows::turn`].
+const MAX_TURN: Nanos = 20 * MILLISECOND;
 
 /// Limits with every default filled in. The default has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,22 +33,23 @@ const LONGEST_TURN: Nanos = 20 * MILLISECOND;
 pub struct Policy {
     limits: Vec<Resolved>,
     counts_bytes: bool,
-    /// What a unit costs the limits at these indexes, in words of the program's own. The others count units.
+    /// The cost of a unit in the limits at these indexes, as text in the program's syntax. The other limits count
+    /// units.
     costs: BTreeMap<usize, String>,
     keys: Option<Box<OfKeys>>,
     jobs: Option<NonZeroU32>,
 }
 
-/// What holds for each key by itself.
+/// The limits of each single key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfKeys {
-    /// Where the key of a unit is found, in words of the program's own.
+    /// The selector of the key of a unit, as text in the program's syntax.
     pub per: String,
     /// The limits of each key.
     pub each: Policy,
     /// The most commands of one key that run at once.
     pub jobs: Option<NonZeroU32>,
-    /// After so many commands of one key have failed in a row, its other units are not tried.
+    /// After this many failed commands of a key in a row, its other units are not tried.
     pub fails: Option<NonZeroU32>,
 }
 
@@ -57,69 +58,79 @@ pub struct OfKeys {
 pub(crate) struct OnlyWindows {
     slowest: Rate,
     smallest: NonZeroU64,
-    /// How long a unit counts in the longest of them, in nanoseconds.
+    /// How long a unit counts in the window with the longest period, in nanoseconds.
     pub(crate) longest: Nanos,
 }
 
 impl OnlyWindows {
-    /// How often a stream should take if others take, too: about as often as one unit comes, but not more often than
-    /// every `least` nanoseconds. Longer turns would leave windows unused for a long time, and a newcomer waiting for the
-    /// next one.
+    /// The time from one lease of a stream to its next, in nanoseconds, while other streams use the windows. It is a
+    /// little less than the time of one unit, but at least `least`. Longer turns would leave windows unused for a long
+    /// time, and keep a new stream waiting.
     pub(crate) fn turn(&self, least: Nanos) -> Nanos {
         let (count, period) = self.slowest.window();
-        (period.get() / count.get() / 10 * 9).min(LONGEST_TURN).max(least.min(period.get() / 10))
+        (period.get() / count.get() / 10 * 9).min(MAX_TURN).max(least.min(period.get() / 10))
     }
 
-    /// Whether some of what the smallest of them grants is used, if so many units are available.
+    /// Whether part of the smallest window is used, if `available` units may be granted.
     pub(crate) fn are_used(&self, available: u64) -> bool {
         available < self.smallest.get()
     }
 
-    /// What a stream should take at once if it asks every `turn` nanoseconds and others take, too: twice what the
-    /// limits let through in that time, so that a window that opens is used up in half of its period, and at least a
-    /// hundredth of it.
+    /// The most units of one lease if a stream requests one every `turn` nanoseconds and other streams use the windows.
+    /// This is twice the units that the limits admit in that time, so that an open window is used up in half of its
+    /// period. It is at least a hundredth of the smallest window.
     pub(crate) fn share(&self, turn: Nanos) -> u64 {
         self.slowest.units_in(turn.saturating_mul(2)).get().max(self.smallest.get() / 100)
     }
 }
 
-/// Limits that contradict each other.
+/// Limits that contradict each other. It is a text for people: the variants are hidden, and any release may change them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// No limit was given.
+    /// The list of limits is empty.
+    #[doc(hidden)]
     None,
-    /// `unlimited` together with something else.
+    /// `unlimited` was given together with another limit or a burst.
+    #[doc(hidden)]
     UnlimitedAlone,
-    /// A pipe counts either bytes or units.
+    /// Limits in bytes and in units were given together: a pipe counts only one of them.
+    #[doc(hidden)]
     BytesBesideUnits {
         /// The limit in bytes.
         bytes: String,
         /// The limit in units.
         units: String,
     },
-    /// A burst is given apart from the limits, but the pacing limit already names one.
+    /// A separate burst was given, but the pacing limit already has one.
+    #[doc(hidden)]
     BurstTwice(String),
-    /// A burst is given apart from the limits, but the pacing limit is a window.
+    /// A separate burst was given, but the pacing limit is a window.
+    #[doc(hidden)]
     BurstOnWindow(String),
     /// A burst of 0.
+    #[doc(hidden)]
     ZeroBurst,
-    /// A burst in bytes beside a rate in units.
+    /// The burst is in bytes, but the rate is in units.
+    #[doc(hidden)]
     BurstInBytes(String),
-    /// A unit of a window would count for more than twice its period.
+    /// The slack is longer than the period of its window.
+    #[doc(hidden)]
     SlackAbovePeriod(String),
-    /// More of a window would be free at the start than its count.
+    /// More units of a window would be free at the start than its count.
+    #[doc(hidden)]
     InitialAboveCount {
-        /// What should be free at the start.
+        /// The units that should be free at the start.
         initial: u64,
         /// The count.
         count: u64,
     },
-    /// The bucket would start with more than it can hold.
+    /// The bucket would hold more at the start than its burst.
+    #[doc(hidden)]
     InitialAboveBurst {
-        /// What it should hold at the start.
+        /// The units that it should hold at the start.
         initial: u64,
-        /// What it can hold.
+        /// The most units that it can hold.
         burst: u64,
     },
 }
@@ -127,11 +138,11 @@ pub enum PolicyError {
 messages! {
     PolicyError {
         PolicyError::None => ("no limit; write for example 5/s, or unlimited"),
-        PolicyError::UnlimitedAlone => ("unlimited stands alone, without a burst or another limit"),
+        PolicyError::UnlimitedAlone => ("unlimited cannot be combined with a burst or another limit"),
         PolicyError::BytesBesideUnits { bytes, units } => (
-            "'{bytes}' counts bytes and '{units}' units; a pipe counts one or the other"
+            "'{bytes}' counts bytes and '{units}' counts units; write limits of one kind"
         ),
-        PolicyError::BurstTwice(text) => ("the pacing limit '{text}' already names its burst; say it once"),
+        PolicyError::BurstTwice(text) => ("the pacing limit '{text}' already has a burst; write it once"),
         PolicyError::BurstOnWindow(text) => (
             "the pacing limit '{text}' is a window, which has no burst; write it without ,window"
         ),
@@ -141,7 +152,7 @@ messages! {
         ),
         PolicyError::SlackAbovePeriod(text) => ("the slack of '{text}' is more than its period; write a shorter one"),
         PolicyError::InitialAboveCount { initial, count } => (
-            "initial={initial} is more than the window's count of {count}; write at most initial={count}"
+            "initial={initial} is more than the window allows; write at most initial={count}"
         ),
         PolicyError::InitialAboveBurst { initial, burst } => (
             "initial={initial} is more than the burst of {burst}, which is all the bucket holds; write burst={initial},initial={initial}"
@@ -150,8 +161,8 @@ messages! {
 }
 
 impl Policy {
-    /// Fills in the defaults of `limits`. The fastest limit paces: it is a bucket of `burst` units, unless it names its
-    /// own burst. Every other limit that names no burst is a window.
+    /// Fills in the defaults of `limits`. The fastest limit paces: it is a bucket of `burst` units, unless it has its
+    /// own burst. Every other limit without a burst is a window.
     ///
     /// ```
     /// use throttle_limits::limits::Policy;
@@ -166,13 +177,13 @@ impl Policy {
         Policy::filled_in(limits, burst, |_| 0)
     }
 
-    /// Like [`new`](Self::new), for units that travel to a server before it counts them: the default slack of a window is
-    /// a twentieth of its period, at most 250 ms.
+    /// Like [`new`](Self::new), for units that travel to a server before it counts them. The default slack of a window
+    /// is a twentieth of its period, at most 250 ms.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_slack(limits: &[Limit], burst: Option<Amount>) -> Result<Self, PolicyError> {
-        Policy::filled_in(limits, burst, |rate| (rate.window().1.get() / 20).min(MOST_SLACK))
+        Policy::filled_in(limits, burst, |rate| (rate.window().1.get() / 20).min(MAX_DEFAULT_SLACK))
     }
 
     fn filled_in(
@@ -195,37 +206,37 @@ impl Policy {
         Ok(Policy { limits, counts_bytes: rates[0].is_bytes(), ..Policy::default() })
     }
 
-    /// The same, and limits of each key by itself.
+    /// This policy with limits for each single key.
     #[must_use]
     pub fn with_keys(self, keys: OfKeys) -> Self {
         Policy { keys: Some(Box::new(keys)), ..self }
     }
 
-    /// What holds for each key by itself, if anything does.
+    /// The limits of each single key, if there are any.
     #[must_use]
     pub fn of_keys(&self) -> Option<&OfKeys> {
         self.keys.as_deref()
     }
 
-    /// The same, with at most so many commands at once.
+    /// This policy with a limit on the number of running commands.
     #[must_use]
     pub fn with_jobs(self, jobs: Option<NonZeroU32>) -> Self {
         Policy { jobs, ..self }
     }
 
-    /// Whether commands are counted while they run.
+    /// Whether running commands are counted.
     #[must_use]
     pub fn counts_jobs(&self) -> bool {
         self.jobs.is_some() || self.keys.as_ref().is_some_and(|keys| keys.jobs.is_some())
     }
 
-    /// The most commands that run at once, of all keys together.
+    /// The most running commands of all keys together.
     #[must_use]
     pub fn jobs(&self) -> Option<NonZeroU32> {
         self.jobs
     }
 
-    /// The limits of all `policies`, one after the other.
+    /// The limits of all `policies`, in their order.
     #[must_use]
     pub fn of_all<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
         policies.into_iter().fold(Policy::default(), |mut joined, policy| {
@@ -237,27 +248,27 @@ impl Policy {
         })
     }
 
-    /// The same, but a unit costs each limit what `cost` says, as text for those who read units: it is kept and compared, not
-    /// understood here.
+    /// This policy with `cost` as the cost of a unit in each limit. The text is stored and compared here, but only the
+    /// program parses it.
     #[must_use]
     pub fn counting(mut self, cost: &str) -> Self {
         self.costs = (0..self.len()).map(|place| (place, cost.to_owned())).collect();
         self
     }
 
-    /// What a unit costs the limit at `place`; `None` if it counts each unit as 1.
+    /// The cost of a unit in the limit at `place`; `None` if the limit counts each unit as 1.
     #[must_use]
     pub fn cost(&self, place: usize) -> Option<&str> {
         self.costs.get(&place).map(String::as_str)
     }
 
-    /// Whether a unit costs some limit something of its own.
+    /// Whether some limit has a cost other than 1 for each unit.
     #[must_use]
     pub fn has_costs(&self) -> bool {
         !self.costs.is_empty()
     }
 
-    /// Whether the costs of a unit under one of these are those under the other.
+    /// Whether a unit has the same costs under both policies.
     pub(crate) fn counts_like(&self, other: &Policy) -> bool {
         let is_same_kind = self.counts_bytes == other.counts_bytes && self.costs == other.costs;
         let have_same_keys = match (&self.keys, &other.keys) {
@@ -265,7 +276,7 @@ impl Policy {
             (None, None) => true,
             _ => false,
         };
-        // The costs of a unit are those of the limits of all, and then those of its key.
+        // A unit has costs in the overall limits, followed by costs in the limits of its key.
         let has_costs = self.has_costs() || self.keys.as_ref().is_some_and(|keys| keys.each.has_costs());
         is_same_kind
             && have_same_keys
@@ -273,7 +284,7 @@ impl Policy {
             && (!has_costs || self.len() == other.len())
     }
 
-    /// The same limits, which count each unit as 1.
+    /// The same limits with a cost of 1 for each unit.
     #[must_use]
     pub fn without_costs(&self) -> Self {
         Policy { costs: BTreeMap::new(), ..self.clone() }
@@ -291,13 +302,13 @@ impl Policy {
         self.counts_bytes
     }
 
-    /// How many limits there are: none, if unlimited.
+    /// The number of limits; 0 if unlimited.
     #[must_use]
     pub fn len(&self) -> usize {
         self.limits.len()
     }
 
-    /// Whether there is no limit, also not of single keys or of commands at once.
+    /// Whether there is no limit at all: none overall, none for each key, and none on running commands.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty() && self.keys.is_none() && self.jobs.is_none()
@@ -316,20 +327,21 @@ impl Policy {
         self.limits.iter().map(Resolved::rate).max()
     }
 
-    /// The time between two units that it asks for, in nanoseconds; 0 if nothing limits them.
+    /// The time between two units at the fastest rate, in nanoseconds; 0 if nothing limits them.
     pub(crate) fn interval(&self) -> Nanos {
         self.of_units().fastest().map_or(0, |rate| rate.period().div_ceil(rate.units()))
     }
 
-    /// The most units that may go at one instant.
+    /// The most units that may be granted at one instant.
     #[must_use]
     pub fn at_once(&self) -> u64 {
         self.limits.iter().map(Resolved::at_once).min().unwrap_or(u64::MAX)
     }
 
-    /// The limits that never bind because another is always stricter, slack included: the index of each and of the other.
+    /// The limits that never bind, because another limit is always stricter, with the slack of windows included. Each
+    /// item is the index of such a limit, and the index of the stricter limit.
     pub fn never_bind(&self) -> impl Iterator<Item = (usize, usize)> {
-        // Of two equal limits, the later one never binds.
+        // If two limits are equal, the later one never binds.
         let is_idle = |idle: usize, other: usize| {
             let (idle_limit, other_limit) = (&self.limits[idle], &self.limits[other]);
             self.cost(idle) == self.cost(other)
@@ -340,7 +352,7 @@ impl Policy {
         (0..self.len()).filter_map(move |idle| Some((idle, stricter(idle)?)))
     }
 
-    /// The same without the limits at these indexes.
+    /// This policy without the limits at these indexes.
     #[must_use]
     pub fn without(&self, places: &[usize]) -> Self {
         let kept: Vec<usize> = (0..self.len()).filter(|place| !places.contains(place)).collect();
@@ -353,7 +365,7 @@ impl Policy {
         }
     }
 
-    /// The most units that the limit at `place` lets through in one of its periods, and that period in nanoseconds.
+    /// The most units that the limit at `place` admits in one of its periods, and that period in nanoseconds.
     ///
     /// (0, 0) if there is no such limit.
     #[must_use]
@@ -364,19 +376,19 @@ impl Policy {
         })
     }
 
-    /// The most that the limit at `place` ever grants at once: a window's count.
+    /// The most units in a single grant of the limit at `place`: a window's count.
     #[must_use]
     pub fn most_ever(&self, place: usize) -> u64 {
         if let Some(Resolved::Window { rate, .. }) = self.limits.get(place) { rate.window().0.get() } else { u64::MAX }
     }
 
-    /// What the limit at `place` lets through in `time` nanoseconds, at least 1.
+    /// The units that the limit at `place` admits in `time` nanoseconds, at least 1.
     #[must_use]
     pub fn lets_through(&self, place: usize, time: Nanos) -> u64 {
         self.limits.get(place).map_or(u64::MAX, |limit| limit.rate().units_in(time).get())
     }
 
-    /// `None` if some limit is a bucket, or there is none.
+    /// The windows; `None` if some limit is a bucket, or there is no limit.
     pub(crate) fn only_windows(&self) -> Option<OnlyWindows> {
         let all = self.limits.iter().map(|limit| match *limit {
             Resolved::Window { rate, slack, .. } => Some((rate, rate.window().1.get().saturating_add(slack))),
@@ -390,7 +402,7 @@ impl Policy {
         })
     }
 
-    /// The least slack of its windows, in nanoseconds; `None` if there are none.
+    /// The least slack of its windows, in nanoseconds; `None` if there are no windows.
     pub(crate) fn least_slack(&self) -> Option<Nanos> {
         let slack = |limit: &Resolved| if let Resolved::Window { slack, .. } = limit { Some(*slack) } else { None };
         self.limits.iter().filter_map(slack).min()
@@ -407,8 +419,8 @@ impl Policy {
         &self.limits
     }
 
-    /// The limits as a user would write them, with their defaults, one per line. Those of each key follow a line that names
-    /// the keys.
+    /// The limits as a user would write them, with their defaults, one per line. The limits of each key follow a line
+    /// with the selector of keys.
     pub(crate) fn to_lines(&self) -> String {
         let mut lines: Vec<String> = (0..self.len()).map(|place| self.describe(place)).collect();
         lines.extend(self.jobs.map(|jobs| format!("{JOBS}{jobs}")));
@@ -432,12 +444,12 @@ impl Policy {
         all
     }
 
-    /// How many of the limits are windows.
+    /// The number of limits that are windows.
     pub(crate) fn windows(&self) -> usize {
         self.limits.iter().filter(|limit| matches!(limit, Resolved::Window { .. })).count()
     }
 
-    /// Reads what [`to_lines`](Self::to_lines) wrote; `None` for any other text.
+    /// Parses the result of [`to_lines`](Self::to_lines); `None` for any other text.
     pub(crate) fn from_lines(lines: &str) -> Option<Self> {
         let (mut policy, mut lines) = (Policy::default(), lines.split('\n').peekable());
         let mut limits = Vec::new();
@@ -456,7 +468,7 @@ impl Policy {
         Some(policy.with_keys(OfKeys { per, each, jobs: jobs.transpose().ok()?, fails: fails.transpose().ok()? }))
     }
 
-    /// Limits, one per line.
+    /// Parses limits, one per line.
     fn of_lines(lines: &[&str]) -> Option<Self> {
         if lines.is_empty() {
             return Some(Policy::default());
@@ -471,7 +483,8 @@ impl Policy {
 }
 
 impl OfKeys {
-    /// The limit at `place`, as a user would write it, with its defaults. What holds beside limits stands with the first.
+    /// The limit at `place`, as a user would write it, with its defaults. The first limit also shows the settings that
+    /// are not limits.
     #[must_use]
     pub fn describe(&self, place: usize) -> String {
         let OfKeys { per, each, jobs, fails } = self;
@@ -493,7 +506,7 @@ impl TryFrom<String> for Policy {
     type Error = &'static str;
 
     fn try_from(lines: String) -> Result<Self, Self::Error> {
-        Policy::from_lines(&lines).ok_or("this is no policy")
+        Policy::from_lines(&lines).ok_or("this is not a policy")
     }
 }
 
@@ -504,17 +517,14 @@ impl fmt::Display for Policy {
 }
 
 fn one_kind(rates: &[Rate]) -> Result<(), PolicyError> {
-    let bytes = rates.iter().find(|rate| rate.is_bytes());
-    let units = rates.iter().find(|rate| !rate.is_bytes());
-    match (bytes, units) {
-        (Some(bytes), Some(units)) => {
-            Err(PolicyError::BytesBesideUnits { bytes: bytes.to_string(), units: units.to_string() })
-        }
+    let written = |is_bytes| rates.iter().find(|rate| rate.is_bytes() == is_bytes).map(Rate::to_string);
+    match (written(true), written(false)) {
+        (Some(bytes), Some(units)) => Err(PolicyError::BytesBesideUnits { bytes, units }),
         _ => Ok(()),
     }
 }
 
-/// The index of the fastest rate. Of equal rates, the one with the shorter period; then the first.
+/// The index of the fastest rate. Among equal rates, the shorter period wins, then the first.
 fn pacing(rates: &[Rate]) -> usize {
     let key = |place: &usize| (std::cmp::Reverse(rates[*place]), rates[*place].window().1, *place);
     (0..rates.len()).min_by_key(key).unwrap_or(0)

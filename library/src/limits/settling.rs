@@ -1,18 +1,21 @@
-//! Settling: the real cost of a grant becomes known later, and the limits are then as if it had cost that from the
-//! start. What was granted in between keeps its time.
+//! Settling: the real cost of a grant becomes known later, and the limits are then as if the grant had cost its real
+//! cost from the start. Grants in between keep their times.
 //!
-//! A grant that may be settled is *open*. Only open grants are remembered, not the grants between them: what happens to
-//! a bucket after a grant lowers or raises its level, and cuts off what does not fit. All of that together acts on a
-//! difference in the level like one cut with two numbers, however much happens: the least room that the bucket had, and
-//! what was cut off. So each open grant has one such [`Gap`] for the time until the next open grant. A credit passes it
-//! up to the room; the rest would have overflowed. A debt passes it less what had overflowed, which would have been
-//! there to pay it. A window needs none of this: its entry is corrected.
+//! A grant that may be settled is *open*. Only open grants are stored, not the grants between them. After a grant,
+//! every event in a bucket lowers or raises its level, and cuts off the amount above a full bucket. If the grant had
+//! cost less or more, the level would differ by a credit or a debt. All later events together act on this difference
+//! like one cut, which two numbers describe: the least room of the bucket, and the amount that was cut off. So each
+//! open grant has one such [`Gap`] for the time until the next open grant.
 //!
-//! A few things have no exact answer. Then the limits have less than if all had been computed anew, never more:
-//! - A grant was charged before its limits conformed, which can happen to a reservation after the rate was lowered: it
+//! After a gap, a credit is left up to the room; the rest would have overflowed. A debt is reduced by the amount that
+//! was cut off, because that amount would have paid it. A window needs no gap: its entry is corrected.
+//!
+//! In a few cases there is no exact answer. Then the limits have less than after a complete recalculation, never more:
+//! - A grant was charged before its limits conformed, which can happen to a reservation after the rate was lowered. It
 //!   left its bucket empty instead of in debt. Credits of earlier grants end there.
 //! - The rate was changed: rooms are rounded down to a credit, which is less than a nanosecond's worth.
-//! - Something was credited while the bucket held more than a full one, for a waiter or as the rest of a refill.
+//! - Something was credited while the bucket held more than a full bucket does, for a waiter or as the rest of a
+//!   refill.
 //! - A window above 1024 units counts some units longer than needed, and goes on to do so.
 
 use super::bucket::{self, Gap};
@@ -23,19 +26,19 @@ use crate::clock::{Nanos, shrink};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// The most open grants of one set of limits. Beyond it the oldest is forgotten, and is settled as law 5 allows: see
-/// [`settle_forgotten`].
-const MOST: usize = 16_384;
+/// The most open grants of one set of limits. Beyond this number, the oldest open grant is forgotten. It is then
+/// settled like an unused grant: see [`settle_forgotten`].
+const MAX_OPEN: usize = 16_384;
 
-/// The open grants of one set of limits, and what happened since. It stands beside the terms and states, which the
-/// caller passes in, always the same ones in the same order. An empty one costs one comparison for each charge.
+/// The open grants of one set of limits, and the effects of later events. The caller passes in the terms and states,
+/// always the same ones in the same order. With no open grant, each charge costs one comparison.
 ///
-/// Whoever charges or changes the limits says so here: [`happened`](Self::happened) afterwards for each limit, or
-/// [`rate_changed`](Self::rate_changed) before.
+/// Every change of the limits must be reported: by [`happened`](Self::happened) for each limit after the change, or by
+/// [`rate_changed`](Self::rate_changed) before a change of the rate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(crate) struct Settling {
-    /// In the order in which they were granted. Their numbers increase.
+    /// The open grants in the order of their times. Their numbers increase.
     open: VecDeque<Open>,
 }
 
@@ -43,30 +46,31 @@ pub(crate) struct Settling {
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Open {
     number: u64,
-    /// One for each limit.
+    /// One part for each limit.
     parts: Box<[Part]>,
 }
 
-/// An open grant in one limit. What is in credits is used only for buckets.
+/// An open grant in one limit. The fields in credits are used only for buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Part {
-    /// In units.
+    /// The charge, in units.
     charged: u64,
-    /// A window counts it from this time.
+    /// A window counts the grant from this time.
     counted: Nanos,
-    /// The level just before it was charged. A limit of a key that it passed free is not brought up to its time, since one who
-    /// waits may gather more than a full bucket: then the level may be higher than that here.
+    /// The level just before the charge. A limit that charged nothing is not brought up to the time of the grant,
+    /// because a waiter may gather more than a full bucket. So this level may exceed a full bucket.
     gathered: i128,
-    /// The level of a full bucket then; the highest number if it was charged nothing, and the limit is not behind.
+    /// The level of a full bucket at the time of the grant. It is `i128::MAX` if this limit was charged nothing and was
+    /// up to date.
     full: i128,
-    /// From then to the next open grant, or until now.
+    /// The effects from the grant to the next open grant, or until now.
     since: Gap,
 }
 
 impl Gap {
-    /// What is left at the end of a difference at the start: a credit, or a debt if it is negative. From now on the gap
-    /// is as if the difference had been there.
+    /// Returns the difference at the end of the gap for a difference at its start: a credit, or a debt if it is
+    /// negative. Changes the gap as if the difference had existed.
     fn pass(&mut self, difference: i128) -> i128 {
         let passed =
             if difference < 0 { difference.saturating_add(self.lost).min(0) } else { difference.min(self.room) };
@@ -77,13 +81,13 @@ impl Gap {
 }
 
 impl Settling {
-    /// Whether no grant is open. Then nothing needs to be said here.
+    /// Whether no grant is open. Then nothing needs to be reported.
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
     /// Opens the latest grant, which was just charged at `at`, a time when its limits conformed. Numbers must increase.
-    /// Windows count it from `counted`; `cost` is what each limit was charged, in units.
+    /// Windows count it from `counted`; `cost` returns the charge of each limit, in units.
     pub(crate) fn open(
         &mut self,
         number: u64,
@@ -103,7 +107,7 @@ impl Settling {
             Part { charged, counted, gathered: amount.saturating_add(gathered), full, since: Gap::NONE }
         };
         let parts = limits.0.iter().zip(limits.1).enumerate().map(part).collect();
-        if self.open.len() == MOST {
+        if self.open.len() == MAX_OPEN {
             self.open.pop_front();
         }
         self.open.push_back(Open { number, parts });
@@ -116,7 +120,7 @@ impl Settling {
         }
     }
 
-    /// The limit at `place` was charged or changed.
+    /// Records the effect of a charge or change of the limit at `place`.
     #[inline]
     pub(crate) fn happened(&mut self, place: usize, gap: Gap) {
         if let Some(newest) = self.open.back_mut() {
@@ -125,7 +129,7 @@ impl Settling {
         }
     }
 
-    /// The bucket at `place` is about to be replaced by one with another rate, after it was brought up to now.
+    /// Prepares for another rate of the bucket at `place`, after it was brought up to now.
     pub(crate) fn rate_changed(&mut self, place: usize, from: &bucket::Terms, to: &bucket::Terms) {
         if from.price(1) == to.price(1) {
             return;
@@ -145,7 +149,7 @@ impl Settling {
         }
     }
 
-    /// The grant with this number is not open any more: it cost what it was charged, or it was given back.
+    /// Closes the grant with this number: its charge was its real cost, or it was given back.
     pub(crate) fn forget(&mut self, number: u64) {
         let Some(removed) = self.find(number).and_then(|place| Some((place, self.open.remove(place)?))) else { return };
         let (place, removed) = removed;
@@ -157,8 +161,8 @@ impl Settling {
         shrink(&mut self.open);
     }
 
-    /// Settles the grant with this number: the limits are as if it had cost `real` in each of them, in units. It is not
-    /// open any more. Returns `false` if it was not: then see [`settle_forgotten`].
+    /// Settles and closes the grant with this number: the limits are as if it had cost `real` in each of them, in
+    /// units. Returns `false` if it is not open: then see [`settle_forgotten`].
     pub(crate) fn settle(
         &mut self,
         now: Nanos,
@@ -185,8 +189,9 @@ impl Settling {
         true
     }
 
-    /// By how much the level would have been higher just after the grant. Less than the difference in cost if it had
-    /// gathered more than a full bucket, which a lower cost would not have done, nor one of a unit that was taken to be free.
+    /// The rise of the level just after the grant, if the grant had cost `real`. This is less than the difference in
+    /// cost if the bucket had gathered more than a full bucket for the charged cost. With a lower cost, or for a unit
+    /// of cost 0, that excess would have been cut off.
     fn own_difference(&mut self, index: usize, place: usize, bucket: &bucket::Terms, real: u64) -> i128 {
         let part = &self.open[index].parts[place];
         let difference = bucket.price(part.charged).saturating_sub(bucket.price(real));
@@ -202,7 +207,7 @@ impl Settling {
         difference.saturating_add(room.min(0))
     }
 
-    /// What is left now of a difference just after a grant.
+    /// Takes a difference in the level just after a grant, and returns the part of it that remains now.
     fn pass(&mut self, index: usize, place: usize, mut difference: i128) -> i128 {
         for (further, open) in self.open.range_mut(index..).enumerate() {
             let Some(part) = open.parts.get_mut(place).filter(|_| difference != 0) else { break };
@@ -214,28 +219,28 @@ impl Settling {
         difference
     }
 
-    /// Whether these can be the open grants of so many limits.
+    /// Whether these can be the open grants of `limits` limits.
     #[cfg(feature = "shared")]
     pub(super) fn has_sense(&self, limits: usize) -> bool {
         let are_whole = self.open.iter().all(|open| open.parts.len() == limits);
-        are_whole && self.open.len() <= MOST
+        are_whole && self.open.len() <= MAX_OPEN
     }
 
-    /// Whether the grant of this number is open.
+    /// Whether the grant with this number is open.
     pub(crate) fn is_open(&self, number: u64) -> bool {
         self.find(number).is_some()
     }
 
-    /// Numbers increase, except where a bucket of many keys has granted something ahead of time.
+    /// Finds an open grant. Numbers increase, except where a bucket of many keys has granted something ahead of time.
     fn find(&self, number: u64) -> Option<usize> {
         let in_order = self.open.binary_search_by_key(&number, |open| open.number).ok();
         in_order.or_else(|| self.open.iter().position(|open| open.number == number))
     }
 }
 
-/// Settles a grant that is not open, in one limit. `times` are those of the grant, and from when windows count it;
-/// `costs` what it was charged and what it cost. What it cost less is given back as law 5 allows: less what came in
-/// since, and not while the time of another grant is in the future. What it cost more is owed.
+/// Settles a grant that is not open, in one limit. `times` are the time of the grant, and the time from which windows
+/// count it. `costs` are its charge and its real cost. If the real cost is lower, the difference is credited, less the
+/// gain since the grant, and only if no later grant is in the future. If it is higher, the difference is owed.
 pub(crate) fn settle_forgotten(
     terms: &Terms,
     state: &mut State,

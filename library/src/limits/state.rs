@@ -1,14 +1,14 @@
-//! The small state of one limit: all that is stored for each bucket, or for each key.
+//! The small state of one limit. This is everything that is stored for each bucket, or for each key.
 
 use crate::clock::Nanos;
 #[cfg(feature = "shared")]
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// An amount at a time: a bucket's credit, the units of an interval bucket, or the units in a window's log. A negative
-/// amount is a debt: units used without a grant, or that a grant cost more than it was charged.
+/// An amount at a time: a bucket's credit, the units of a bucket on a grid, or the units in a window's log. A negative
+/// amount is a debt: units used without a grant, or the part of a real cost above the charge.
 ///
-/// The time is that of the latest grant; it is in the future if the grant is a reservation. The struct is packed
+/// The time is the time of the latest grant; it is in the future if the grant is a reservation. The struct is packed
 /// because 16-byte alignment would cost each bucket 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
@@ -18,12 +18,12 @@ pub(crate) struct Level {
     pub(crate) at: Nanos,
 }
 
-/// A bucket as its fast path needs it, in credits: see `bucket.rs`. A credit of an interval bucket is a unit.
+/// The state of a bucket for its fast path, in credits: see `bucket.rs`. A credit of a bucket on a grid is a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gaining {
     /// Credits gained at the end of each interval. The first interval begins at `start`.
     pub(crate) gain: u64,
-    /// In nanoseconds.
+    /// The interval, in nanoseconds.
     pub(crate) interval: u64,
     pub(crate) start: Nanos,
     /// Credits that a unit costs.
@@ -56,10 +56,6 @@ pub(crate) struct Entry {
 static EMPTY: VecDeque<Entry> = VecDeque::new();
 
 impl State {
-    pub(crate) fn new(amount: i128, at: Nanos) -> Self {
-        State { level: Level { amount, at }, log: None }
-    }
-
     /// The log of a window: oldest first; times never decrease.
     pub(crate) fn log(&self) -> &VecDeque<Entry> {
         self.log.as_deref().unwrap_or(&EMPTY)

@@ -1,4 +1,4 @@
-//! One limit of any kind: its fixed numbers, and its answers for a state that the caller passes in.
+//! One limit of any kind: its fixed numbers, and functions of a state that the caller passes in.
 
 use super::bucket::Gap;
 use super::policy::Resolved;
@@ -23,10 +23,16 @@ impl Terms {
                 (Bucket(terms), State::from(terms.start(initial, now)))
             }
             Resolved::Window { rate, used, slack } => {
-                let terms = window::Terms::of(rate, slack);
+                let terms = window::Terms::new(rate, slack);
                 (Window(terms), terms.start(used, now))
             }
         }
+    }
+
+    /// The bucket, if this limit is a bucket without a grid.
+    #[inline]
+    pub(super) fn as_usual_bucket(&self) -> Option<&bucket::Terms> {
+        if let Bucket(bucket) = self { Some(bucket).filter(|bucket| !bucket.is_on_grid) } else { None }
     }
 
     pub(super) fn conforms_at(&self, state: &State, now: Nanos, cost: u64) -> Option<Nanos> {
@@ -45,9 +51,9 @@ impl Terms {
     }
 
     /// Charges at `grant`. Windows count the cost from `counted` on, and drop entries that no longer count at `since`.
-    pub(super) fn charge(&self, state: &mut State, [since, asked, grant, counted]: [Nanos; 4], cost: u64) -> Gap {
+    pub(super) fn charge(&self, state: &mut State, [since, requested, grant, counted]: [Nanos; 4], cost: u64) -> Gap {
         match self {
-            Bucket(bucket) => return bucket.charge(&mut state.level, asked, grant, cost),
+            Bucket(bucket) => return bucket.charge(&mut state.level, requested, grant, cost),
             Window(window) => window.charge(state, since, counted, cost),
         }
         Gap::NONE
@@ -73,12 +79,12 @@ impl Terms {
         }
     }
 
-    /// `None` for a window, which does not fill.
+    /// The time in which an empty bucket fills. `None` for a window, which does not fill.
     pub(super) fn fill_time(&self) -> Option<Nanos> {
         if let Bucket(bucket) = self { Some(bucket.fill_time()) } else { None }
     }
 
-    /// How late a grant may be used. `None` for a window, which counts a unit from when it leaves.
+    /// How late a grant may be used. `None` for a window, which counts a unit from its departure.
     pub(super) fn allowance(&self) -> Option<Nanos> {
         if let Bucket(bucket) = self { Some(bucket.allowance()) } else { None }
     }
@@ -127,7 +133,8 @@ impl Terms {
         Gap::NONE
     }
 
-    /// Whether a state that was read can be one of this limit: only a window has a log, and its amount is the sum of that.
+    /// Whether a state that was read is possible for this limit. Only a window has a log, and its amount is the sum of
+    /// the log.
     #[cfg(feature = "shared")]
     pub(super) fn has_sense(&self, state: &State) -> bool {
         let sum = state.log().iter().fold(0_i128, |sum, entry| sum.saturating_add(entry.units.into()));

@@ -4,7 +4,7 @@ use super::bucket::Gap;
 use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
-use super::policy::Policy;
+use super::policy::{Policy, Resolved};
 use super::settling::Settling;
 use super::state::{Level, State};
 use super::terms::Terms;
@@ -20,32 +20,32 @@ pub struct Limits {
     pub(super) states: Vec<State>,
     pub(super) settling: Settling,
     quantum: u64,
-    /// The latest time at which something was taken, given back or changed. An earlier clock reading arrived out of
-    /// order.
+    /// The latest time of a request, return or change. Earlier clock readings arrived out of order, and are clamped to
+    /// this time.
     pub(super) asked: Nanos,
     /// The time of the latest grant. Nothing is granted before it.
     pub(super) at: Nanos,
     /// Counts the grants, so that each has its own number. No number is used twice.
     number: u64,
-    /// The least time from one grant to the next, whatever the limits allow, and when the next one may be.
+    /// The least time between two grants, whatever the limits allow, and the earliest time of the next grant.
     pub(super) every: Nanos,
     pub(super) next: Nanos,
-    /// The debts of buckets that a pause emptied, by place.
+    /// The debts of buckets that a pause emptied, by the index of the limit.
     debts: Vec<Option<Debt>>,
 }
 
-/// The debt of a bucket that is emptied at the end of a pause. It is paid during the pause at the rate of that time, which may
-/// change meanwhile.
+/// The debt of a bucket that is emptied at the end of a pause. It is paid during the pause at the current rate, which
+/// may change meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Debt {
-    /// At most 0.
+    /// The debt, as a level of at most 0.
     level: Level,
-    /// The level at the end of the pause. If the bucket has another one by now, the debt is not known any more.
+    /// The level at the end of the pause. If the bucket has another level now, the debt is unknown.
     emptied: Level,
 }
 
 impl Debt {
-    /// The same if the bucket `from` has become `to`.
+    /// The debt after the bucket `from` has become `to`.
     fn at_rate(self, from: &bucket::Terms, to: &bucket::Terms) -> Self {
         let (mut level, at) = (self.level, self.level.at);
         from.change(&mut level, at, to);
@@ -60,8 +60,10 @@ impl Limits {
     #[must_use]
     pub fn new(policy: &Policy, now: Nanos) -> Self {
         let (fixed, states) = Fixed::start([(policy, None)], now);
-        let quantum = quantum(&fixed.terms, policy);
-        Limits { quantum, ..Limits::of(fixed, states, now) }
+        let in_a_millisecond = |limit: &Resolved| limit.rate().units_in(MILLISECOND).get();
+        let quanta = fixed.terms.iter().zip(policy.limits());
+        let quanta = quanta.map(|(terms, limit)| in_a_millisecond(limit).min(terms.most()));
+        Limits { quantum: quanta.min().unwrap_or(u64::MAX), ..Limits::of(fixed, states, now) }
     }
 
     /// These limits in these states.
@@ -81,7 +83,7 @@ impl Limits {
         }
     }
 
-    /// How many limits there are.
+    /// The number of limits.
     pub(crate) fn len(&self) -> usize {
         self.fixed.terms.len()
     }
@@ -118,8 +120,48 @@ impl Limits {
         Ok(Grant { bound_by, ..self.charge(now, [at; 2], costs) })
     }
 
-    /// Grants a run of the `waiting` units. If all of them conform now, or at least a [quantum](Self::quantum), the run
-    /// is what conforms now. Otherwise it is one quantum, at the time when it conforms.
+    /// A fast path: grants these costs at `now`, as [`take_within`](Self::take_within) without a wait does. It serves
+    /// only the usual case, in which all limits are buckets that hold enough and at most their bursts. Otherwise
+    /// returns `None`.
+    #[inline]
+    pub(crate) fn take_usual(&mut self, now: Nanos, costs: impl CostList) -> Option<Grant> {
+        let units = costs.largest();
+        if units == 0 || self.are_spaced() || now < self.asked.max(self.at) {
+            return None;
+        }
+        let fixed = &self.fixed;
+        let amount = |place: usize, level: Level| {
+            let bucket = fixed.terms[place].as_usual_bucket().filter(|_| level.at <= now)?;
+            let left = bucket.amount_at(level, now).checked_sub(bucket.price(fixed.cost(place, costs)))?;
+            (left >= 0 && level.amount <= bucket.full()).then_some(left)
+        };
+        self.states.iter().enumerate().try_for_each(|(place, state)| amount(place, state.level).map(drop))?;
+        for (place, state) in self.states.iter_mut().enumerate() {
+            match amount(place, state.level) {
+                Some(left) if self.settling.is_empty() => state.level = Level { amount: left, at: now },
+                _ => {
+                    self.settling.happened(place, fixed.terms[place].charge(state, [now; 4], fixed.cost(place, costs)));
+                }
+            }
+        }
+        (self.asked, self.at, self.number) = (now, now, self.number + 1);
+        Some(Grant::computed(now, units, None, self.number))
+    }
+
+    /// Like [`take_usual`](Self::take_usual); the grant is [open](Self::open).
+    pub(crate) fn open_usual(&mut self, now: Nanos, costs: impl CostList) -> Option<Grant> {
+        let grant = self.take_usual(now, costs)?;
+        self.open(&grant, costs);
+        Some(grant)
+    }
+
+    /// Whether all limits are buckets without a grid.
+    pub(crate) fn are_usual(&self) -> bool {
+        self.fixed.terms.iter().all(|terms| terms.as_usual_bucket().is_some())
+    }
+
+    /// Grants a run of the `waiting` units. If all of them or at least a [quantum](Self::quantum) conform now, the run
+    /// is the units that conform now. Otherwise it is one quantum, at the time when it conforms.
     ///
     /// # Errors
     /// [`Refusal::Never`]; nothing is charged then.
@@ -127,7 +169,7 @@ impl Limits {
         self.take(now, self.run(now, waiting))
     }
 
-    /// How many of the `waiting` units form the next run.
+    /// The number of the `waiting` units that form the next run.
     pub(super) fn run(&self, now: Nanos, waiting: u64) -> u64 {
         waiting.min(self.available(now).max(self.quantum)).min(self.at_once())
     }
@@ -145,7 +187,7 @@ impl Limits {
         self.available_where(now, |_| true)
     }
 
-    /// The same, in the limits whose index is wanted.
+    /// Whole units that could be taken at `now` in the limits whose index is wanted.
     pub(super) fn available_where(&self, now: Nanos, is_wanted: impl Fn(usize) -> bool) -> u64 {
         let now = self.in_order(now);
         if now < self.at.max(self.next) {
@@ -160,13 +202,13 @@ impl Limits {
         self.every > 0
     }
 
-    /// The most that is granted at one time.
+    /// The most units of one grant.
     fn at_once(&self) -> u64 {
         if self.are_spaced() { 1 } else { u64::MAX }
     }
 
-    /// Whole units that the limit at `place` would let through at `now`; negative if units are owed. A window lets
-    /// nothing through before the time of the latest grant.
+    /// Whole units that the limit at `place` would admit at `now`; negative if units are owed. A window admits nothing
+    /// before the time of the latest grant.
     #[must_use]
     pub fn left(&self, now: Nanos, place: usize) -> Option<i128> {
         let now = self.in_order(now);
@@ -181,8 +223,8 @@ impl Limits {
         self.at
     }
 
-    /// The time by which these costs more will have been granted if requests never pause: the latest of the times that
-    /// the single limits need. `None` beyond the end of the clock.
+    /// The time by which these further costs will have been granted if requests never pause: the latest of the times of
+    /// the single limits. `None` beyond the end of the clock.
     #[must_use]
     pub fn schedule(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
         let now = self.in_order(now).max(self.at);
@@ -193,15 +235,15 @@ impl Limits {
         times.try_fold(now, |latest, time| Some(latest.max(time?)))
     }
 
-    /// The time by which so many more grants are far enough apart, if there is a least time between two.
+    /// The time of the last of `grants` further grants, by their least distance alone.
     pub(crate) fn spaced(&self, now: Nanos, grants: u64) -> Nanos {
         self.next.max(now).saturating_add(self.every.saturating_mul(grants.saturating_sub(1)))
     }
 
-    /// Gives back a grant of these costs that was not used. They are credited, less what the limits gained since. If the
-    /// time of a grant is in the future, nothing is given back, because later grants are never moved.
+    /// Gives back an unused grant of these costs. They are credited, less the gain of the limits since. If the time of
+    /// a grant is in the future, nothing is given back, because later grants are never moved.
     ///
-    /// A grant may be given back only once. The caller must see to that: grants are not remembered.
+    /// A grant may be given back only once. The caller must ensure that: grants are not stored.
     pub fn give_back(&mut self, now: Nanos, grant: &Grant, costs: impl CostList) {
         let now = self.in_order(now);
         if costs.largest() > 0 && now >= self.at.max(grant.at) {
@@ -213,12 +255,13 @@ impl Limits {
         self.settling.forget(grant.number);
     }
 
-    /// The latest grant, of these costs, may be [settled](Self::settle) later. Until then it costs a little with each other
-    /// grant; say [`forget`](Self::forget) if it will not be settled. Only so many can be open: beyond that the oldest is
-    /// forgotten.
+    /// Opens the latest grant, which has these costs, so that it can be [settled](Self::settle). Until it is settled,
+    /// every further grant takes slightly longer. If it will not be settled, call [`forget`](Self::forget). The number
+    /// of open grants is limited. Above that number, the oldest is forgotten.
     pub(crate) fn open(&mut self, grant: &Grant, costs: impl CostList) {
         if costs.largest() > 0 {
-            self.fixed.open(&self.states, &mut self.settling, (grant.number, [grant.at, grant.counted]), costs);
+            let limits = (&self.fixed.terms[..], &self.states[..]);
+            self.settling.open(grant.number, [grant.at, grant.counted], limits, |place| self.fixed.cost(place, costs));
         }
     }
 
@@ -227,15 +270,15 @@ impl Limits {
         !self.settling.is_empty()
     }
 
-    /// A grant will not be settled: it cost what it was charged.
+    /// Closes a grant that will not be settled: its charge was its real cost.
     pub(crate) fn forget(&mut self, grant: &Grant) {
         self.settling.forget(grant.number);
     }
 
-    /// Settles a grant, which was charged the first costs, at its real costs, the second. If it is [open](Self::open), the
-    /// limits are as if it had cost that from the start: what would have overflowed since is lost, and what it cost more is
-    /// owed by those behind. All other grants keep their times. If it was forgotten, what it cost less is given back as by
-    /// [`give_back`](Self::give_back).
+    /// Settles a grant at its real costs: `costs` are the charged costs and the real costs. If the grant is
+    /// [open](Self::open), the limits are then as if it had cost its real costs from the start. A credit is lost if it
+    /// would have overflowed the bucket meanwhile. Later requests owe the excess of a higher cost. All other grants
+    /// keep their times. If the grant was forgotten, a lower cost is given back as by [`give_back`](Self::give_back).
     ///
     /// A grant may be settled only once, and not given back as well.
     pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, costs: [impl CostList; 2]) {
@@ -244,17 +287,15 @@ impl Limits {
         self.fixed.settle(&mut self.states, &mut self.settling, times, known, costs);
     }
 
-    /// Windows no longer count a grant of these costs, if they still have it from this time on.
+    /// Removes a grant of these costs from the windows that count it from the time `counted`.
     pub(super) fn forget_in_windows(&mut self, counted: Nanos, costs: impl CostList) {
-        for (place, (terms, state)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
-            if let Terms::Window(window) = terms {
-                window.forget(state, counted, self.fixed.cost(place, costs));
-            }
+        for (place, window, state) in self.fixed.windows_mut(&mut self.states) {
+            window.forget(state, counted, self.fixed.cost(place, costs));
         }
     }
 
-    /// Grants nothing before `until`, which is not before now. The buckets are empty then. Windows keep their counts; earlier
-    /// grants keep their times.
+    /// Grants nothing before `until`, which is not before now. The buckets are empty at that time. Windows keep their
+    /// counts; earlier grants keep their times.
     pub(super) fn hold(&mut self, until: Nanos) {
         self.at = self.at.max(until);
         self.empty(until);
@@ -282,7 +323,7 @@ impl Limits {
         self.debts = self.fixed.terms.iter().enumerate().map(|(place, terms)| debt(place, terms)).collect();
     }
 
-    /// Debts are paid at the present rates until `now`, and are not known any more once the pause is over.
+    /// Pays debts at the current rates until `now`, and forgets them once the pause is over.
     pub(crate) fn pay_debts(&mut self, now: Nanos) {
         for (slot, terms) in self.debts.iter_mut().zip(&self.fixed.terms) {
             match (slot.as_mut(), terms) {
@@ -295,7 +336,7 @@ impl Limits {
         }
     }
 
-    /// What the bucket at `place` owes, if it is to be emptied and nothing else has changed it.
+    /// The debt of the bucket at `place`, if it is to be emptied and nothing else has changed it.
     fn debt(&self, place: usize) -> Option<Debt> {
         let level = self.states.get(place)?.level;
         self.debts.get(place).copied().flatten().filter(|debt| debt.emptied == level)
@@ -318,22 +359,23 @@ impl Limits {
         self.set_burst_for(now, place, burst, 0);
     }
 
-    /// The same while a waiter of these costs waits: it keeps what it has gathered.
+    /// Changes the size of a bucket while a waiter of these costs waits: the waiter keeps the amount that it has
+    /// gathered.
     pub(crate) fn set_burst_for(&mut self, now: Nanos, place: usize, burst: NonZeroU64, waiting: impl CostList) {
         self.asked = self.asked.max(now);
         if let Some(Terms::Bucket(from)) = self.fixed.terms.get(place) {
             self.change(place, *from, from.with_burst(burst.get()));
-            let (asked, cost) = (self.asked, self.fixed.cost(place, waiting));
-            self.revise_bucket(place, |bucket, level| bucket.spill(level, asked, cost));
+            let (requested, cost) = (self.asked, self.fixed.cost(place, waiting));
+            self.revise_bucket(place, |bucket, level| bucket.spill(level, requested, cost));
         }
     }
 
     /// Replaces the bucket at `place` by `to`.
     fn change(&mut self, place: usize, from: bucket::Terms, to: bucket::Terms) {
-        let (asked, debt) = (self.asked, self.debt(place));
-        self.revise_bucket(place, |bucket, level| bucket.settle(level, asked));
+        let (requested, debt) = (self.asked, self.debt(place));
+        self.revise_bucket(place, |bucket, level| bucket.settle(level, requested));
         self.settling.rate_changed(place, &from, &to);
-        from.change(&mut self.states[place].level, asked, &to);
+        from.change(&mut self.states[place].level, requested, &to);
         self.fixed.terms[place] = Terms::Bucket(to);
         if let Some(debt) = debt {
             let debt = debt.at_rate(&from, &to);
@@ -341,13 +383,14 @@ impl Limits {
         }
     }
 
-    /// Replaces the limits by those of `policy` from `now` on. A limit at the same index and of the same kind keeps its
-    /// credit or count, unless `fresh` is true at its index: then it starts anew. Grants keep their times.
+    /// Replaces the limits by the limits of `policy` from `now` on. A limit at the same index and of the same kind
+    /// keeps its credit or count. If `fresh` is true at its index, it is reset instead. Grants keep their times.
     pub(crate) fn set(&mut self, now: Nanos, policy: &Policy, fresh: &[bool]) {
         self.replace(now, Limits::new(policy, self.in_order(now)), fresh, 0);
     }
 
-    /// Like [`set`](Self::set), by limits that are as new, while a waiter of these costs waits: it keeps what it has gathered.
+    /// Like [`set`](Self::set), with limits in their initial state, while a waiter of these costs waits: it keeps the
+    /// amount that it has gathered.
     pub(crate) fn replace(&mut self, now: Nanos, mut limits: Limits, fresh: &[bool], waiting: impl CostList) {
         let now = self.in_order(now);
         let mut debts: Vec<_> = (0..self.len()).map(|place| self.debt(place)).collect();
@@ -391,17 +434,17 @@ impl Limits {
         });
     }
 
-    /// Charges costs asked for at `asked` at the first of these times, which may be in the future. Windows count them from
-    /// the second, which is not before the first.
-    pub(crate) fn charge(&mut self, asked: Nanos, [at, counted]: [Nanos; 2], costs: impl CostList) -> Grant {
+    /// Charges a request that was made at `requested` and is granted at `at`, which may be in the future. Windows count
+    /// it from `counted`, which is not before `at`.
+    pub(crate) fn charge(&mut self, requested: Nanos, [at, counted]: [Nanos; 2], costs: impl CostList) -> Grant {
         let units = costs.largest();
         if units == 0 {
             return Grant::computed(at, 0, None, 0);
         }
-        self.asked = self.in_order(asked);
+        self.asked = self.in_order(requested);
         let times = [self.at, self.asked, at, counted];
-        // Also where it costs nothing: those behind it begin to gather after it.
-        self.fixed.charge(&mut self.states, &mut self.settling, times, costs, |_| true);
+        // Limits in which the cost is 0 are also charged: later requests begin to gather after this one.
+        self.revise(|fixed, place, terms, state| terms.charge(state, times, fixed.cost(place, costs)));
         (self.at, self.number) = (at, self.number + 1);
         self.next = if self.are_spaced() { at.saturating_add(self.every) } else { 0 };
         Grant { counted, ..Grant::computed(at, units, None, self.number) }
@@ -433,9 +476,4 @@ impl Limits {
     pub(super) fn in_order(&self, now: Nanos) -> Nanos {
         now.max(self.asked)
     }
-}
-
-fn quantum(terms: &[Terms], policy: &Policy) -> u64 {
-    let quanta = terms.iter().zip(policy.limits());
-    quanta.map(|(terms, limit)| limit.rate().units_in(MILLISECOND).get().min(terms.most())).min().unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a queue of waiters needs from its limits, apart from grants.
+//! The functions of limits that a queue of waiters needs, except grants.
 
 use super::bucket::{self, Bucket, Gap};
 use super::costs::CostList;
@@ -13,8 +13,9 @@ use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::ParseError;
 use std::num::NonZeroU64;
 
-/// The least lateness of a waiter before the rest of it is lost: a timer of one millisecond may fire two milliseconds late.
-const LEAST_ALLOWANCE: Nanos = 2 * MILLISECOND;
+/// A waiter may always wake this late, in nanoseconds, without a loss of rate: a timer of one millisecond may fire two
+/// milliseconds late.
+const MIN_ALLOWANCE: Nanos = 2 * MILLISECOND;
 
 impl Limits {
     /// Like [`new`](Self::new), but every unit of the policy counts as `parts` here, so that fractions can be taken.
@@ -50,7 +51,7 @@ impl Limits {
         joint
     }
 
-    /// The index of the fastest bucket of a policy: the one whose rate can be changed.
+    /// The index of the fastest bucket of a policy, whose rate can be changed.
     pub(crate) fn pacing_place(policy: &Policy) -> Option<usize> {
         let rate = |limit: &Resolved| match limit {
             Resolved::Bucket { rate, .. } => Some(*rate),
@@ -60,7 +61,7 @@ impl Limits {
         rates.max_by_key(|&(rate, place)| (rate, std::cmp::Reverse(place))).map(|(_, place)| place)
     }
 
-    /// The bucket, if that is the only limit. `None` also if it holds more than its burst.
+    /// The state of the only limit, if it is a bucket that holds at most its burst.
     pub(crate) fn fast_path(&self) -> Option<Gaining> {
         match (self.fixed.terms.as_slice(), self.states.as_slice()) {
             ([Terms::Bucket(terms)], [state]) => terms.fast_path(state.level),
@@ -75,14 +76,15 @@ impl Limits {
         (self.asked, self.at) = (at, at);
     }
 
-    /// The most units of a kind of cost at one instant, and in one grant after any wait: the count of the smallest window.
+    /// The most units of a kind of cost at one instant, and in one grant after any wait: the count of the smallest
+    /// window.
     pub(crate) fn most(&self, kind: usize) -> (u64, u64) {
         let of_kind = || self.each().filter(|(place, ..)| self.fixed.kinds[*place] == kind).map(|(_, terms, _)| terms);
         let least = |terms: &mut dyn Iterator<Item = &Terms>| terms.map(Terms::most).min().unwrap_or(u64::MAX);
         (least(&mut of_kind()), least(&mut of_kind().filter(|terms| terms.as_window().is_some())))
     }
 
-    /// The same limits, of which no grant is open.
+    /// The same limits without open grants.
     pub(crate) fn without_open(&self) -> Self {
         let mut limits = Limits::of(self.fixed.clone(), self.states.clone(), self.at);
         limits.asked = self.asked;
@@ -91,10 +93,8 @@ impl Limits {
 
     /// Windows count these costs from `at` on.
     pub(crate) fn count_in_windows(&mut self, at: Nanos, costs: impl CostList) {
-        for (place, (terms, state)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
-            if let Terms::Window(window) = terms {
-                window.pay(state, at, self.fixed.cost(place, costs));
-            }
+        for (place, window, state) in self.fixed.windows_mut(&mut self.states) {
+            window.pay(state, at, self.fixed.cost(place, costs));
         }
     }
 
@@ -110,21 +110,21 @@ impl Limits {
         -left.min().unwrap_or(0).min(0)
     }
 
-    /// Time in which the fastest-filling bucket fills.
+    /// The shortest time in which a bucket fills.
     pub(crate) fn fill_time(&self) -> Nanos {
         self.fixed.terms.iter().filter_map(Terms::fill_time).min().unwrap_or(0)
     }
 
-    /// How late a grant may be used before the rest of the delay is lost: the least allowance of all buckets, but at least 2 ms.
-    /// Grants that are spaced are those of a bucket of one.
+    /// How late a grant may be used before the rest of the delay is lost. This is the least allowance of all buckets,
+    /// but at least 2 ms. Spaced grants have the allowance of a bucket of one.
     pub(crate) fn allowance(&self) -> Nanos {
         let spaced = self.are_spaced().then(|| bucket::allowance(self.every));
         let least = self.fixed.terms.iter().filter_map(Terms::allowance).chain(spaced).min().unwrap_or(0);
-        least.max(LEAST_ALLOWANCE)
+        least.max(MIN_ALLOWANCE)
     }
 
-    /// Whether costs that wait in a queue are paid at the same time as one cost of their sum: a single bucket does so,
-    /// and what a refill leaves over goes to the next cost.
+    /// Whether a queue of costs is paid by the same time as a single cost of their sum. A single bucket does that,
+    /// because the rest of a refill goes to the next cost.
     pub(crate) fn pays_steadily(&self) -> bool {
         matches!(self.fixed.terms.as_slice(), [] | [Terms::Bucket(_)])
     }
@@ -134,21 +134,21 @@ impl Limits {
         self.each().all(|(_, terms, state)| terms.at_rest(state, time))
     }
 
-    /// Windows count `grant`, of these costs, from `now`, when it is handed over. Returns `false` if its room was given to
-    /// others in the meantime. Then nothing has changed, and the grant has to wait until [`room_at`](Self::room_at).
+    /// Makes windows count `grant`, which has these costs, from `now`, when it is handed over. Returns `false` if other
+    /// grants got its room in the meantime. Then nothing has changed, and the grant has to wait until
+    /// [`room_at`](Self::room_at).
     pub(crate) fn hand_over(&mut self, grant: &Grant, costs: impl CostList, now: Nanos) -> bool {
         if costs.largest() == 0 || !self.has_windows() {
             return true;
         }
         let before = if self.windows().count() > 1 { Some(self.states.clone()) } else { None };
-        let mut limits = self.fixed.terms.iter().zip(&mut self.states).enumerate();
-        let counts = limits.all(|(place, (terms, state))| {
-            let (window, units) = (terms.as_window(), self.fixed.cost(place, costs));
-            window.is_none_or(|window| units == 0 || window.hand_over(state, grant.counted, units, now))
+        let counts = self.fixed.windows_mut(&mut self.states).all(|(place, window, state)| {
+            let units = self.fixed.cost(place, costs);
+            units == 0 || window.hand_over(state, grant.counted, units, now)
         });
         match before {
             Some(states) if !counts => self.states = states,
-            // While a grant is in the future, windows go on to count the others from their own times.
+            // While a grant is in the future, windows go on counting the others from their own times.
             _ if counts && self.at <= now => {
                 (0..self.states.len()).for_each(|place| self.settling.counted_from(grant.number(), place, now));
             }
@@ -160,16 +160,16 @@ impl Limits {
     /// The earliest time, not before `now`, at which the windows have room for these costs.
     pub(crate) fn room_at(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
         let parts = self.windows().map(|(place, terms, state)| (self.fixed.cost(place, costs), terms, state));
-        let mut asked = parts.filter(|(cost, ..)| *cost > 0);
-        asked.try_fold(now.max(self.at), |at, (cost, terms, state)| Some(at.max(terms.room_at(state, now, cost)?)))
+        let mut charged = parts.filter(|(cost, ..)| *cost > 0);
+        charged.try_fold(now.max(self.at), |at, (cost, terms, state)| Some(at.max(terms.room_at(state, now, cost)?)))
     }
 
-    /// How much later windows could have counted what came before, and these costs would have been granted at `at` all the
-    /// same.
+    /// The longest time by which the earlier grants in the windows could be delayed without a change of the time `at`
+    /// for these costs.
     pub(crate) fn slack(&self, at: Nanos, costs: impl CostList) -> Nanos {
         let of = |(place, window, state): (usize, &window::Terms, &State)| match self.fixed.cost(place, costs) {
             0 => Nanos::MAX,
-            // Without the time of a request: what has left the window by then might not have left it.
+            // Without the time of a request: an entry that has left the window by then might otherwise still be in it.
             cost => match window.room_at(state, 0, cost) {
                 Some(0) | None => Nanos::MAX,
                 Some(room) => at.saturating_sub(room),
@@ -178,12 +178,12 @@ impl Limits {
         self.windows().map(of).min().unwrap_or(Nanos::MAX)
     }
 
-    /// Windows count these costs from the second time on; before, they counted from the first. Returns `false` if the logs
-    /// do not say which units these are.
+    /// Windows count these costs from the second time on, and no longer from the first. Returns `false` if the logs do
+    /// not identify these units.
     pub(crate) fn count_later(&mut self, times: [Nanos; 2], costs: impl CostList) -> bool {
-        self.fixed.terms.iter().zip(&mut self.states).enumerate().all(|(place, (terms, state))| {
-            let (window, units) = (terms.as_window(), self.fixed.cost(place, costs));
-            window.is_none_or(|window| units == 0 || window.count_later(state, times, units))
+        self.fixed.windows_mut(&mut self.states).all(|(place, window, state)| {
+            let units = self.fixed.cost(place, costs);
+            units == 0 || window.count_later(state, times, units)
         })
     }
 
@@ -191,33 +191,33 @@ impl Limits {
         self.fixed.has_windows()
     }
 
-    /// Like [`take`](Self::take), at `earliest` or later, handed over at `now`. If the schedule is behind `earliest`,
-    /// it is moved up to it. What the binding limit would have gained in between is lost.
+    /// Like [`take`](Self::take), but the grant is at `earliest` or later, and is handed over at `now`. If the limits
+    /// conform before `earliest`, their schedule is delayed until then: the binding limit gains nothing in between.
     pub(crate) fn take_not_before(
         &mut self,
         now: Nanos,
-        asked: Nanos,
+        requested: Nanos,
         costs: impl CostList,
         earliest: Nanos,
     ) -> Result<Grant, Refusal> {
-        let (at, bound_by) = self.conforms_at(asked, costs)?;
+        let (at, bound_by) = self.conforms_at(requested, costs)?;
         let by = earliest.saturating_sub(at);
         if let Some(place) = bound_by.filter(|_| by > 0) {
-            self.revise_bucket(place, |bucket, level| bucket.delay(level, asked, by));
+            self.revise_bucket(place, |bucket, level| bucket.delay(level, requested, by));
         }
         let at = at.max(earliest);
-        Ok(self.charge(asked, [at, at.max(now)], costs))
+        Ok(self.charge(requested, [at, at.max(now)], costs))
     }
 
-    /// Brings the state up to `now` for a waiter of these costs that asked at `asked` and still waits.
-    pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, costs: impl CostList) {
+    /// Brings the state up to `now` for a waiter of these costs, whose request was made at `requested`.
+    pub(crate) fn gather(&mut self, now: Nanos, requested: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| match terms {
-            Terms::Bucket(bucket) => bucket.gather(&mut state.level, now, asked, fixed.cost(place, costs)),
+            Terms::Bucket(bucket) => bucket.gather(&mut state.level, now, requested, fixed.cost(place, costs)),
             Terms::Window(_) => Gap::NONE,
         });
     }
 
-    /// No waiter is left: what refills left over is kept up to the size of the bucket.
+    /// No waiter remains: the rest of a refill is kept up to the size of the bucket.
     pub(crate) fn overflow(&mut self) {
         self.revise(|_, _, terms, state| match terms {
             Terms::Bucket(bucket) if bucket.is_on_grid => bucket.spill(&mut state.level, 0, 0), // At the time of the level.
@@ -225,12 +225,12 @@ impl Limits {
         });
     }
 
-    /// Takes what was used without a grant. Missing units become a debt.
+    /// Charges units that were used without a grant. Missing units become a debt.
     pub(crate) fn pay(&mut self, now: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| terms.pay(state, now, fixed.cost(place, costs)));
     }
 
-    /// Adds what was granted and not used, up to the burst.
+    /// Credits granted units that were not used, up to the burst.
     pub(crate) fn credit(&mut self, now: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| terms.credit(state, now, fixed.cost(place, costs)));
     }
@@ -249,6 +249,107 @@ mod tests {
         let _ = limits.take(0, 1_u64).unwrap();
         limits.give_back(0, &grant, 1_u64);
         assert!(!limits.has_open(), "though a later grant lies ahead");
+        // After a change of the limits, grants still get new numbers.
+        let mut limits = limits_of(&["1/s,burst=5"]);
+        let first = limits.take(0, 1_u64).unwrap();
+        limits.set(0, &Policy::new(&["9/s".parse().unwrap()], None).unwrap(), &[]);
+        let next = limits.charge(0, [SECOND, SECOND + 5], 1_u64);
+        assert_eq!((next.number(), next.at, next.counted), (first.number() + 1, SECOND, SECOND + 5));
+        (limits.every, limits.next) = (100, 500);
+        let spaced = [(0, 1), (200, 3), (600, 1), (600, 3), (600, 0)].map(|(now, grants)| limits.spaced(now, grants));
+        assert_eq!(spaced, [500, 700, 600, 800, 600]);
+    }
+
+    fn limits_of(limits: &[&str]) -> Limits {
+        let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        Limits::new(&Policy::new(&limits, None).unwrap(), 0)
+    }
+
+    #[test]
+    fn a_grant_without_a_cost_or_a_later_one_gives_nothing_back() {
+        let mut limits = limits_of(&["1/s,burst=5,initial=0"]);
+        let free = limits.take(0, 0_u64).unwrap();
+        let before = limits.clone();
+        limits.give_back(SECOND, &free, 0_u64);
+        assert_eq!(limits, before, "a waiter goes on to gather");
+        let [first, _] = [0; 2].map(|now| limits.take(now, 1_u64).unwrap());
+        let before = limits.clone();
+        limits.give_back(SECOND, &first, 1_u64);
+        assert_eq!(limits, before, "a later grant lies ahead");
+    }
+
+    #[test]
+    fn what_a_bucket_gains_after_a_pause_is_kept_at_another_rate() {
+        let mut limits = limits_of(&["1/s,burst=9,initial=0"]);
+        limits.pay(0, 8_u64);
+        limits.pause(0, 5 * SECOND);
+        limits.pay_debts(10 * SECOND);
+        limits.set_rate(10 * SECOND, 0, "2/s".parse().unwrap());
+        assert_eq!([10, 12].map(|second| limits.left(second * SECOND, 0)), [Some(2), Some(6)]);
+    }
+
+    #[test]
+    fn the_fast_path_grants_nothing_earlier_or_above_the_burst() {
+        assert_eq!(Limits::none(5).take_usual(4, 1_u64), None);
+        let mut limits = limits_of(&["1/s,burst=5,initial=0"]);
+        limits.gather(9 * SECOND, 0, 9_u64);
+        assert_eq!(limits.take_usual(9 * SECOND, 1_u64), None);
+        let _ = limits.take(9 * SECOND, 1_u64).unwrap();
+        assert_eq!(limits.available(9 * SECOND), 4, "a waiter had gathered more than the burst");
+    }
+
+    /// Law 11. A waiter that also waits for another limit has gathered its 9 units, and loses 3 further ones.
+    #[test]
+    fn a_higher_cost_is_paid_by_what_a_waiter_loses() {
+        let mut limits = limits_of(&["1/s,burst=5"]);
+        let grant = limits.take(0, 5_u64).unwrap();
+        limits.open(&grant, 5_u64);
+        limits.gather(12 * SECOND, 0, 9_u64);
+        limits.settle(12 * SECOND, &grant, [5_u64, 8]);
+        assert_eq!(limits.available(12 * SECOND), 9);
+        // A nanosecond's gain is more than this burst. The higher cost takes it from what the charge left.
+        let mut limits = Limits::none(0).with_bucket(Bucket::new("5/2ns".parse().unwrap(), NonZeroU64::MIN, 1, 0));
+        let [_, grant] = [0; 2].map(|now| limits.take(now, 1_u64).unwrap());
+        limits.open(&grant, 1_u64);
+        assert_eq!((grant.at, { limits.states[0].level.amount }), (1, 3));
+        limits.settle(1, &grant, [1_u64, 2]);
+        assert_eq!({ limits.states[0].level.amount }, 1);
+    }
+
+    fn logs(limits: &Limits) -> Vec<Vec<(Nanos, u64)>> {
+        let log = |state: &State| state.log().iter().map(|entry| (entry.at, entry.units)).collect();
+        limits.states.iter().map(log).collect()
+    }
+
+    #[test]
+    fn all_windows_count_a_unit_from_when_it_is_handed_over_or_none() {
+        let mut limits = limits_of(&["2/10ns,window", "3/20ns,window"]);
+        let grant = limits.take(0, 1_u64).unwrap();
+        limits.open(&grant, 1_u64);
+        let mut with_later = limits.clone();
+        assert!(limits.hand_over(&grant, 1_u64, 5));
+        assert_eq!(logs(&limits), [[(5, 1)]; 2]);
+        limits.settle(6, &grant, [1_u64, 2]);
+        assert_eq!(logs(&limits), [[(5, 2)]; 2]);
+        // With a grant in the future, the unit counts from its own time.
+        let _ = with_later.charge(0, [8; 2], 1_u64);
+        assert!(with_later.hand_over(&grant, 1_u64, 5));
+        with_later.settle(5, &grant, [1_u64, 2]);
+        assert_eq!(logs(&with_later), [[(0, 2), (8, 1)]; 2]);
+        // The second window has given its room to another unit.
+        let mut limits = limits_of(&["2/10ns,window", "1/10ns,window"]);
+        let late = limits.take(0, 1_u64).unwrap();
+        let _ = limits.take(10, 1_u64).unwrap();
+        let before = limits.clone();
+        assert!(!limits.hand_over(&late, 1_u64, 10));
+        assert_eq!(limits, before);
+        // A window in which the unit costs nothing does not change.
+        let mut limits = limits_of(&["5/10ns,window", "5/20ns,window"]);
+        let _ = limits.charge(0, [0; 2], 1_u64);
+        assert!(limits.count_later([0, 4], &[1, 0][..]));
+        assert_eq!(logs(&limits), [[(4, 1)], [(0, 1)]]);
+        limits.count_in_windows(6, &[0, 2][..]);
+        assert_eq!(logs(&limits), [vec![(4, 1)], vec![(0, 1), (6, 2)]]);
     }
 
     /// Law 10: the log of a window is freed once its entries no longer count.

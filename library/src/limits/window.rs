@@ -1,20 +1,19 @@
 //! One sliding window, as pure arithmetic: never more than COUNT in any PERIOD, as strict servers count.
 //!
 //! The state is the log of the grants of the last period. Up to 1024 units it is exact. A larger window keeps its
-//! grants in groups of ⌈COUNT/1024⌉ units, each counted at the time of its latest grant: that frees them a little late,
-//! never early. A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`. Slack, if any, is part of
-//! the period here.
+//! grants in groups of ⌈COUNT/1024⌉ units. Each group counts from the time of its latest grant: that frees the units a
+//! little late, never early. A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`. Slack, if
+//! any, is part of the period here.
 //!
-//! In the state of a window the level's amount is the units in the log, including those that have left the period: up
-//! to two full windows, more if the window was larger before.
+//! In the state of a window, the amount of the level is the units in the log. They include units that have left the
+//! period: up to two full windows, more if the window was larger before.
 
-use super::state::{Entry, State};
+use super::state::{Entry, Level, State};
 use crate::clock::{Nanos, shrink};
 use crate::rate::Rate;
-use std::num::NonZeroU64;
 
 /// Windows of up to this many units are exact.
-pub(crate) const EXACT: u64 = 1024;
+pub(crate) const MAX_EXACT_UNITS: u64 = 1024;
 
 /// The fixed numbers of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,19 +26,16 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    pub(crate) fn new(count: NonZeroU64, period: NonZeroU64) -> Self {
-        let (count, period) = (count.get(), period.get());
-        Terms { count, period, group: count.div_ceil(EXACT) }
-    }
-
     /// A unit counts for `slack` nanoseconds longer than the period of `rate`.
-    pub(crate) fn of(rate: Rate, slack: Nanos) -> Self {
-        Terms::new(rate.window().0, rate.window().1.saturating_add(slack))
+    pub(crate) fn new(rate: Rate, slack: Nanos) -> Self {
+        let (count, period) = rate.window();
+        let group = count.get().div_ceil(MAX_EXACT_UNITS);
+        Terms { count: count.get(), period: period.get().saturating_add(slack), group }
     }
 
     /// A window in which `used` units count as granted at `now`.
     pub(crate) fn start(&self, used: u64, now: Nanos) -> State {
-        let mut state = State::new(0, now);
+        let mut state = State::from(Level { amount: 0, at: now });
         if used > 0 {
             self.add(&mut state, now, used, u64::MAX);
         }
@@ -55,9 +51,10 @@ impl Terms {
     }
 
     /// The earliest time, not before `start`, at which there is room for `cost` units. That may be before the last
-    /// grant, if units were handed over later than they could have been.
+    /// grant, if units were handed over later than possible.
     ///
-    /// `None` for a cost above the window's count, which is never granted, and beyond the end of the clock.
+    /// `None` if the cost is above the window's count and so is never granted, or if the time is beyond the end of the
+    /// clock.
     pub(crate) fn room_at(&self, state: &State, start: Nanos, cost: u64) -> Option<Nanos> {
         let room = i128::from(self.count.checked_sub(cost)?);
         let mut held = state.level.amount;
@@ -87,14 +84,15 @@ impl Terms {
     fn add(&self, state: &mut State, grant: Nanos, cost: u64, group: u64) {
         let mut rest = cost;
         let log = state.log_mut();
-        // All charges are added at the end.
+        // Charges go to the end of the log. Corrections of earlier grants may go to its middle.
         let is_last = log.back().is_none_or(|last| last.at <= grant);
         let place = if is_last { log.len() } else { log.partition_point(|entry| entry.at <= grant) };
         if let Some(last) = place.checked_sub(1).and_then(|before| log.get_mut(before))
             // An entry that has left the period must not count again because units join it.
             && !self.has_left(last, grant)
         {
-            // At the end of the clock all grants have the same time, and may be more than one entry counts.
+            // Grants at the same time share an entry, even above `group` units. At the end of the clock, all grants
+            // have the same time.
             let most = if last.at == grant { u64::MAX } else { group };
             let shared = rest.min(most.saturating_sub(last.units));
             if shared > 0 {
@@ -104,7 +102,8 @@ impl Terms {
         }
         if rest > 0 {
             if log.len() == log.capacity() {
-                // Many keys may have a window: little more than 16 bytes an entry, not up to twice as much.
+                // Many keys may have a window. So the log takes little more than 16 bytes an entry, not up to twice as
+                // much.
                 log.reserve_exact(log.len() / 8 + 1);
             }
             log.insert(place, Entry { at: grant, units: rest });
@@ -113,8 +112,8 @@ impl Terms {
         state.level.at = state.level.at.max(grant);
     }
 
-    /// Counts `units` from `now`, when they are handed over; before, they counted from `counted`. Returns `false` if
-    /// they no longer count and their room was given to others: then they have to wait again.
+    /// Counts `units` from `now`, when they are handed over, and no longer from `counted`. Returns `false` if they no
+    /// longer count and others got their room: then they have to wait again.
     pub(crate) fn hand_over(&self, state: &mut State, counted: Nanos, units: u64, now: Nanos) -> bool {
         let expired = now.saturating_sub(counted) >= self.period;
         if state.level.at > now {
@@ -130,8 +129,8 @@ impl Terms {
         true
     }
 
-    /// Like [`hand_over`](Self::hand_over), of units that counted from `from`, in a log that goes on into the future. Returns
-    /// `false` if the log does not say which units they are.
+    /// Like [`hand_over`](Self::hand_over), for units that counted from `from`, in a log with later times. Returns
+    /// `false` if the log does not identify the units.
     pub(crate) fn count_later(&self, state: &mut State, [from, to]: [Nanos; 2], units: u64) -> bool {
         if to - from >= self.period {
             return false;
@@ -139,7 +138,8 @@ impl Terms {
         let first = state.log().partition_point(|entry| entry.at < from);
         let next = state.log().get(first + 1).map_or(Nanos::MAX, |next| next.at);
         match state.log_mut().get_mut(first) {
-            // Its group counts from a later time. If that is the first one, its own may have been dropped.
+            // The group of the units counts from a later time. If the group is the first one, their own group may have
+            // been dropped.
             Some(entry) if self.group > 1 && entry.at > from => first > 0 && entry.at >= to,
             Some(entry) if entry.at == from && next > from && next >= to && entry.units <= units.max(self.group) => {
                 entry.at = to;
@@ -154,7 +154,7 @@ impl Terms {
         }
     }
 
-    /// Removes up to `units` that were logged at these times, the earliest first.
+    /// Removes up to `units` with times in this range, the earliest first.
     fn remove(state: &mut State, [since, until]: [Nanos; 2], units: u64) {
         let mut rest = units;
         let log = state.log_mut();
@@ -169,18 +169,19 @@ impl Terms {
         state.level.amount -= i128::from(units - rest);
     }
 
-    /// Removes `units` that were granted at `grant` and not used, if the log still has them under that time.
+    /// Removes `units` that were granted at `grant` and not used, if the log still has them at that time.
     pub(crate) fn give_back(state: &mut State, grant: Nanos, units: u64) {
         Terms::remove(state, [grant; 2], units);
     }
 
-    /// Removes `units` that were granted at `grant` and never left. In a large window their entry may have a later time.
+    /// Removes `units` that were granted at `grant` and never left. In a large window their entry may have a later
+    /// time.
     pub(crate) fn forget(&self, state: &mut State, grant: Nanos, units: u64) {
         Terms::remove(state, [grant, if self.group == 1 { grant } else { Nanos::MAX }], units);
     }
 
-    /// Removes up to `units` that still count at `now`, the earliest first. Whichever units were meant, the rest then
-    /// counts long enough.
+    /// Removes up to `units` that still count at `now`, the earliest first. Even if the caller meant later units, the
+    /// remaining units count long enough.
     pub(crate) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
         let since = now.checked_sub(self.period).map_or(0, |gone| gone.saturating_add(1));
         Terms::remove(state, [since, Nanos::MAX], units);
@@ -198,8 +199,8 @@ impl Terms {
         }
     }
 
-    /// Corrects a grant that counts from `counted`: it was charged the first cost, and cost the second. Does nothing if it
-    /// no longer counts at `since`: its entry may have been dropped.
+    /// Corrects a grant that counts from `counted`: the first cost was charged, the second is real. Does nothing if it
+    /// no longer counts at `since`, because its entry may have been dropped.
     pub(crate) fn correct(&self, state: &mut State, since: Nanos, counted: Nanos, [charged, real]: [u64; 2]) {
         if since.saturating_sub(counted) >= self.period {
             return;
@@ -257,13 +258,93 @@ mod tests {
 
     #[test]
     fn a_log_takes_little_more_than_16_bytes_an_entry() {
-        let window = Terms::new(1000.try_into().unwrap(), 1_000_000.try_into().unwrap());
-        let mut state = State::new(0, 0);
+        let window = Terms::new("1000/ms".parse().unwrap(), 0);
+        let mut state = State::from(Level { amount: 0, at: 0 });
         for time in 0..1000 {
             window.charge(&mut state, time, time, 1);
             let (entries, room) = (state.log().len(), state.log().capacity());
             assert!(room <= entries + entries / 8 + 1, "room for {room} of {entries}");
         }
         assert_eq!((state.log().len(), size_of::<Entry>()), (1000, 16));
+    }
+
+    /// A state with these times and units in its log.
+    fn logged(log: &[(Nanos, u64)]) -> State {
+        let units = log.iter().map(|(_, units)| i128::from(*units)).sum();
+        let mut state = State::from(Level { amount: units, at: log.last().map_or(0, |(at, _)| *at) });
+        state.log_mut().extend(log.iter().map(|(at, units)| Entry { at: *at, units: *units }));
+        state
+    }
+
+    /// The log, whose units are the amount.
+    fn shown(state: &State) -> Vec<(Nanos, u64)> {
+        let log: Vec<_> = state.log().iter().map(|entry| (entry.at, entry.units)).collect();
+        assert_eq!({ state.level.amount }, log.iter().map(|(_, units)| i128::from(*units)).sum());
+        log
+    }
+
+    #[test]
+    fn units_count_later_only_if_the_log_tells_which_they_are() {
+        let (exact, large) = (Terms::new("5/us".parse().unwrap(), 0), Terms::new("4096/us".parse().unwrap(), 0));
+        for (window, log, times, units, expected) in [
+            (&exact, &[(10, 2)][..], [10, 30], 2, Some(&[(30, 2)][..])),
+            (&exact, &[(10, 2), (20, 1)], [10, 15], 2, Some(&[(15, 2), (20, 1)])),
+            (&exact, &[(10, 2), (20, 1)], [10, 20], 2, Some(&[(20, 2), (20, 1)])),
+            (&exact, &[(10, 2), (20, 1)], [10, 40], 2, Some(&[(20, 1), (40, 2)])),
+            (&exact, &[(5, 1), (10, 3), (20, 1)], [10, 30], 1, Some(&[(5, 1), (10, 2), (20, 1), (30, 1)])),
+            (&exact, &[(20, 1)], [10, 30], 1, None),
+            (&exact, &[(5, 1)], [10, 30], 1, None),
+            (&exact, &[(5, 1), (40, 1)], [10, 30], 1, None),
+            // At most a period later: then they no longer count.
+            (&exact, &[(10, 1)], [10, 1009], 1, Some(&[(1009, 1)])),
+            (&exact, &[(10, 1)], [10, 1010], 1, None),
+            // Groups of four.
+            (&large, &[(10, 4), (50, 3)], [20, 40], 1, Some(&[(10, 4), (50, 3)])),
+            (&large, &[(10, 4), (50, 3)], [20, 50], 1, Some(&[(10, 4), (50, 3)])),
+            (&large, &[(10, 4), (50, 3)], [20, 51], 1, None),
+            (&large, &[(50, 3)], [20, 40], 1, None),
+            (&large, &[(10, 3), (50, 3)], [10, 40], 1, Some(&[(40, 3), (50, 3)])),
+            (&large, &[(10, 5), (50, 3)], [10, 40], 1, None),
+            (&large, &[(10, 3), (50, 3)], [10, 60], 1, None),
+        ] {
+            let mut state = logged(log);
+            let is_known = window.count_later(&mut state, times, units);
+            assert_eq!((is_known, &*shown(&state)), (expected.is_some(), expected.unwrap_or(log)), "{log:?} {times:?}");
+        }
+    }
+
+    #[test]
+    fn units_count_from_when_they_are_handed_over() {
+        let window = Terms::new("5/us".parse().unwrap(), 0);
+        for (log, now, expected) in [
+            (&[(10, 2)][..], 500, Some(&[(500, 2)][..])),
+            (&[(10, 2), (20, 1)], 500, Some(&[(20, 1), (500, 2)])),
+            // With a grant in the future, those before it count from their own times.
+            (&[(10, 2), (900, 1)], 500, Some(&[(10, 2), (900, 1)])),
+            (&[(10, 2), (2000, 1)], 1009, Some(&[(10, 2), (2000, 1)])),
+            (&[(10, 2), (2000, 1)], 1010, None),
+            // They no longer count, and others may have their room.
+            (&[(10, 2), (1200, 3)], 1500, Some(&[(10, 2), (1200, 3), (1500, 2)])),
+            (&[(10, 2), (1200, 4)], 1500, None),
+        ] {
+            let mut state = logged(log);
+            let have_room = window.hand_over(&mut state, 10, 2, now);
+            assert_eq!((have_room, &*shown(&state)), (expected.is_some(), expected.unwrap_or(log)), "{log:?} {now}");
+        }
+    }
+
+    #[test]
+    fn what_is_paid_beyond_the_count_takes_no_more_entries() {
+        let window = Terms::new("5/us".parse().unwrap(), 0);
+        let mut state = logged(&[]);
+        window.pay(&mut state, 7, 0);
+        assert_eq!(state, logged(&[]));
+        (0..100).for_each(|time| window.pay(&mut state, time, 1));
+        assert_eq!(shown(&state), [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (99, 95)]);
+        window.pay(&mut state, 2000, 2);
+        assert_eq!(shown(&state).last(), Some(&(2000, 2)), "those have left");
+        let mut state = logged(&[(0, 5), (1500, 1)]);
+        window.pay(&mut state, 2000, 1);
+        assert_eq!(shown(&state), [(0, 5), (1500, 1), (2000, 1)]);
     }
 }

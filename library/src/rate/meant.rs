@@ -6,11 +6,11 @@ use super::number::{Amount, BYTES, SUFFIXES, gcd, with_point};
 use super::{Rate, time_unit_named};
 use std::fmt;
 
-/// How a text is read.
+/// The kind of value in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Rate,
-    /// A burst, for example: without a time.
+    /// A size without a time, for example a burst.
     Size,
 }
 
@@ -50,8 +50,8 @@ pub(super) fn advice(kind: Kind, text: &str) -> Option<String> {
     readings(&read.letters)?.into_iter().map(spelled).collect()
 }
 
-/// One possible meaning of the letters after a number: the words before the suggestion, one of our suffixes, and whether
-/// bits were counted.
+/// One possible meaning of the letters after a number: the words before the suggestion, one of our suffixes, and
+/// whether the number was in bits.
 type Unit = (&'static str, &'static str, bool);
 
 const fn unit(words: &'static str, suffix: &'static str) -> Unit {
@@ -60,11 +60,11 @@ const fn unit(words: &'static str, suffix: &'static str) -> Unit {
 
 const DIVIDED: &str = "bits must be divided by 8: write";
 
-/// Names of units that are just counted.
+/// Names of units that are counted one by one.
 const COUNTED: &str = "r req reqs request requests q query queries call calls line lines item items unit units \
                        record records msg msgs message messages op job jobs";
 
-/// A count and its time in one word.
+/// Words that name both a count and its time.
 const COUNTED_PER: [(&str, &str); 4] = [("rps qps tps ops", "s"), ("rpm qpm tpm", "min"), ("rph", "h"), ("rpd", "d")];
 
 const LONG_PREFIXES: [&str; 8] = ["kilo", "mega", "giga", "tera", "kibi", "mebi", "gibi", "tebi"];
@@ -73,7 +73,7 @@ fn is_among(words: &str, word: &str) -> bool {
     words.split(' ').any(|known| known == word)
 }
 
-/// `megabyte` as `mbyte`, `kibibyte` as `kibyte`.
+/// Shortens a long prefix: `megabyte` to `mbyte`, `kibibyte` to `kibyte`.
 fn with_short_prefix(letters: &str) -> Option<String> {
     let long = LONG_PREFIXES.into_iter().find(|long| letters.starts_with(long))?;
     let binary = if long.ends_with("bi") { "i" } else { "" };
@@ -108,7 +108,7 @@ fn readings(letters: &str) -> Option<Vec<Unit>> {
     }
 }
 
-/// Other names of times, and how many of our unit they are.
+/// Other names of times, and their length in one of our units.
 const OTHER_TIMES: [(&str, u64, &str); 8] = [
     ("milli millis msec msecs millisecond milliseconds", 1, "ms"),
     ("secs", 1, "s"),
@@ -149,7 +149,7 @@ struct Loose {
 impl Loose {
     fn read(text: &str) -> Option<Self> {
         let text = text.replace(" per ", "/").replace(char::is_whitespace, "");
-        // No suggestion has so many decimals, and a text is formatted with at most 65535.
+        // No suggestion has more than 40 decimals, and a text is formatted with at most 65535.
         let (number, rest) = Decimal::read(&text).filter(|(number, _)| number.places <= 40)?;
         let (letters, per) = rest.split_once('/').unwrap_or((rest, ""));
         let (letters, time) = without_time(letters);
@@ -170,7 +170,7 @@ impl Loose {
         kind.parses(&spelling).then_some(spelling)
     }
 
-    /// The possible meanings of a duration such as `2s`. The letters are `time`.
+    /// The possible meanings of a duration such as `2s`. The letters after the number mean `time`.
     fn as_duration(&self, time: Time) -> Option<String> {
         let one = Decimal::ONE;
         let parsed = |rate: Option<String>| rate.filter(|rate| Kind::Rate.parses(rate));
@@ -178,7 +178,7 @@ impl Loose {
         if self.letters == "m" {
             let million = self.spelled(Kind::Rate, unit("", "M"))?;
             let minute = parsed(self.number.over(one, Time { name: "min", ..time }, ""))?;
-            return Some(format!("a minute stands after the slash, {minute}; a million is {million}"));
+            return Some(format!("a minute is written after the slash, {minute}; a million is {million}"));
         }
         let every = parsed(one.over(self.number, time, ""))?;
         let every = format!("for one every {}{} write {every}", self.number, self.letters);
@@ -189,7 +189,7 @@ impl Loose {
     }
 }
 
-/// `rps`, `MBps`: the count's letters and the time; no time if the letters contain none.
+/// Splits `rps` or `MBps` into the letters of the count and the time; the time is empty if the letters contain none.
 fn without_time(letters: &str) -> (String, &'static str) {
     let small = letters.to_lowercase();
     if let Some((_, time)) = COUNTED_PER.into_iter().find(|(words, _)| is_among(words, &small)) {
@@ -203,7 +203,7 @@ fn without_time(letters: &str) -> (String, &'static str) {
     }
 }
 
-/// `digits` over ten to the power of `places`.
+/// The number `digits` / 10^`places`.
 #[derive(Clone, Copy, Debug)]
 struct Decimal {
     digits: u128,
@@ -238,7 +238,7 @@ impl Decimal {
         Some(Decimal { digits: self.digits.checked_mul(125)?, places: self.places + 3 })
     }
 
-    /// As a rate: so many `suffix` in `times` of `time`, with a whole count.
+    /// The rate of this number of `suffix` in `times` of `time`, with a whole count.
     fn over(self, times: Decimal, time: Time, suffix: &str) -> Option<String> {
         let raised = self.times_ten_to(i32::try_from(times.places).ok()?)?;
         let mut count = raised;
@@ -260,7 +260,8 @@ impl fmt::Display for Decimal {
     }
 }
 
-/// Of `,` and `.` the last one is the decimal point, unless it separates groups of three digits like the others.
+/// Removes separators from a number. The last `,` or `.` is the decimal point, unless it separates groups of three
+/// digits like the others.
 fn without_separators(number: &str) -> Option<String> {
     let groups: Vec<&str> = number.split([',', '.']).collect();
     let (first, last) = (groups[0], groups[groups.len() - 1]);

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A number of units or bytes as written, exact. As text it is a whole number once its suffix is counted: `5`, `10k`,
-/// `1.5KiB`.
+/// A number of units or bytes as written, exact. As text it must be a whole number after its suffix is applied: `5`,
+/// `10k`, `1.5KiB`.
 ///
 /// ```
 /// let size: throttle_limits::rate::Amount = "1.5KiB".parse()?;
@@ -14,7 +14,7 @@ use std::fmt;
 pub struct Amount {
     /// All digits, without the point.
     pub(super) digits: u64,
-    /// How many of them stand after the point.
+    /// The number of digits after the point.
     pub(super) decimals: u8,
     pub(super) suffix: &'static str,
 }
@@ -22,10 +22,10 @@ pub struct Amount {
 /// Decimal suffixes first, then bytes. Upper and lower case differ.
 pub(super) const SUFFIXES: [&str; 13] = ["", "k", "M", "G", "B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"];
 
-/// Those for bytes.
+/// The suffixes for bytes.
 pub(super) const BYTES: &[&str] = SUFFIXES.split_at(4).1;
 
-/// What a number before this suffix is multiplied by.
+/// The factor for a number before this suffix.
 fn factor(suffix: &str) -> u128 {
     let power = match suffix.as_bytes() {
         [b'k' | b'K', ..] => 1,
@@ -61,17 +61,18 @@ impl Amount {
     }
 
     /// Whether it was written in bytes.
+    #[doc(hidden)]
     #[must_use]
     pub fn is_bytes(&self) -> bool {
         self.suffix.ends_with('B')
     }
 
-    /// `10M` could be ten million lines, or ten megabytes as in other tools.
+    /// Whether the suffix is ambiguous: `10M` could be ten million lines, or ten megabytes as in other tools.
     pub(super) fn is_ambiguous(&self) -> bool {
         !self.suffix.is_empty() && !self.is_bytes()
     }
 
-    /// Units over parts, in lowest terms.
+    /// The number of units as a fraction in lowest terms.
     pub(super) fn ratio(&self) -> (u128, u64) {
         let units = u128::from(self.digits) * factor(self.suffix);
         let parts = 10_u128.pow(self.decimals.into());

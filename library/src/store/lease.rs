@@ -1,30 +1,27 @@
-//! A lease: consecutive reservations taken in one step, for units that were read. Each leaves at its own time.
+//! A lease: consecutive reservations taken in one step, for units that were read. Each unit leaves at its own time.
 
 use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{GiveBack, Grant, Limits, OnlyWindows, Policy};
 use std::collections::VecDeque;
 
-/// A run may leave this late in any case: a busy machine wakes a process that late.
+/// How late a run may always leave: a busy machine wakes a process this late.
 pub(crate) const LATE: Nanos = 10 * MILLISECOND;
 
-/// Reservations not yet used, in order: those of earlier leases, then those of the latest.
+/// Reservations not yet used, in order: the runs of earlier leases, then the runs of the latest lease.
 #[derive(Debug, Default)]
-pub struct Lease {
+pub(super) struct Lease {
     runs: VecDeque<Grant>,
     rules: Rules,
     /// The last run of the latest lease, used or not.
     last: Option<Grant>,
 }
 
-/// What matters of the limits that granted a lease.
+/// The properties of limits that matter for their leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rules {
     /// How late a run may leave without causing a burst.
     allowance: Nanos,
     pub(super) only_windows: Option<OnlyWindows>,
-    pub(super) counts_bytes: bool,
-    pub(super) has_costs: bool,
-    pub(super) counts_jobs: bool,
 }
 
 impl Rules {
@@ -35,13 +32,11 @@ impl Rules {
         };
         let of_key = policy.of_keys().and_then(|keys| of(&keys.each, Limits::new(&keys.each, 0).fill_time()));
         let allowance = of(policy, limits.fill_time()).into_iter().chain(of_key).min().unwrap_or(LATE);
-        // Turns are not needed if grants are apart anyway.
-        let only_windows = policy.only_windows().filter(|_| !limits.are_spaced());
-        let (counts_bytes, counts_jobs) = (policy.counts_bytes(), policy.counts_jobs());
-        Rules { allowance, only_windows, counts_bytes, has_costs: policy.has_costs(), counts_jobs }
+        // Streams need not take turns at windows if a learned pace spaces the grants anyway.
+        Rules { allowance, only_windows: policy.only_windows().filter(|_| !limits.are_spaced()) }
     }
 
-    /// The same, of limits that have just begun.
+    /// The rules of limits in their initial state.
     pub(super) fn of_new(policy: &Policy) -> Self {
         Rules::of(policy, &Limits::new(policy, 0))
     }
@@ -52,23 +47,31 @@ impl Rules {
 }
 
 impl Lease {
-    /// An empty lease, before the first.
+    /// An empty lease, before the first request.
     pub(super) fn none(policy: &Policy) -> Self {
         Lease { rules: Rules::of_new(policy), ..Lease::default() }
     }
 
-    /// Adds a lease after those that are there.
+    /// Adds a lease after the existing ones. When a window opens, the ledger grants several runs for the same time. They
+    /// become one run, so that windows count all of its units from the time when they leave.
     pub(super) fn add(&mut self, rules: Rules, runs: Vec<Grant>) {
         self.rules = rules;
         self.last = runs.last().copied();
-        self.runs.extend(runs);
+        for run in runs {
+            match self.runs.back_mut() {
+                Some(last) if (last.number(), last.at) == (run.number(), run.at) => {
+                    last.units = last.units.saturating_add(run.units); // The units may come from a forged file.
+                }
+                _ => self.runs.push_back(run),
+            }
+        }
     }
 
     pub(super) fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// Takes out what is left, to give it back: the latest lease first.
+    /// Takes out the remaining runs, to give them back: the latest lease first.
     pub(super) fn take_rest(&mut self) -> Vec<GiveBack> {
         self.last = None;
         let runs = Vec::from(std::mem::take(&mut self.runs));
@@ -82,12 +85,12 @@ impl Lease {
         self.last.map_or(0, |run| run.at)
     }
 
-    /// The number of the latest lease. Nobody else was granted anything between its requests if it follows that before.
+    /// The number of the latest lease. If it follows the previous number, nobody else was granted anything in between.
     pub(super) fn number(&self) -> Option<u64> {
         self.last.map(|run| run.number())
     }
 
-    /// Takes out runs of one lease that are so late that they would leave together with the next ones as a burst.
+    /// Takes out the runs of one lease that are so late that they would leave together with the next ones as a burst.
     pub(super) fn drop_late(&mut self, now: Nanos) -> Option<GiveBack> {
         let number = self.runs.front()?.number();
         let mut late = GiveBack { number, ..GiveBack::default() };
@@ -113,7 +116,7 @@ impl Lease {
     }
 
     /// The next run, or `most` units of it.
-    pub fn next(&mut self, most: u64) -> Option<Grant> {
+    pub(super) fn next(&mut self, most: u64) -> Option<Grant> {
         let rest = self.runs.front_mut()?;
         let mut run = *rest;
         run.units = run.units.min(most);
@@ -158,7 +161,7 @@ mod tests {
         Rules::of_new(&Policy::new(&[limit.parse().unwrap()], None).unwrap())
     }
 
-    /// The runs of a lease of a bucket that has given so many.
+    /// The runs of a lease of a bucket whose latest grant has the number `given`.
     fn runs(limit: &str, given: u64, waiting: u64) -> Vec<Grant> {
         let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
         let ask = Ask { waiting, span: 10 * MILLISECOND, ..Ask::default() };

@@ -1,4 +1,4 @@
-//! Buckets as users name them.
+//! Buckets by the names that users write.
 
 use super::file::Place;
 use super::redis::{Address, AddressError};
@@ -16,11 +16,11 @@ pub enum Named {
 }
 
 impl Named {
-    /// The bucket that `word` names: on a server if it begins with a scheme, which `address` reads; a path if it has a slash;
-    /// otherwise a file in the [folder of buckets](folder_of_buckets).
+    /// The bucket named by `word`. It is on a server if the word begins with a scheme; `address` parses such a word. It
+    /// is at a path if the word has a slash. Otherwise it is a file in the [folder of buckets](folder_of_buckets).
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A message that explains what is wrong with the word.
     pub fn new(
         word: &OsStr,
         folder: Option<&Path>,
@@ -37,18 +37,18 @@ impl Named {
         let is_plain = text.iter().all(|byte| byte.is_ascii_alphanumeric() || b".:-_".contains(byte));
         if !is_plain || text.is_empty() || b".:".contains(&text[0]) {
             return Err(
-                "a name is of letters, digits and .:-_ and begins with no . or :; a path has a slash, like ./b; \
+                "a bucket name has only letters, digits and .:-_ and does not begin with . or :; a path has a slash, like ./b; \
                  a server's bucket is redis://host/NAME"
                     .to_owned(),
             );
         }
-        let why = "neither XDG_STATE_HOME nor HOME says where; name a path with a slash, like /tmp/b";
+        let why = "neither XDG_STATE_HOME nor HOME is an absolute path; name a path with a slash, like /tmp/b";
         Ok(Named::File(Place { path: folder.ok_or(why)?.join(word), own_folder: true, group: None }))
     }
 }
 
-/// The folder of buckets that are named without a path, from the values of `XDG_STATE_HOME` and `HOME`. A relative path does
-/// not count, see the XDG Base Directory Specification.
+/// The folder of buckets that are named without a path, from the values of `XDG_STATE_HOME` and `HOME`. A relative path
+/// is ignored, as in the XDG Base Directory Specification.
 #[must_use]
 pub fn folder_of_buckets(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());

@@ -1,51 +1,53 @@
 //! Limits on a Redis or Valkey server, shared by any number of machines.
 //!
-//! The server keeps the log of a bucket, and knows nothing of limits: a script stamps each operation with the server's time
-//! and appends it, atomically and in one round trip. Every client folds the same log.
+//! The server keeps the log of a bucket and does not interpret limits. A script stamps each operation with the server's
+//! time and appends it, atomically and in one round trip. Every client folds the same log.
 
 use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View, check, random};
 use crate::clock::sync::unpoisoned;
-use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
+use crate::clock::{FakeClock, MILLISECOND, NanoClock, Nanos, SECOND};
 use crate::limits::{Grant, LOOK, Ledger, Operation, Owner, Policy, Record, Reply, from_bytes, to_bytes};
+use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 mod address;
 mod clock;
 mod error;
+mod fuzzing;
 mod link;
 mod patience;
-mod round_trip;
 mod wire;
 
+use crate::store::round_trip::RoundTrip;
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
+pub use fuzzing::redis_answer;
 use link::{Answer, Link, MICROSECOND, Question, Stamp, framed, unframed};
 pub use patience::{Patience, Trouble};
-use round_trip::RoundTrip;
 
 /// The least time that a lease covers.
-const SPAN: Nanos = 10 * MILLISECOND;
+const MIN_SPAN: Nanos = 10 * MILLISECOND;
 
 /// The most time that a lease covers, even if the network is slow.
-const LONGEST_SPAN: Nanos = SECOND;
+const MAX_SPAN: Nanos = SECOND;
 
-/// A client that has folded so many bytes of the log since the last snapshot writes the next: about 16 operations. A step takes
-/// the server 5 ns more for each byte of the log, and 2 ns for each byte of a snapshot: a long one is written more seldom.
-const FOLDED: u64 = 500;
-const SELDOM: u64 = 32;
+/// The least bytes of folded log after which a client writes the next snapshot: about 16 operations. A step takes the
+/// server 5 ns more for each byte of the log, and 2 ns for each byte of a snapshot. To write long snapshots less often,
+/// the threshold also has one byte for each `SNAPSHOT_PER_LOG` bytes of the snapshot.
+const MIN_LOG_BYTES: u64 = 500;
+const SNAPSHOT_PER_LOG: u64 = 32;
 
-/// A process that waits reports this often that it does. One that was not seen for longer has ended.
-const HERE: Nanos = 4 * SECOND;
-const GONE: Nanos = 12 * SECOND;
+/// How often a waiting process reports its presence. A process without a report for `PRESENCE_TTL` has ended.
+const PRESENCE_INTERVAL: Nanos = 4 * SECOND;
+const PRESENCE_TTL: Nanos = 12 * SECOND;
 
-/// A bucket that was found, and what it keeps, or why that cannot be read.
+/// The address of a bucket, and its content or the reason why that cannot be read.
 type Found = (Address, Result<View, StoreError>);
 
 /// Limits on a server.
-#[derive(Debug)]
 pub struct Redis {
     address: Address,
     clock: ServerClock,
@@ -54,67 +56,65 @@ pub struct Redis {
     state: Mutex<State>,
 }
 
-/// What is known of the bucket, and the requests under way.
-#[derive(Debug)]
+/// The known state of the bucket, and the requests under way.
 struct State {
     link: Link,
-    /// To make the bucket with.
+    /// The policy for making the bucket.
     policy: Option<Policy>,
-    /// Identifies the bucket that the ledger is of; 0 if none was seen.
+    /// Identifies the bucket of the ledger; 0 before the first answer.
     id: u64,
     ledger: Ledger,
-    /// Where the next operation begins in the log that the ledger has not.
+    /// The position in the log of the first operation that the ledger does not include.
     next: u64,
-    /// The stamp of the last operation that the ledger has.
+    /// The stamp of the last operation in the ledger.
     stamp: Stamp,
-    /// Where the log begins that is not in the latest snapshot, as far as is known.
+    /// The position in the log after the latest known snapshot.
     first: u64,
     /// The length of the latest snapshot that was read or written.
     saved: u64,
-    /// The bucket's time in the last answer, in microseconds, and when that was requested, on our clock.
-    seen: (u64, Nanos),
+    /// The bucket's time in the last answer, in microseconds, and the time of that request on our clock.
+    last_answer: (u64, Nanos),
     /// Counts our operations.
     sequence: u64,
-    /// An operation that was sent, and when.
+    /// The operation under way.
     pending: Option<Pending>,
-    /// The reply to it.
+    /// The reply to the operation that was under way, if it has arrived.
     arrived: Option<Reply>,
     round_trip: RoundTrip,
 }
 
-/// When it was sent, on our clock, and on the server's, as that was known then.
-#[derive(Debug)]
+/// An operation under way: when it was sent, on our clock and on the server's clock as known then.
 struct Pending {
-    asked: Nanos,
-    asked_there: Nanos,
+    sent_at: Nanos,
+    sent_at_server: Nanos,
     /// The operation, if its reply is wanted.
     wanted: Option<Record>,
 }
 
 impl State {
-    /// A ledger before anything is known.
-    fn forget(&mut self) {
-        self.ledger = Ledger::new(self.policy.as_ref().unwrap_or(&Policy::default()), 0, 0);
-        (self.id, self.next, self.first, self.stamp) = (0, 0, 0, [0; 8]);
+    /// The next request is for another bucket on the same server. Its first answer replaces the ledger.
+    fn turn_to(&mut self, address: &Address) {
+        self.link.address = address.clone();
+        (self.id, self.next, self.first) = (0, 0, 0);
     }
 
-    /// Whether the log is so long that a snapshot replaces it.
+    /// Whether the log is long enough to be replaced by a snapshot.
     fn is_due(&self) -> bool {
-        self.next.saturating_sub(self.first) >= FOLDED + self.saved / SELDOM
+        self.next.saturating_sub(self.first) >= MIN_LOG_BYTES + self.saved / SNAPSHOT_PER_LOG
     }
 }
 
 impl Redis {
-    /// The bucket at `address`. Where there is none it is made with `policy`.
+    /// The bucket at `address`. If it does not exist, it is made with `policy`.
     ///
     /// # Errors
-    /// [`RedisError`] says what is wrong. If the server is away, it is returned only after `patience` is over.
+    /// [`RedisError`]. If the server is away, the error is returned only after `patience` is over.
     pub fn open(address: Address, policy: Option<&Policy>, patience: Patience) -> Result<Self, StoreError> {
-        Redis::unasked(address, policy, patience)?.looked_at()
+        Redis::unasked(address, policy, patience)?.requested()
     }
 
-    /// Like [`open`](Self::open), but asks the server nothing: to take from the bucket in a single round trip. Then the bucket
-    /// may turn out to keep others limits than `policy`.
+    /// Like [`open`](Self::open), but sends no request yet, so that a unit can be taken in a single round trip. The
+    /// bucket may turn out to keep other limits than `policy`.
     ///
     /// # Errors
     /// [`RedisError`]
@@ -127,10 +127,11 @@ impl Redis {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_on_fake(address: Address, policy: Option<&Policy>, clock: FakeClock) -> Result<Self, StoreError> {
-        Redis::new(address, policy, Patience::none(), ServerClock::Shared(clock))?.looked_at()
+        Redis::new(address, policy, Patience::none(), ServerClock::Shared(clock))?.requested()
     }
 
-    /// All buckets on the server of `address`, whichever of them it names, by name. Of a cluster, those of that node.
+    /// All buckets on the server of `address`, sorted by name, whatever bucket the address names. In a cluster, the
+    /// buckets of that node.
     ///
     /// # Errors
     /// [`RedisError`], if the server cannot be used.
@@ -140,18 +141,20 @@ impl Redis {
         let mut found = Vec::new();
         for address in addresses {
             redis.address = address.clone();
-            redis.state().link.turn_to(&address);
-            redis.state().forget();
+            redis.state().turn_to(&address);
             match redis.view() {
                 Err(StoreError::Redis(RedisError::Unknown(_) | RedisError::Foreign(..))) => {}
-                Err(StoreError::Redis(error)) if !error.is_of_one_bucket() => return Err(error.into()),
-                looked => found.push((address, looked)),
+                // Such an error concerns one bucket, on a server that can be used.
+                view @ (Ok(_) | Err(StoreError::Redis(RedisError::Damaged(..) | RedisError::Format(..)))) => {
+                    found.push((address, view));
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(found)
     }
 
-    /// Removes the bucket, also one that is damaged. Clients that use it make it again, with the limits that they know.
+    /// Removes the bucket, even a damaged one. Clients that use it make it again with the limits that they know.
     ///
     /// # Errors
     /// [`RedisError`]; nothing is removed then.
@@ -160,7 +163,7 @@ impl Redis {
         let mut question = self.question(state, None);
         question[0] = link::REMOVE.to_vec();
         self.patience.insist(|| {
-            state.link.begin(link::ANSWER);
+            state.link.begin(link::ANSWER_TIMEOUT);
             state.link.ask(&question)
         })?;
         Ok(())
@@ -172,7 +175,7 @@ impl Redis {
         patience: Patience,
         clock: ServerClock,
     ) -> Result<Self, StoreError> {
-        if address.is_encrypted() && !cfg!(feature = "tls") {
+        if address.tls && !cfg!(feature = "tls") {
             return Err(RedisError::NoTls(address.to_string()).into());
         }
         policy.map_or(Ok(()), check)?;
@@ -188,7 +191,7 @@ impl Redis {
             stamp: [0; 8],
             first: 0,
             saved: 0,
-            seen: (0, 0),
+            last_answer: (0, 0),
             sequence: 0,
             pending: None,
             arrived: None,
@@ -198,29 +201,29 @@ impl Redis {
         Ok(Redis { address, clock, patience, owner, state: Mutex::new(state) })
     }
 
-    /// Asks the server, which makes the bucket if there is none.
-    fn looked_at(self) -> Result<Self, StoreError> {
+    /// Requests the bucket from the server, which makes it if it does not exist.
+    fn requested(self) -> Result<Self, StoreError> {
         self.ask(&mut self.state(), None, false)?;
         Ok(self)
     }
 
-    /// Sends an operation, or nothing, to learn what others did, and waits for the answer as long as `patience` allows.
-    /// An operation that is sent again, because its answer was lost, is the same one. What `is_short` is asked once, and not for
-    /// long.
+    /// Sends an operation, or only reads the log if there is none. Waits for the answer as long as `patience` allows.
+    /// If the answer was lost, the same operation is sent again. If `is_short`, the request is sent once with a short
+    /// timeout.
     fn ask(
         &self,
         state: &mut State,
         operation: Option<Operation>,
         is_short: bool,
     ) -> Result<Option<Reply>, StoreError> {
-        let patience = if is_short || self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER };
-        // An answer still under way would be taken for this one's.
+        let patience = if is_short || self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER_TIMEOUT };
+        // Otherwise the answer under way would be taken for the answer to this request.
         self.await_pending(state, patience);
         let record = operation.map(|operation| self.record(state, operation));
         self.ask_record(state, record.as_ref(), patience)
     }
 
-    /// The same for an operation that has its number.
+    /// Sends a numbered operation, or only reads the log, and waits for the answer.
     fn ask_record(
         &self,
         state: &mut State,
@@ -230,38 +233,39 @@ impl Redis {
         let answer = |state: &mut State| {
             state.link.begin(patience);
             state.link.connect()?;
-            let asked = self.clock.local();
+            let sent_at = self.clock.local();
             let question = self.question(state, record);
             let answer = state.link.ask(&question)?;
-            let took = self.learn(state, &answer, asked);
+            let took = self.learn(state, &answer, sent_at);
             state.round_trip.took(took);
             Ok(answer)
         };
-        let is_short = patience < link::ANSWER;
+        let is_short = patience < link::ANSWER_TIMEOUT;
         let answer = if is_short { answer(state) } else { self.patience.insist(|| answer(state)) }?;
         self.fold(state, &answer).map_err(StoreError::from)
     }
 
-    /// Our next operation.
+    /// Makes the record of our next operation.
     fn record(&self, state: &mut State, operation: Operation) -> Record {
         state.sequence += 1;
         Record { time: 0, owner: self.owner, sequence: state.sequence, operation }
     }
 
-    /// Learns the bucket's time from an answer, and how long the round trip took.
-    fn learn(&self, state: &mut State, answer: &Answer, asked: Nanos) -> Nanos {
+    /// Updates the clock from the bucket's time in an answer. Returns how long the round trip took.
+    fn learn(&self, state: &mut State, answer: &Answer, sent_at: Nanos) -> Nanos {
         let read = self.clock.local();
-        self.clock.learn(answer.now.saturating_mul(MICROSECOND), asked, read);
-        state.seen = (answer.now, asked);
-        read.saturating_sub(asked)
+        self.clock.learn(answer.now.saturating_mul(MICROSECOND), sent_at, read);
+        state.last_answer = (answer.now, sent_at);
+        read.saturating_sub(sent_at)
     }
 
     /// See the comment at the head of the script.
     fn question(&self, state: &mut State, record: Option<&Record>) -> Question {
-        // By no clock can more time have passed there than here since the request before.
-        let (there, here) = state.seen;
+        // Since the previous request, the server's clock cannot have advanced more than ours.
+        let (there, here) = state.last_answer;
         let expected = if there == 0 { 0 } else { there + self.clock.local().saturating_sub(here) / MICROSECOND + 1 };
-        // A server that has lost the bucket makes it again: one burst was granted before.
+        // A server that has lost the bucket makes it again with empty buckets, because the initial burst was granted
+        // before.
         let make = |policy: &Policy| {
             let operation =
                 Operation::Clear { anew: Some(policy.clone()), is_empty: state.id > 0, number: random(), key: None };
@@ -283,12 +287,12 @@ impl Redis {
             expected.to_string().into_bytes(),
             snapshot,
             life(&state.ledger).to_string().into_bytes(),
-            // Only a test's script reads this.
+            // Only a test's script reads this argument.
             (self.clock.now() / MICROSECOND).to_string().into_bytes(),
         ]
     }
 
-    /// Folds what is new. Returns the reply to our latest operation, if that is there.
+    /// Folds the new operations. Returns the reply to our latest operation, if it is among them.
     fn fold(&self, state: &mut State, answer: &Answer) -> Result<Option<Reply>, RedisError> {
         let damaged = || RedisError::Damaged(self.address.to_string(), self.address.key());
         if answer.is_anew {
@@ -318,32 +322,32 @@ impl Redis {
     /// Sends an operation, or a snapshot, without waiting for the answer.
     fn post(&self, state: &mut State, record: Option<&Record>) -> bool {
         let question = self.question(state, record);
-        let (asked, asked_there) = (self.clock.local(), self.clock.now());
+        let (sent_at, sent_at_server) = (self.clock.local(), self.clock.now());
         let sent = state.link.send(&question).is_ok();
         if sent {
-            state.pending = Some(Pending { asked, asked_there, wanted: None });
+            state.pending = Some(Pending { sent_at, sent_at_server, wanted: None });
         }
         sent
     }
 
-    /// Receives the answer to the operation that was sent, if there is one and it arrives.
+    /// Receives the answer to the pending operation, if there is one and it arrives.
     fn await_pending(&self, state: &mut State, patience: Duration) {
-        let Some(Pending { asked, asked_there, wanted }) = state.pending.take() else { return };
+        let Some(Pending { sent_at, sent_at_server, wanted }) = state.pending.take() else { return };
         let needed = self.clock.local();
         let Ok(answer) = state.link.receive(patience) else {
             if let Some(record) = wanted {
-                // The same operation: if it had arrived, its answer is repeated.
+                // Sends the same operation again. If it had arrived, the server repeats its answer.
                 state.arrived = self.ask_record(state, Some(&record), patience).ok().flatten();
             }
             return;
         };
-        let took = self.learn(state, &answer, asked);
+        let took = self.learn(state, &answer, sent_at);
         let waited = self.clock.local().saturating_sub(needed);
-        // How long it took to get there, if the answer was not waited for. That includes the time of the quickest answer
-        // back, because the server's clock as known here is behind by that much.
-        let on_its_way = answer.now.saturating_mul(MICROSECOND).saturating_sub(asked_there);
+        // The time to the server, if the answer was already there. It includes the time of the quickest answer back,
+        // because the server's clock as known here is behind by that much.
+        let on_its_way = answer.now.saturating_mul(MICROSECOND).saturating_sub(sent_at_server);
         state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way) });
-        // If the answer makes no sense, the next request reports that.
+        // If the answer is damaged, the next request reports it.
         let reply = self.fold(state, &answer).ok().flatten();
         if wanted.is_some() {
             state.arrived = reply;
@@ -355,14 +359,21 @@ impl Redis {
     }
 }
 
-/// How long a bucket is kept after the last operation, in milliseconds: 30 days, or until nothing of it counts any more.
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// How long a bucket is kept after the last operation, in milliseconds: 30 days, or until all its limits are full
+/// again.
 fn life(ledger: &Ledger) -> u64 {
     let rests = ledger.rested_at().saturating_sub(ledger.in_order(0));
     (30 * 24 * 3600 * SECOND).max(rests) / MILLISECOND
 }
 
 impl Store for Redis {
-    fn clock(&self) -> &dyn Clock {
+    fn clock(&self) -> &dyn NanoClock {
         &self.clock
     }
 
@@ -377,23 +388,23 @@ impl Store for Redis {
         }
         let state = &mut *self.state();
         if let Operation::Lease(ask) = &operation {
-            // A long first lease would make others wait for as long.
-            while state.round_trip.is_uncertain() && ask.span.min(2 * state.round_trip.usual()) > SPAN {
+            // A long first lease would make others wait equally long.
+            while state.round_trip.is_uncertain() && ask.span.min(2 * state.round_trip.usual()) > MIN_SPAN {
                 self.ask(state, None, false)?;
             }
         }
         let is_short = matches!(operation, Operation::GiveBack(_) | Operation::Late(_) | Operation::Settle { .. });
         let reply = self.ask(state, Some(operation), is_short)?.unwrap_or(Reply::Done);
         let now = self.clock.now();
-        // A process that asks only once leaves the snapshot behind, too, and whom it missed.
-        let silent = state.ledger.owners().find(|(_, seen)| now.saturating_sub(*seen) >= GONE);
+        // Even a process with a single request writes the snapshot, and reports a process that is gone.
+        let silent = state.ledger.owners().find(|(_, seen)| now.saturating_sub(*seen) >= PRESENCE_TTL);
         if let Some((owner, seen)) = silent {
             let gone = self.record(state, Operation::Gone { owner, seen });
             self.post(state, Some(&gone));
         } else if state.sequence == 1 && state.is_due() {
             self.post(state, None);
         }
-        // Any number of processes can wait, so they hold no connections.
+        // Any number of processes can wait, so a waiting process holds no connection.
         let waits = |grant: &Grant| grant.is_entry() && grant.at.saturating_sub(now) > LOOK;
         let has_to_wait = match &reply {
             Reply::Granted(grants) => grants.iter().any(waits),
@@ -411,11 +422,11 @@ impl Store for Redis {
         let now = self.clock.now();
         let waits = |seen: Nanos| now.saturating_sub(seen);
         let ours = state.ledger.owners().find(|(owner, _)| *owner == self.owner);
-        let here = ours.filter(|(_, seen)| waits(*seen) >= HERE - LOOK / 2).map(|_| Operation::Here);
-        // Meanwhile the time told before is still good.
+        let here = ours.filter(|(_, seen)| waits(*seen) >= PRESENCE_INTERVAL - LOOK / 2).map(|_| Operation::Here);
+        // A waiter uses a short timeout: without an answer, the known time of its grant is still good.
         let is_waiting = state.ledger.waits(self.owner, now);
         self.ask(state, here, is_waiting)?;
-        let gone = state.ledger.owners().find(|(_, seen)| waits(*seen) >= GONE);
+        let gone = state.ledger.owners().find(|(_, seen)| waits(*seen) >= PRESENCE_TTL);
         if let Some((owner, seen)) = gone {
             self.ask(state, Some(Operation::Gone { owner, seen }), false)?;
         }
@@ -429,10 +440,10 @@ impl Store for Redis {
         look(&self.state().ledger);
     }
 
-    /// Two round trips, at least 10 ms. If the server's clock is a fake, all that wait.
+    /// A lease covers two round trips, and at least 10 ms. With a fake clock of the server it covers all waiting units.
     fn span(&self) -> Nanos {
         match self.clock {
-            ServerClock::Known { .. } => (2 * self.state().round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
+            ServerClock::Known { .. } => (2 * self.state().round_trip.usual()).clamp(MIN_SPAN, MAX_SPAN),
             ServerClock::Shared(_) => Nanos::MAX,
         }
     }
@@ -466,7 +477,7 @@ impl Store for Redis {
 
     fn receive(&self) -> Option<Reply> {
         let state = &mut *self.state();
-        let patience = if self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER };
+        let patience = if self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER_TIMEOUT };
         self.await_pending(state, patience);
         state.arrived.take()
     }

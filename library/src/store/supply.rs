@@ -1,29 +1,31 @@
 //! A supply: grants for a stream of units, from any store. The pump draws from it.
 //!
-//! A shared store is asked for leases: consecutive reservations in one step, for units that were read. The supply hands
-//! them out one by one. From a remote store the next lease is requested while one is in use, so that a slow network
-//! costs no rate.
+//! A supply requests leases from a shared store: consecutive reservations in one step, for units that were read. It
+//! hands them out one by one. From a remote store it requests the next lease while one is in use, so that a slow
+//! network costs no rate.
 
-use super::{Store, StoreError, seen};
-use crate::clock::{Clock, Nanos, SECOND};
-use crate::limits::{Ask, Grant, Ledger, Operation, Pace, Refusal, Served, Start, Take};
+use super::lease::{Lease, Rules};
+use super::{Store, StoreError, with_ledger};
+use crate::clock::sync::unpoisoned;
+use crate::clock::{NanoClock, Nanos, SECOND};
+use crate::limits::{Ask, GiveBack, Grant, Ledger, Operation, Pace, Refusal, Reply, Served, Start, Take};
 use std::sync::atomic::Ordering;
 use std::thread;
 
 mod ahead;
-mod asked;
+mod requested;
 mod state;
 
 pub use ahead::{Claim, Refused, When};
 pub use state::Supply;
-use state::{Leased, UNKNOWN, lock};
+use state::{ASSUMED_SHARING_TIME, Leased};
 pub(super) use state::{RETURN_TIMEOUT, lock_soon};
 
-/// As many units as may be reserved for one time ahead by a stream that is alone.
-const FEW: u64 = 8;
+/// The most units that a stream without rivals reserves in advance for the same time.
+const MAX_UNITS_OF_ONE_TIME: u64 = 8;
 
-/// Less than any time between two grants of different times; a server counts in microseconds.
-const AT_ONCE: Nanos = 1_000;
+/// A span in nanoseconds in which all grants have the same time, because a server counts in microseconds.
+const SAME_TIME_SPAN: Nanos = 1_000;
 
 impl Supply {
     /// The store.
@@ -32,38 +34,70 @@ impl Supply {
         &*self.store
     }
 
-    /// Whether what is granted to single units from now on will be settled: then shared limits are as if it had cost that
-    /// from the start.
+    /// Sets whether later grants to single units will be settled. Then shared limits are as if such a unit had cost its
+    /// real cost from the start.
     pub fn settles(&self, settles: bool) {
         self.settles.store(settles, Ordering::Relaxed);
     }
 
+    /// See [`Take::open`].
+    fn open_for(&self) -> Option<Nanos> {
+        let is_open = self.store.is_shared() && self.settles.load(Ordering::Relaxed);
+        is_open.then(|| self.store.learns())
+    }
+
     /// The clock of all grant times.
     #[must_use]
-    pub fn clock(&self) -> &dyn Clock {
+    pub fn clock(&self) -> &dyn NanoClock {
         self.store.clock()
     }
 
-    /// Sleeps until `time`, the time of a grant, or until that has moved up in the line, on `clock`, which must show the
-    /// same time as [`clock`](Self::clock). Returns false as soon as `is_over` is true, which is asked whenever another
-    /// thread unparks this one, and false if it is [too late](Store::is_too_late) for that grant. At most one thread may
-    /// sleep here.
+    /// Sleeps until `time`, the time of a grant, or until the time to which that grant has moved up. `clock` must show
+    /// the same time as [`clock`](Self::clock). At most one thread may sleep here.
+    ///
+    /// Returns false as soon as `is_over` is true; `is_over` is called whenever another thread unparks this one. Also
+    /// returns false if it is [too late](Store::is_too_late) for that grant.
     ///
     /// # Errors
     /// [`StoreError::Stopped`] as soon as the supply has [retired](Self::retire): the grant must not be used.
-    pub fn sleep_unless(&self, clock: &dyn Clock, time: Nanos, is_over: &dyn Fn() -> bool) -> Result<bool, StoreError> {
-        *lock(&self.sleeper) = Some(thread::current());
+    pub fn sleep_unless(
+        &self,
+        clock: &dyn NanoClock,
+        time: Nanos,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<bool, StoreError> {
+        *unpoisoned(self.sleeper.lock()) = Some(thread::current());
         let is_retired = || self.is_retired.load(Ordering::SeqCst);
-        let handed = self.leased().handed.clone().filter(|(run, _)| run.at == time);
+        let (handed, mut settled) = {
+            let leased = self.leased();
+            (leased.handed.clone().filter(|(run, _)| run.at == time), leased.settled)
+        };
         let mut handed = handed.map(|(run, take)| (run, take.unwrap_or_else(|| Take::of(&[run.units]))));
         let number = handed.as_ref().map_or(u64::MAX, |(run, _)| run.number());
-        let sleep = |time, _| !self.knows_outdated(number) && clock.sleep_unless(time, &|| is_retired() || is_over());
-        let has_come = match &mut handed {
-            Some((run, take)) => wait_for(&*self.store, *run, take, sleep, |moved| {
-                *run = *moved;
-                self.leased().handed.iter_mut().for_each(|(grant, _)| *grant = *moved);
-            }),
-            None => sleep(time, time),
+        let moved_to = |moved: &Grant| self.leased().handed.iter_mut().for_each(|(grant, _)| *grant = *moved);
+        let has_come = loop {
+            let has_settled = || self.settled.load(Ordering::SeqCst) != settled;
+            let is_over = || is_retired() || is_over();
+            let sleep =
+                |time, _| !self.knows_outdated(number) && clock.sleep_unless(time, &|| is_over() || has_settled());
+            let has_come = match &mut handed {
+                Some((run, take)) => wait_for(&*self.store, *run, take, sleep, |moved| {
+                    *run = *moved;
+                    moved_to(moved);
+                }),
+                None => sleep(time, time),
+            };
+            let Some((run, take)) = handed.as_mut().filter(|_| !has_come && has_settled()) else { break has_come };
+            if is_over() || self.knows_outdated(number) {
+                break false;
+            }
+            settled = self.settled.load(Ordering::SeqCst);
+            // Settlements by this process may have moved the grant up. If the store does not answer, the known time is
+            // still good.
+            if let Ok(found) = self.store.look_again(run, take) {
+                *run = found;
+                moved_to(run);
+            }
         };
         if is_retired() {
             return Err(StoreError::Stopped);
@@ -72,31 +106,39 @@ impl Supply {
         Ok(!self.is_outdated()? && has_come && !handed.is_some_and(is_lost))
     }
 
-    /// The caller has slept until the time of `grant`, the latest one, for units of these costs. Returns the grant to use: of
-    /// limits of this process alone, one at a later time if the caller woke so late that its units would leave in a burst.
+    /// The caller has slept until the time of `grant`, the latest grant, for units of these costs. Returns the grant to
+    /// use. It has an earlier time if the grant has moved up. With private limits it has a later time if the caller woke
+    /// so late that its units would leave in a burst.
     pub fn woke(&self, grant: Grant, costs: &[u64]) -> Grant {
+        let (handed, rules) = {
+            let leased = self.leased();
+            (leased.handed.as_ref().map(|(handed, _)| *handed), leased.lease.rules())
+        };
+        let grant = handed.filter(|handed| handed.number() == grant.number()).unwrap_or(grant);
+        if self.store.is_shared() {
+            return grant;
+        }
         let (mut used, late) = (grant, self.clock().now().saturating_sub(grant.at));
-        let rules = self.leased().lease.rules();
         if rules.only_windows.is_some() && !rules.is_too_late(late) {
-            return grant; // Windows count it from when it leaves, with the rest of its lease.
+            return grant; // Windows count the grant from the time when it leaves, with the rest of its lease.
         }
         self.store.own(&mut |ledger, now| used = ledger.woke(now, grant, costs));
         used
     }
 
-    /// Whether a server has refused something of others who share the bucket since this process was granted what is about
-    /// to leave. Then it is given back: it would leave in the pause, or too close to others.
+    /// Whether a server has refused a unit of another process since the latest grant was made. Then that grant is given
+    /// back: its unit would leave in the pause, or too close to other units.
     ///
     /// # Errors
-    /// [`StoreError`]; it must not be used then.
+    /// [`StoreError`]; the grant must not be used then.
     pub fn is_outdated(&self) -> Result<bool, StoreError> {
-        if !self.store.is_shared() || !seen(&*self.store, Ledger::was_refused) {
+        if !self.store.is_shared() || !with_ledger(&*self.store, Ledger::was_refused) {
             return Ok(false);
         }
         let (mut leased, now) = (self.leased(), self.clock().now());
         let Some(number) = leased.handed.as_ref().map(|(run, _)| run.number()) else { return Ok(false) };
-        if now > leased.asked.saturating_add(self.store.span()) {
-            // If the store does not answer, what is known is still good.
+        if now > leased.requested_at.saturating_add(self.store.span()) {
+            // If the store does not answer, the known state is still good.
             let _ = self.store.sync();
         }
         let is_outdated = self.knows_outdated(number);
@@ -106,13 +148,14 @@ impl Supply {
         Ok(is_outdated)
     }
 
-    /// Grants nothing before `until`, to any caller, or nothing of one key; without a key, gives back what is reserved and has not
-    /// left. What `refused` started was refused by a server, and slows down what starts.
+    /// Grants nothing before `until`: to any caller, or with a key, to units of that key. Without a key, gives back the
+    /// reservations that have not left. A server refused the units started at `refused`; these refusals slow down later
+    /// starts.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is held then.
     pub fn hold(&self, key: Option<&[u8]>, until: Nanos, refused: Vec<Start>) -> Result<(), StoreError> {
-        // Until the store knows of it, nothing is reserved anew.
+        // Nothing is reserved until the store has the pause.
         let mut leased = key.is_none().then(|| self.leased());
         if let Some(leased) = leased.as_mut().filter(|_| until > self.clock().now()) {
             self.return_all(leased)?;
@@ -120,7 +163,7 @@ impl Supply {
         self.store.apply(Operation::Hold { until, refused, key: key.map(Box::from) }).map(drop)
     }
 
-    /// These have succeeded. The bucket learns of it with the next request, of the same key if it has one.
+    /// Reports successes. The bucket receives them with the next request, of the same key if there is one.
     pub fn served(&self, key: Option<&[u8]>, served: Served) {
         let mut leased = self.leased();
         let before = match key {
@@ -130,11 +173,11 @@ impl Supply {
         *before = before.and(served);
     }
 
-    /// The learned pace, of one key or of all, and what starts now.
+    /// The learned pace, of one key or of all, and the start of a unit now.
     #[must_use]
     pub fn pace(&self, key: Option<&[u8]>) -> (Pace, Start) {
         let now = self.clock().now();
-        let pace = seen(&*self.store, |ledger| match key {
+        let pace = with_ledger(&*self.store, |ledger| match key {
             Some(key) => ledger.pace_of(key, now),
             None => ledger.pace_at(now),
         });
@@ -142,43 +185,45 @@ impl Supply {
         (pace, start)
     }
 
-    /// Commands of this key have succeeded, or so many have failed since one did. After too many nothing of the key is granted.
+    /// Commands of this key have succeeded, or `failed` commands have failed since the last success. After too many
+    /// failures the key gets no grants.
     ///
     /// # Errors
-    /// [`StoreError`]; the bucket does not know of it then.
+    /// [`StoreError`]; the report is lost then.
     pub fn tried(&self, key: &[u8], succeeded: bool, failed: u32) -> Result<(), StoreError> {
-        if failed == 0 && seen(&*self.store, |ledger| ledger.failed(key)) == 0 {
+        if failed == 0 && with_ledger(&*self.store, |ledger| ledger.failed(key)) == 0 {
             return Ok(());
         }
         self.store.apply(Operation::Tried { key: key.into(), succeeded, failed }).map(drop)
     }
 
-    /// The time of the run that was granted last; it may have moved up since.
+    /// The time of the next granted unit with a key, or else of the latest grant. The grant may have moved up since.
     #[must_use]
     pub fn waits_until(&self) -> Nanos {
         let leased = self.leased();
         leased.ahead.next_at().or(leased.handed.as_ref().map(|(grant, _)| grant.at)).unwrap_or(0)
     }
 
-    /// Gives back what was granted and has not left yet, since the process is about to end; see
-    /// [`Limits::give_back`](crate::limits::Limits::give_back). The thread that sleeps until a grant is woken. It and
-    /// all later requests get [`StoreError::Stopped`]: nothing leaves after this. Takes about a second at most. If giving
-    /// back fails, at most one lease is lost, as when the process is killed.
+    /// Gives back all grants that have not left, because the process is about to end; see
+    /// [`Limits::give_back`](crate::limits::Limits::give_back). Wakes the thread that sleeps until a grant. That thread
+    /// and all later requests get [`StoreError::Stopped`]: nothing leaves after this call.
+    ///
+    /// Takes about a second at most. If giving back fails, at most one lease is lost, as when the process is killed.
     pub fn retire(&self) {
         if self.is_retired.swap(true, Ordering::SeqCst) {
             return;
         }
-        if let Some(sleeper) = &*lock(&self.sleeper) {
+        if let Some(sleeper) = &*unpoisoned(self.sleeper.lock()) {
             sleeper.unpark();
         }
         let Some(mut leased) = lock_soon(&self.leased) else { return };
-        // A sleeper looks whether we have retired after its time has come, so a run whose time lies ahead has not left.
+        // A sleeper checks `is_retired` after its time has come. So a run whose time lies ahead has not left.
         if self.store.leave() {
             let _ = self.return_all(&mut leased);
         }
     }
 
-    /// Gives back what is reserved and has not left.
+    /// Gives back all reservations that have not left.
     fn return_all(&self, leased: &mut Leased) -> Result<(), StoreError> {
         let now = self.clock().now();
         match leased.handed.take().filter(|(grant, _)| grant.at > now) {
@@ -188,16 +233,21 @@ impl Supply {
         }
         self.receive(leased);
         self.return_ahead(leased)?;
-        self.store.return_lease(&mut leased.lease)
+        self.give_back(leased.lease.take_rest())
+    }
+
+    /// Gives back unused grants. If nothing was granted since, the result is as if they had not been requested.
+    fn give_back(&self, unused: Vec<GiveBack>) -> Result<(), StoreError> {
+        if unused.is_empty() { Ok(()) } else { self.store.apply(Operation::GiveBack(unused)).map(drop) }
     }
 
     /// The smallest run that is worth a wake-up; see [`Limits::quantum`](crate::limits::Limits::quantum).
     #[must_use]
     pub fn quantum(&self) -> u64 {
-        seen(&*self.store, |ledger| ledger.limits().quantum())
+        with_ledger(&*self.store, |ledger| ledger.limits().quantum())
     }
 
-    /// Units that may leave now or that are reserved, as far as is known without asking the store.
+    /// Units that may leave now or that are reserved, according to the ledger as last read.
     #[must_use]
     pub fn available(&self) -> u64 {
         match self.leased().lease.units() {
@@ -206,8 +256,8 @@ impl Supply {
         }
     }
 
-    /// The time by which `units` more will have been granted, as far as is known without asking the store. Units with costs
-    /// of their own are expected to cost as much as those so far.
+    /// The time by which `units` more will have been granted, according to the ledger as last read. Units with their
+    /// own costs are expected to have the mean cost of the earlier units.
     #[must_use]
     pub fn schedule(&self, units: u64) -> Option<Nanos> {
         let (charged, count) = self.leased().charged.clone();
@@ -217,32 +267,32 @@ impl Supply {
         };
         let costs: Vec<u64> = if count == 0 { vec![units] } else { charged.iter().map(mean).collect() };
         let (by_limits, now) = (self.store.schedule(&costs)?, self.clock().now());
-        Some(seen(&*self.store, |ledger| by_limits.max(ledger.limits().spaced(now, units))))
+        Some(with_ledger(&*self.store, |ledger| by_limits.max(ledger.limits().spaced(now, units))))
     }
 
-    /// Grants one unit of these costs, which are one for each limit, or one for all. Also returns the time of the request.
+    /// Grants one unit of these costs: one for each limit, or one for all. Also returns the time of the request.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
     pub fn take(&self, costs: &[u64]) -> Result<(Grant, Nanos), StoreError> {
         let mut leased = self.serving()?;
-        let is_open = self.store.is_shared() && self.settles.load(Ordering::Relaxed);
-        let take = Take { is_open, served: std::mem::take(&mut leased.served), ..Take::of(costs) };
-        let (grant, asked) = self.store.take_as(take.clone()).map_err(|error| self.explained(error))?;
-        leased.asked = asked;
+        let take = Take { open: self.open_for(), served: std::mem::take(&mut leased.served), ..Take::of(costs) };
+        leased.settled = self.settled.load(Ordering::SeqCst);
+        let (grant, requested_at) = self.store.take_as(take.clone()).map_err(|error| self.explained(error))?;
+        leased.requested_at = requested_at;
         if self.store.is_shared()
-            && let Err(error) = self.check_policy(&self.store.policy())
+            && let Err(error) = self.check_policy()
         {
             self.store.give_back(&grant, &take)?;
             return Err(error);
         }
         leased.count(&take.costs);
         leased.handed = Some((grant, Some(take)));
-        Ok((grant, asked))
+        Ok((grant, requested_at))
     }
 
-    /// Grants one more unit of these costs if it may leave now, with the one before it. Not if that needs a request to another
-    /// process, or if windows count the unit from when it leaves.
+    /// Grants one more unit of these costs if it may leave now, together with the unit before it. Returns false if that
+    /// needs a request to another process, or if windows count the unit from its departure.
     #[must_use]
     pub fn take_now(&self, costs: &[u64]) -> bool {
         let mut leased = self.leased();
@@ -273,15 +323,16 @@ impl Supply {
             return Ok(run);
         }
         let ask = self.ask(&mut leased, waiting);
-        let asked = self.store.lease(&ask, &mut leased.lease).map_err(|error| self.explained(error))?;
-        leased.look_for_others();
-        leased.asked = asked;
-        self.check_kind(&leased)?;
-        leased.next(waiting).map(|run| (run, asked)).ok_or(Refusal::Never.into())
+        let (reply, requested_at) = self.store.apply(Operation::Lease(ask))?;
+        self.add(reply, &mut leased.lease)?;
+        leased.detect_others();
+        leased.requested_at = requested_at;
+        self.check_policy()?;
+        leased.next(waiting).map(|run| (run, requested_at)).ok_or(Refusal::Never.into())
     }
 
-    /// Grants what may leave now, at most `units`, which must have been read, if that needs no request to another
-    /// process.
+    /// Grants up to `units` units that may leave now and need no request to another process. The units must have been
+    /// read.
     #[must_use]
     pub fn take_available(&self, units: u64) -> u64 {
         let mut leased = self.leased();
@@ -294,27 +345,31 @@ impl Supply {
         if leased.lease.is_stale(now) { 0 } else { leased.lease.due(now, units) }
     }
 
-    /// Reports that this many units beyond the last run were read and wait for the limits. A remote store is asked for
-    /// the next lease if the rest of this one will not last until that arrives.
+    /// Reports that this many units beyond the last run were read and wait for the limits. Requests the next lease from
+    /// a remote store if the rest of the current lease will not last until the next one arrives.
     pub fn foresee(&self, units: impl FnOnce() -> u64) {
         if !self.store.is_remote() {
             return;
         }
+        let units = units();
         let mut leased = self.leased();
         if leased.lease.rules().only_windows.is_some() {
-            return; // They grant all at once, or long after.
+            return; // Windows grant many units at once, or long after.
         }
         let left = leased.lease.latest().saturating_sub(self.clock().now());
-        let more = units().saturating_sub(leased.lease.units());
+        let more = units.saturating_sub(leased.lease.units());
         if more > 0 && !leased.is_sent_for && left <= self.store.span() / 4 * 3 {
-            // If there is no answer, it is asked again when it is needed.
+            // If no answer arrives, the lease is requested again when it is needed.
             let ask = self.ask(&mut leased, more);
             leased.is_sent_for = self.store.send(Operation::Lease(ask));
+            if !leased.is_sent_for {
+                leased.served = ask.served;
+            }
         }
     }
 
-    /// A unit of these costs is about to leave with its grant, which may be settled later; see
-    /// [`settle`](Self::settle). If it will not be, settle it at the same costs. Does nothing unless the supply
+    /// A unit of these costs is about to leave. Its grant may be settled later; see [`settle`](Self::settle). If the
+    /// real costs are not known later, settle it at the same costs. Does nothing unless the supply
     /// [settles](Self::settles).
     pub fn open(&self, grant: &Grant, costs: &[u64]) {
         if !self.settles.load(Ordering::Relaxed) {
@@ -324,7 +379,7 @@ impl Supply {
         self.store.own(&mut |ledger, now| ledger.open(now, grant, costs));
     }
 
-    /// Settles a grant for what was taken at its real costs; see [`Store::settle`].
+    /// Settles a grant, requested by `take`, at its real costs; see [`Store::settle`].
     ///
     /// # Errors
     /// [`StoreError`]; nothing is settled then.
@@ -333,30 +388,56 @@ impl Supply {
             let leaving = leased.leaving.as_mut().filter(|(number, _)| *number == grant.number() && take.key.is_none());
             leaving.map(|(_, settled)| *settled = Some(real.into()))
         };
-        // Its lock is not held while a server answers.
+        // The lock is not held while a server answers.
         let is_leaving = leaving(&mut self.leased()).is_some();
-        if is_leaving { Ok(()) } else { self.store.settle(grant, take, real) }
+        if is_leaving { Ok(()) } else { self.settle_now(grant, take, real) }
     }
 
-    /// Reports that units of these costs, of the run of `grant` and what was taken with it, have left now. Only then it is
-    /// settled, if it was meanwhile. Limits of this process alone count them in windows from now on; shared limits count them from
-    /// the time of the grant.
+    /// Settles, and wakes the sleeper: waiting grants of this process may move up at once.
+    fn settle_now(&self, grant: &Grant, take: &Take, real: &[u64]) -> Result<(), StoreError> {
+        self.store.settle(grant, take, real)?;
+        self.settled.fetch_add(1, Ordering::SeqCst);
+        if let Some(sleeper) = &*unpoisoned(self.sleeper.lock()) {
+            sleeper.unpark();
+        }
+        Ok(())
+    }
+
+    /// Reports that units of these costs, of the run of `grant`, have left now. A settlement that arrived meanwhile is
+    /// applied only now. Windows of private limits count the units from now on; shared limits count them from the time
+    /// of the grant.
     pub fn handed_over(&self, grant: &Grant, costs: &[u64]) {
         self.store.own(&mut |ledger, now| ledger.hand_over(now, grant, costs));
-        let leaving = self.leased().leaving.take();
+        let leaving = {
+            let mut leased = self.leased();
+            leased.handed = None; // It has left, even if the clock goes back to a time before the grant.
+            leased.leaving.take()
+        };
         if let Some((_, Some(real))) = leaving {
-            // Best effort: those behind wait longer then.
-            let _ = self.store.settle(grant, &Take::of(costs), &real);
+            // Best effort: without it, later requests wait longer.
+            let _ = self.settle_now(grant, &Take::of(costs), &real);
         }
     }
 
-    /// Waits for the lease that was requested, if one was. If it does not arrive, it is asked for again when it is needed.
+    /// Waits for the requested lease, if there is one. If it does not arrive, it is requested again when it is needed.
     fn receive(&self, leased: &mut Leased) -> bool {
         let is_sent_for = std::mem::take(&mut leased.is_sent_for);
         if is_sent_for && let Some(reply) = self.store.receive() {
-            let _ = self.store.add(reply, &mut leased.lease);
+            let _ = self.add(reply, &mut leased.lease);
         }
         is_sent_for
+    }
+
+    /// Adds the runs of a reply to `lease`.
+    fn add(&self, reply: Reply, lease: &mut Lease) -> Result<(), StoreError> {
+        match reply {
+            Reply::Refused(refusal) => return Err(self.explained(refusal.into())),
+            Reply::Granted(runs) => {
+                lease.add(with_ledger(&*self.store, |ledger| Rules::of(ledger.policy(), ledger.limits())), runs);
+            }
+            Reply::Done | Reply::Each(_) => {}
+        }
+        Ok(())
     }
 
     /// The next reserved run, unless it is late.
@@ -370,77 +451,71 @@ impl Supply {
             let _ = self.store.late(vec![late]);
             now = self.clock().now();
         }
-        self.check_kind(leased)?;
+        self.check_policy()?;
         Ok(leased.next(waiting).map(|run| (run, now)))
     }
 
-    /// New limits may take over only if they count the same: units, bytes, or the same costs.
-    fn check_kind(&self, leased: &Leased) -> Result<(), StoreError> {
-        let rules = leased.lease.rules();
-        let is_meant = rules.counts_bytes == self.meant.counts_bytes()
-            && rules.has_costs == self.meant.has_costs()
-            && rules.counts_jobs == self.meant.counts_jobs();
-        if leased.lease.is_empty() || is_meant {
-            return Ok(());
-        }
-        self.check_policy(&self.store.policy())
-    }
-
-    /// From windows all that may leave now is asked for, or the next that may. Several are reserved for the same time if
-    /// they are few: whoever starts commands asks too late for the rest, and would lose a little of each period.
+    /// The request for the next lease. From windows it requests all units that may leave now, or the next unit that
+    /// may. If few units wait, several of them are reserved for the same time. Otherwise a process that starts commands
+    /// would request the rest too late, and lose a little of each period.
     ///
-    /// When a window opens, the stream that asks first could take all of it. So while others take from it, too, time is
-    /// cut into turns. A stream takes a small share in each, and reserves that in the turn before. Then all others get
-    /// theirs in the same turn, even if they need time to ask again, as a loop of commands does.
+    /// When a window opens, the stream that requests first could take all of it. So while others use the window, time
+    /// is cut into turns. A stream takes a small share in each turn, and reserves it in the turn before. Then all
+    /// others get their shares in the same turn, even if they need time to request again, as a loop of commands does.
     fn ask(&self, leased: &mut Leased, waiting: u64) -> Ask {
         let (span, served) = (self.store.span(), std::mem::take(&mut leased.served));
         let Some(windows) = leased.lease.rules().only_windows else { return Ask { waiting, span, from: 0, served } };
-        let at_once = |waiting: u64| Ask { waiting, span: if waiting <= FEW { AT_ONCE } else { 0 }, from: 0, served };
-        // Other spans are of a store that is not shared, or whose clock is not the real one.
+        let at_once = |waiting: u64| Ask {
+            waiting,
+            span: if waiting <= MAX_UNITS_OF_ONE_TIME { SAME_TIME_SPAN } else { 0 },
+            from: 0,
+            served,
+        };
+        // Other spans belong to a store that is not shared, or whose clock is not the real one.
         if !(2..=SECOND).contains(&span) {
             return at_once(waiting);
         }
-        let (turn, now) = (windows.turn(span / 2), self.clock().now());
+        // A period of a few nanoseconds has no shorter turn.
+        let (turn, now) = (windows.turn(span / 2).max(1), self.clock().now());
         let share = windows.share(turn);
-        if leased.asked.saturating_add(turn) < now {
-            // If the store does not answer, the request itself says so.
+        if leased.requested_at.saturating_add(turn) < now {
+            // If the store does not answer, the lease request reports the error.
             let _ = self.store.sync();
         }
-        let (latest, available) = seen(&*self.store, |ledger| (ledger.latest(), ledger.limits().available(now)));
+        let (latest, available) = with_ledger(&*self.store, |ledger| (ledger.latest(), ledger.limits().available(now)));
         match leased.number {
             None => {
                 leased.began = now;
-                leased.shared_until = if windows.are_used(available) { now.saturating_add(UNKNOWN) } else { 0 };
+                leased.shared_until =
+                    if windows.are_used(available) { now.saturating_add(ASSUMED_SHARING_TIME) } else { 0 };
             }
             Some(ours) if latest > ours => leased.shared_until = now.saturating_add(windows.longest),
             Some(_) => {}
         }
         if now < leased.shared_until {
-            let next = (leased.lease.latest() / turn + 1).saturating_mul(turn);
+            let next = (leased.lease.latest() / turn).saturating_add(1).saturating_mul(turn);
             let from = leased.number.map_or(0, |_| next);
-            return Ask { waiting: waiting.min(share), span: AT_ONCE, from, served };
+            return Ask { waiting: waiting.min(share), span: SAME_TIME_SPAN, from, served };
         }
-        // It is used up for the first time: others may come before it opens.
+        // The window is used up for the first time: others may come before it opens.
         let is_new = now < leased.began.saturating_add(windows.longest);
-        at_once(if is_new && available == 0 { waiting.min(share.max(FEW)) } else { waiting })
+        at_once(if is_new && available == 0 { waiting.min(share.max(MAX_UNITS_OF_ONE_TIME)) } else { waiting })
     }
 }
 
 impl Drop for Supply {
     fn drop(&mut self) {
-        // A server that does not answer holds up nobody who is done with it.
+        // A server that does not answer must not delay a caller that no longer needs it.
         self.store.leave();
-        let mut leased = self.leased();
-        self.receive(&mut leased);
         // If giving back fails, at most one lease is lost, as when the process is killed.
-        let _ = self.return_ahead(&mut leased);
-        let _ = self.store.return_lease(&mut leased.lease);
+        let _ = self.return_all(&mut self.leased());
     }
 }
 
-/// Sleeps until the time of `grant`, which was asked for with `take`, with `sleep`, which is passed a time to sleep until and the time of the grant, and
-/// returns whether to go on. Who waits for long looks on the way whether the grant has another time, and passes it to
-/// `moved` then. Returns whether the time has come.
+/// Sleeps until the time of `grant`, which was requested by `take`. Returns whether the time has come.
+///
+/// `sleep` receives a time to sleep until and the time of the grant, and returns whether to go on. During a long wait
+/// the store is polled for a new time of the grant, which is passed to `moved`.
 pub fn wait_for(
     store: &dyn Store,
     mut grant: Grant,
@@ -448,15 +523,120 @@ pub fn wait_for(
     mut sleep: impl FnMut(Nanos, Nanos) -> bool,
     mut moved: impl FnMut(&Grant),
 ) -> bool {
-    while let Some(time) = grant.next_look(store.clock().now()).filter(|_| store.is_shared()) {
+    while let Some(time) = grant.next_look(store.clock().now(), take.open).filter(|_| store.is_shared()) {
         if !sleep(time, grant.at) {
             return false;
         }
-        // If the store does not answer, the time told before is still good.
+        // If the store does not answer, the known time is still good.
         if let Ok(found) = store.look(&grant, take) {
             grant = found;
             moved(&grant);
         }
     }
     sleep(grant.at, grant.at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Memory;
+    use super::*;
+    use crate::clock::{FakeClock, MILLISECOND};
+    use crate::limits::Policy;
+    use std::sync::{Arc, Mutex, mpsc};
+    use std::time::Duration;
+
+    /// A store that is far away, and cannot send a request without waiting for the answer.
+    #[derive(Debug)]
+    struct Remote {
+        ledger: Memory<FakeClock>,
+        leases: Arc<Mutex<Vec<Ask>>>,
+    }
+
+    impl Store for Remote {
+        fn clock(&self) -> &dyn NanoClock {
+            self.ledger.clock()
+        }
+
+        fn place(&self) -> String {
+            self.ledger.place()
+        }
+
+        fn apply(&self, operation: Operation) -> Result<(Reply, Nanos), StoreError> {
+            if let Operation::Lease(ask) = &operation {
+                self.leases.lock().unwrap().push(*ask);
+            }
+            self.ledger.apply(operation)
+        }
+
+        fn sync(&self) -> Result<(), StoreError> {
+            self.ledger.sync()
+        }
+
+        fn see(&self, look: &mut dyn FnMut(&Ledger)) {
+            self.ledger.see(look);
+        }
+
+        fn span(&self) -> Nanos {
+            10 * MILLISECOND
+        }
+
+        fn is_remote(&self) -> bool {
+            true
+        }
+    }
+
+    fn remote(limit: &str) -> (Supply, FakeClock, Arc<Mutex<Vec<Ask>>>) {
+        let (clock, leases) = (FakeClock::default(), Arc::<Mutex<Vec<Ask>>>::default());
+        let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
+        let ledger = Memory::new(&policy, clock.clone());
+        (Supply::new(Box::new(Remote { ledger, leases: Arc::clone(&leases) })), clock, leases)
+    }
+
+    #[test]
+    fn successes_are_reported_later_if_a_lease_cannot_be_sent() {
+        let (supply, clock, leases) = remote("1000/s,burst=1");
+        let _ = supply.next_run(1).unwrap();
+        let served = Served::default().but_one();
+        supply.served(None, served);
+        supply.foresee(|| 100);
+        clock.advance(Duration::from_secs(1));
+        let _ = supply.next_run(1).unwrap();
+        assert_eq!(leases.lock().unwrap().last().map(|ask| ask.served), Some(served));
+    }
+
+    #[test]
+    fn streams_share_a_window_of_a_nanosecond() {
+        let (supply, ..) = remote("1/1ns,window");
+        for _ in 0..3 {
+            let _ = supply.next_run(1).unwrap();
+            let _ = supply.store().take(&[1], Nanos::MAX).unwrap(); // another stream
+        }
+    }
+
+    #[cfg(feature = "shared")]
+    #[test]
+    fn a_dropped_supply_gives_back_the_grant_that_waits() {
+        use super::super::{File, Machine, Place};
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
+        let policy = Policy::new(&["1/h,burst=1".parse().unwrap()], None).unwrap();
+        let supply = Supply::new(Box::new(File::open(place.clone(), Some(&policy)).unwrap()));
+        let _ = supply.take(&[1]).unwrap();
+        let _ = supply.take(&[1]).unwrap();
+        let waiting = || File::look(Machine::this(), place.clone(), None).unwrap().line.len();
+        assert_eq!(waiting(), 1);
+        drop(supply);
+        assert_eq!(waiting(), 0);
+    }
+
+    #[test]
+    fn a_caller_that_foresees_units_may_use_the_supply() {
+        let (ended, has_ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let (supply, ..) = remote("1000/s,burst=1");
+            supply.foresee(|| supply.available());
+            ended.send(()).unwrap();
+        });
+        assert_eq!(has_ended.recv_timeout(Duration::from_secs(10)), Ok(()));
+    }
 }

@@ -40,7 +40,7 @@ mod tower_services {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_cost_what_they_say_and_are_refused_instead_of_waiting() {
+    async fn requests_have_their_cost_and_are_refused_at_once() {
         let limiter = Limiter::new(10, 10).unwrap();
         let mut service = behind(LimitLayer::with_costs(&limiter, |request: &u64| *request).shed());
         assert_eq!(service.call(8).await.unwrap(), 16);
@@ -63,7 +63,7 @@ mod tower_services {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_waits_for_its_key_takes_no_place_behind_the_limit() {
+    async fn a_request_that_waits_for_its_key_takes_no_place() {
         let keyed: Keyed<u64> = Keyed::new(1, 1).unwrap();
         let inner = service_fn(|request: u64| async move {
             tokio::time::sleep(ms(10)).await;
@@ -97,14 +97,24 @@ mod streams {
         let limiter = Limiter::new(10, 1).unwrap();
         let begun = Instant::now();
         let mut items = stream::iter(0..4).throttle(&limiter);
-        assert_eq!(items.size_hint(), (4, Some(4)));
+        assert_eq!(items.size_hint(), (0, Some(4)), "any item may be refused");
         for item in 0..4 {
-            assert_eq!((items.next().await, begun.elapsed()), (Some(Ok(item)), ms(100) * item));
+            assert_eq!((items.next().await, begun.elapsed()), (Some(item), ms(100) * item));
         }
         assert_eq!(items.next().await, None);
-        let mut late = stream::iter(0..1).throttle(&limiter);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_item_ends_a_stream_or_goes_to_a_closure() {
+        let limiter = Limiter::new(10, 1).unwrap();
         limiter.close();
-        assert_eq!(late.next().await, Some(Err(AcquireError::Closed)), "it does not end as if there were no item");
+        let mut ends = stream::iter(0..2).throttle(&limiter);
+        assert_eq!((ends.next().await, ends.next().await, ends.size_hint()), (None, None, (0, Some(0))));
+        let (send, refused) = std::sync::mpsc::channel();
+        let goes_on =
+            stream::iter(0..2).throttle(&limiter).on_refusal(move |item, error| send.send((item, error)).unwrap());
+        assert!(goes_on.collect::<Vec<i32>>().await.is_empty());
+        assert_eq!(refused.into_iter().collect::<Vec<_>>(), [(0, AcquireError::Closed), (1, AcquireError::Closed)]);
     }
 
     #[tokio::test(start_paused = true)]

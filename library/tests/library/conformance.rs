@@ -164,7 +164,7 @@ fn allow(limits: &mut Limits, now: u64, units: u64) -> bool {
 // Go: golang.org/x/time/rate, rate_test.go
 
 #[test]
-fn go_allow_says_yes_and_no_at_the_same_times_with_the_same_tokens() {
+fn go_allow_and_the_limiter_agree_on_times_and_tokens() {
     for group in groups_with("allow") {
         let mut limits = of_group(&group);
         let mut table = Table::new(group["id"].as_str().unwrap());
@@ -274,7 +274,7 @@ fn go_tokens_are_negative_before_a_reservation() {
 
 /// `[initial, capacity, refill tokens, period_ns, elapsed_ns, tokens after, remainder]`
 #[test]
-fn bucket4j_refills_the_same_tokens_and_keeps_the_same_remainder() {
+fn bucket4j_and_the_limiter_keep_the_same_remainder() {
     const START: u64 = 1_000_000;
     for row in list(&group("bucket4j.refill")["rows"]) {
         let at = |place: usize| number(&row[place]);

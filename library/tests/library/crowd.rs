@@ -6,7 +6,8 @@ use crate::model::{self, Costs, Limit, Model};
 use crate::subjects::{Both, any_costs, any_slow_limits};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use throttle_limits::clock::{Clock, MILLISECOND, SECOND};
+use std::time::Duration;
+use throttle_limits::clock::{MILLISECOND, NanoClock, SECOND};
 use throttle_limits::limits::Grant;
 use throttle_limits::store::Store;
 
@@ -84,7 +85,7 @@ impl Crowd {
             if next > time {
                 break;
             }
-            self.both.clock.advance(next - self.now());
+            self.both.clock.advance(Duration::from_nanos(next - self.now()));
             if self.ones[place].is_dead {
                 self.ones[place].next = None;
                 // It may have moved up to a time that has come.
@@ -102,7 +103,7 @@ impl Crowd {
             self.depart(next);
             self.compare();
         }
-        self.both.clock.advance(time - self.now());
+        self.both.clock.advance(Duration::from_nanos(time - self.now()));
         self.depart(time);
     }
 

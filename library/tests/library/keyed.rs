@@ -6,21 +6,22 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-use throttle_limits::clock::{Clock, FakeClock, SECOND};
+use throttle_limits::clock::{FakeClock, NanoClock, SECOND};
 use throttle_limits::limiter::{
     AcquireError, BuildError, Builder, Granted, Keyed, Limiter, Oversize, Refill, Reservation,
 };
 use throttle_limits::limits::{Limits, Policy, Refusal};
 
 fn keyed(rate: u64, burst: u64) -> (Keyed<String>, FakeClock) {
-    let clock = FakeClock::at(5);
-    let builder = Limiter::builder().rate(rate, ms(1000)).burst(burst).timer(Arc::new(clock.clone()));
+    let clock = FakeClock::at(Duration::from_nanos(5));
+    let builder = Limiter::builder().rate(rate, ms(1000)).burst(burst).clock(Arc::new(clock.clone()));
     (builder.keyed().unwrap(), clock)
 }
 
@@ -98,8 +99,8 @@ impl<'a> Beside<'a> {
             Step::Try(cost) => assert_eq!(keyed.try_acquire(key, cost), own.try_acquire(cost), "{key}"),
             Step::Acquire(cost) => self.wait([Box::pin(keyed.acquire(key, cost)), Box::pin(own.acquire(cost))]),
             Step::Timeout(cost, limit) => self.wait([
-                Box::pin(keyed.acquire_timeout(key, cost, ms(limit))),
-                Box::pin(own.acquire_timeout(cost, ms(limit))),
+                Box::pin(keyed.acquire(key, cost).timeout(ms(limit))),
+                Box::pin(own.acquire(cost).timeout(ms(limit))),
             ]),
             Step::Cancel(index) if !self.waiters.is_empty() => {
                 drop(self.waiters.remove(index.index(self.waiters.len())));
@@ -134,7 +135,7 @@ impl<'a> Beside<'a> {
                 self.to_settle.remove(index).into_iter().for_each(|granted| granted.settle(real).unwrap());
             }
             Step::Forget => keyed.forget_idle(),
-            Step::Pass(micros) => self.clock.advance(micros * 1000),
+            Step::Pass(micros) => self.clock.advance(Duration::from_nanos(micros * 1000)),
             Step::Cancel(_) | Step::CancelReservation(_) | Step::Settle(..) => {}
         }
         self.poll();
@@ -165,13 +166,13 @@ proptest! {
 
     /// A key whose limiter comes and goes, and that is forgotten at any time, answers as one that never forgets.
     #[test]
-    fn each_key_is_limited_as_a_limiter_that_never_forgets_would_limit_it(
+    fn each_key_is_limited_as_if_nothing_was_forgotten(
         limits in any_limits(),
         oversize in prop::sample::select(vec![Oversize::Reject, Oversize::Wait]),
         steps in prop::collection::vec(step(), 1..60),
     ) {
-        let clock = FakeClock::at(7);
-        let builder = || built(&limits).oversize(oversize).timer(Arc::new(clock.clone()));
+        let clock = FakeClock::at(Duration::from_nanos(7));
+        let builder = || built(&limits).oversize(oversize).clock(Arc::new(clock.clone()));
         let keyed: Keyed<String> = builder().keyed().unwrap();
         let limiters: BTreeMap<_, _> = KEYS.map(|key| (key, builder().build().unwrap())).into();
         let (waiters, reservations, to_settle) = (Vec::new(), Vec::new(), Vec::new());
@@ -181,7 +182,7 @@ proptest! {
         }
         let Beside { waiters, reservations, to_settle, .. } = beside;
         drop((waiters, reservations, to_settle));
-        clock.advance(3600 * SECOND);
+        clock.advance(Duration::from_secs(3600));
         keyed.forget_idle();
         prop_assert_eq!(keyed.len(), 0, "an hour later all are like new");
     }
@@ -192,8 +193,8 @@ proptest! {
         limits in any_limits(),
         steps in prop::collection::vec((any::<Index>(), 0_u64..4, -900_000_000_i64..1_500_000_000, any::<bool>()), 1..80),
     ) {
-        let clock = FakeClock::at(3600 * SECOND);
-        let keyed: Keyed<String> = built(&limits).timer(Arc::new(clock.clone())).keyed().unwrap();
+        let clock = FakeClock::at(Duration::from_secs(3600));
+        let keyed: Keyed<String> = built(&limits).clock(Arc::new(clock.clone())).keyed().unwrap();
         let policy: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
         let policy = Policy::new(&policy, None).unwrap();
         let mut limiters = KEYS.map(|key| (key, Limits::new(&policy, clock.now())));
@@ -202,7 +203,7 @@ proptest! {
             if passes < 0 || forgets {
                 keyed.forget_idle(); // So that each key has seen the latest time.
             }
-            clock.set(clock.now().saturating_add_signed(passes));
+            clock.set(Duration::from_nanos(clock.now().saturating_add_signed(passes)));
             latest = latest.max(clock.now());
             let (key, limits) = &mut limiters[key.index(KEYS.len())];
             let waits = match keyed.try_acquire(*key, cost) {
@@ -223,7 +224,7 @@ proptest! {
 }
 
 #[test]
-fn the_waiters_of_a_key_are_served_in_order_and_other_keys_do_not_wait_for_them() {
+fn waiters_of_a_key_are_served_in_order_and_delay_no_other() {
     let (keyed, clock) = keyed(1, 2);
     keyed.try_acquire("a", 2).unwrap();
     let mut first = Box::pin(keyed.acquire("a", 2));
@@ -231,11 +232,11 @@ fn the_waiters_of_a_key_are_served_in_order_and_other_keys_do_not_wait_for_them(
     assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
     assert_eq!(keyed.try_acquire("a", 1), Err(AcquireError::OthersWait));
     assert_eq!(keyed.try_acquire("b", 1), Ok(()));
-    clock.advance(SECOND);
+    clock.advance(Duration::from_secs(1));
     assert!(poll_once(&mut second).is_pending(), "a unit is there, but the first one is before it");
-    clock.advance(SECOND);
+    clock.advance(Duration::from_secs(1));
     assert!(poll_once(&mut first).is_ready() && poll_once(&mut second).is_pending());
-    clock.advance(SECOND);
+    clock.advance(Duration::from_secs(1));
     assert!(poll_once(&mut second).is_ready());
 }
 
@@ -245,13 +246,13 @@ fn a_cancelled_waiter_takes_nothing_and_those_behind_it_move_up() {
     keyed.try_acquire("a", 5).unwrap();
     let (mut large, mut small) = (Box::pin(keyed.acquire("a", 5)), Box::pin(keyed.acquire("a", 1)));
     assert!(poll_once(&mut large).is_pending() && poll_once(&mut small).is_pending());
-    clock.advance(SECOND);
+    clock.advance(Duration::from_secs(1));
     assert!(poll_once(&mut small).is_pending());
     drop(large);
     assert!(poll_once(&mut small).is_ready());
     drop(small);
     assert_eq!(keyed.available("a"), 0);
-    clock.advance(5 * SECOND);
+    clock.advance(Duration::from_secs(5));
     assert_eq!((keyed.available("a"), keyed.len()), (5, 1));
     keyed.forget_idle();
     assert!(keyed.is_empty());
@@ -265,20 +266,20 @@ fn a_future_that_is_not_polled_takes_nothing_and_knows_no_key() {
 }
 
 #[test]
-fn a_key_that_was_never_used_is_as_if_it_had_been_made_at_the_beginning() {
-    let clock = FakeClock::at(100 * SECOND);
-    let builder = built(&["2/s,burst=10,initial=0"]).timer(Arc::new(clock.clone()));
+fn an_unused_key_is_as_if_made_at_the_beginning() {
+    let clock = FakeClock::at(Duration::from_secs(100));
+    let builder = built(&["2/s,burst=10,initial=0"]).clock(Arc::new(clock.clone()));
     let keyed: Keyed<u64> = builder.keyed().unwrap();
     assert!(keyed.try_acquire(&1, 1).is_err());
-    clock.advance(3 * SECOND);
+    clock.advance(Duration::from_secs(3));
     assert_eq!([1, 2].map(|key| keyed.available(&key)), [6, 6]);
     keyed.try_acquire(&1, 6).unwrap();
     keyed.forget_idle();
     assert_eq!([1, 2].map(|key| keyed.available(&key)), [0, 6]);
-    clock.advance(5 * SECOND - 1);
+    clock.advance(Duration::from_nanos(5 * SECOND - 1));
     keyed.forget_idle();
     assert_eq!((keyed.len(), keyed.available(&1)), (1, 9), "a nanosecond is missing until both are full");
-    clock.advance(1);
+    clock.advance(Duration::from_nanos(1));
     keyed.forget_idle();
     assert_eq!((keyed.len(), keyed.available(&1)), (0, 10));
 }
@@ -286,29 +287,29 @@ fn a_key_that_was_never_used_is_as_if_it_had_been_made_at_the_beginning() {
 /// Units given back can fill a bucket sooner than one that was never used fills.
 #[test]
 fn a_key_that_holds_more_than_an_unused_one_is_not_forgotten() {
-    let clock = FakeClock::at(7);
-    let builder = built(&["1/s,burst=4,initial=0"]).timer(Arc::new(clock.clone()));
+    let clock = FakeClock::at(Duration::from_nanos(7));
+    let builder = built(&["1/s,burst=4,initial=0"]).clock(Arc::new(clock.clone()));
     let keyed: Keyed<String> = builder.keyed().unwrap();
     keyed.limiter("a").unwrap().reconcile(0, 4).unwrap();
     keyed.forget_idle();
     assert_eq!(["a", "b"].map(|key| keyed.available(key)), [4, 0]);
-    clock.advance(4 * SECOND);
+    clock.advance(Duration::from_secs(4));
     keyed.forget_idle();
     assert!(keyed.is_empty());
 }
 
 #[test]
-fn without_room_for_a_new_key_it_is_refused_and_no_other_key_gets_more() {
+fn a_new_key_without_room_is_refused_and_no_other_gains() {
     let (keyed, clock) = keyed(1, 2);
     keyed.set_most_keys(2);
     keyed.try_acquire("a", 2).unwrap();
-    clock.advance(SECOND);
+    clock.advance(Duration::from_secs(1));
     keyed.try_acquire("b", 2).unwrap();
     assert_eq!(keyed.try_acquire("c", 1), Err(AcquireError::TooManyKeys));
-    assert_eq!(keyed.blocking_acquire("c", 1), Err(AcquireError::TooManyKeys));
+    assert_eq!(keyed.acquire("c", 1).block(), Err(AcquireError::TooManyKeys));
     assert_eq!(keyed.reserve("c", 1).err(), Some(AcquireError::TooManyKeys));
     assert_eq!((keyed.len(), keyed.available("a"), keyed.available("b"), keyed.available("c")), (2, 1, 0, 2));
-    clock.advance(SECOND);
+    clock.advance(Duration::from_secs(1));
     assert_eq!(keyed.try_acquire("c", 1), Ok(()), "one of the keys is like new");
     assert_eq!((keyed.len(), keyed.available("a"), keyed.available("b")), (2, 2, 1));
     assert_eq!(keyed.try_acquire("a", 1), Err(AcquireError::TooManyKeys));
@@ -319,7 +320,7 @@ fn keys_that_are_as_new_again_are_forgotten_as_others_come() {
     let (keyed, clock) = keyed(1, 2);
     for key in 0..200_000 {
         keyed.try_acquire(&key.to_string(), 1).unwrap();
-        clock.advance(SECOND / 10);
+        clock.advance(Duration::from_nanos(SECOND / 10));
     }
     assert!(keyed.len() < 100_000, "{} keys, of which 10 are not as new", keyed.len());
     assert!(keyed.try_acquire("199999", 2).is_err(), "a tenth of a second later");
@@ -328,15 +329,15 @@ fn keys_that_are_as_new_again_are_forgotten_as_others_come() {
 /// A refusal changes nothing, so it needs no room.
 #[test]
 fn what_is_refused_or_costs_nothing_leaves_no_key_behind() {
-    let clock = FakeClock::at(7);
-    let builder = built(&["1/s,burst=5,initial=0", "9/min,window"]).timer(Arc::new(clock.clone()));
+    let clock = FakeClock::at(Duration::from_nanos(7));
+    let builder = built(&["1/s,burst=5,initial=0", "9/min,window"]).clock(Arc::new(clock.clone()));
     let keyed: Keyed<u64> = builder.keyed().unwrap();
     assert_eq!(keyed.try_acquire(&1, 0), Ok(()));
     let second = Duration::from_secs(1);
     assert_eq!(keyed.try_acquire(&1, 1), Err(AcquireError::TooLong { cost: 1.into(), wait: second.into() }));
     assert_eq!(keyed.try_acquire(&1, 6), Err(AcquireError::AboveBurst { cost: 6.into(), burst: 5.into() }));
     assert!(matches!(keyed.try_acquire(&1, -1), Err(AcquireError::Units(_))));
-    assert!(keyed.blocking_acquire_timeout(&1, 2, second).is_err());
+    assert!(keyed.acquire(&1, 2).timeout(second).block().is_err());
     assert_eq!((keyed.available(&1), keyed.time_until(&1, 2), keyed.len()), (0, Ok(2 * second), 0));
 }
 
@@ -347,9 +348,9 @@ fn a_pause_holds_one_key_even_if_idle_keys_are_forgotten() {
     keyed.forget_idle();
     assert_eq!(["a", "b"].map(|key| keyed.available(key)), [0, 2]);
     assert_eq!(keyed.time_until("a", 1), Ok(ms(4000)), "the bucket is empty at its end");
-    clock.advance(4 * SECOND);
+    clock.advance(Duration::from_secs(4));
     assert_eq!(keyed.available("a"), 1);
-    clock.advance(SECOND);
+    clock.advance(Duration::from_secs(1));
     keyed.forget_idle();
     assert!(keyed.is_empty());
 }
@@ -357,16 +358,16 @@ fn a_pause_holds_one_key_even_if_idle_keys_are_forgotten() {
 #[test]
 fn a_key_with_a_rate_of_its_own_keeps_it() {
     for limits in [&["1/s,burst=2"][..], &["1/s,burst=2", "100/min,window"]] {
-        let clock = FakeClock::at(7);
-        let keyed: Keyed<String> = built(limits).timer(Arc::new(clock.clone())).keyed().unwrap();
+        let clock = FakeClock::at(Duration::from_nanos(7));
+        let keyed: Keyed<String> = built(limits).clock(Arc::new(clock.clone())).keyed().unwrap();
         keyed.limiter("premium").unwrap().set_rate(10, ms(1000)).unwrap();
         for _ in 0..3 {
             for key in ["premium", "usual"] {
                 keyed.try_acquire(key, 2).unwrap();
             }
-            clock.advance(SECOND / 5);
+            clock.advance(Duration::from_nanos(SECOND / 5));
             assert_eq!(["premium", "usual"].map(|key| keyed.available(key)), [2, 0]);
-            clock.advance(70 * SECOND);
+            clock.advance(Duration::from_secs(70));
             keyed.forget_idle();
             assert_eq!(keyed.len(), 1);
         }
@@ -389,14 +390,14 @@ async fn a_grant_of_a_key_is_settled_and_then_the_key_is_forgotten() {
 
 #[test]
 fn whole_refills_come_to_all_keys_at_the_same_times() {
-    let clock = FakeClock::at(7);
-    let builder = Limiter::builder().rate(2, ms(1000)).burst(3).refill(Refill::Grid).timer(Arc::new(clock.clone()));
+    let clock = FakeClock::at(Duration::from_nanos(7));
+    let builder = Limiter::builder().rate(2, ms(1000)).burst(3).refill(Refill::Grid).clock(Arc::new(clock.clone()));
     let keyed: Keyed<u64> = builder.keyed().unwrap();
-    clock.advance(SECOND / 2);
+    clock.advance(Duration::from_nanos(SECOND / 2));
     keyed.try_acquire(&1, 3).unwrap();
-    clock.advance(SECOND / 2 - 1);
+    clock.advance(Duration::from_nanos(SECOND / 2 - 1));
     assert_eq!(keyed.available(&1), 0);
-    clock.advance(1);
+    clock.advance(Duration::from_nanos(1));
     assert_eq!(keyed.available(&1), 2);
 }
 
@@ -409,7 +410,7 @@ fn wrong_settings_are_refused() {
 
 /// What each of two keys was granted while threads wait, give up, try, forget and cancel. Law 2 must hold for each.
 #[test]
-fn threads_that_come_and_go_never_get_more_than_the_limit_and_never_hang() {
+fn threads_that_come_and_go_keep_the_limit_and_never_hang() {
     const RATE: u64 = 2000;
     let keyed: Keyed<String> = Keyed::new(RATE, 3).unwrap();
     let granted = [const { AtomicU64::new(0) }; 2];
@@ -423,8 +424,8 @@ fn threads_that_come_and_go_never_get_more_than_the_limit_and_never_hang() {
                     let (place, key) = [(0, "a"), (1, "b")][call % 2];
                     let taken = match call % 7 {
                         0 | 1 => keyed.try_acquire(key, 1),
-                        2 => keyed.blocking_acquire_timeout(key, 1, Duration::from_micros(700)),
-                        3 => keyed.blocking_acquire(key, 1),
+                        2 => keyed.acquire(key, 1).timeout(Duration::from_micros(700)).block(),
+                        3 => keyed.acquire(key, 1).block(),
                         4 => {
                             let polled = poll_once(&mut Box::pin(keyed.acquire(key, 1)));
                             granted[place].fetch_add(polled.is_ready().into(), Ordering::SeqCst);
@@ -510,13 +511,13 @@ fn its_futures_and_itself_can_be_sent() {
     let keyed: Keyed<String> = Keyed::new(1, 1).unwrap();
     shared(&keyed);
     drop(sent(keyed.acquire("a", 1)));
-    drop(sent(keyed.acquire_timeout("a", 1, ms(1))));
+    drop(sent(keyed.acquire("a", 1).timeout(ms(1))));
 }
 
 /// Keys with these limits within these of all, and the waiters' clock.
 fn keyed_within(of_key: &str, of_all: &str, oversize: Oversize) -> (Keyed<String>, Limiter, FakeClock) {
-    let clock = FakeClock::at(0);
-    let built = |limit| built(&[limit]).oversize(oversize).timer(Arc::new(clock.clone()));
+    let clock = FakeClock::default();
+    let built = |limit| built(&[limit]).oversize(oversize).clock(Arc::new(clock.clone()));
     let all = built(of_all).build().unwrap();
     (built(of_key).keyed_within(&all).unwrap(), all, clock)
 }
@@ -533,7 +534,7 @@ fn asks(keyed: &Keyed<String>, waits: &mut Waits, number: u64, units: u64) {
 fn pass(clock: &FakeClock, waits: &mut Waits, tenths: std::ops::RangeInclusive<u64>) -> Vec<(u64, u64)> {
     let mut granted = Vec::new();
     for tenth in tenths {
-        clock.set(tenth * SECOND / 10);
+        clock.set(Duration::from_nanos(tenth * SECOND / 10));
         waits.retain_mut(|(number, wait)| match poll_once(wait) {
             Poll::Pending => true,
             Poll::Ready(result) => {
@@ -547,7 +548,7 @@ fn pass(clock: &FakeClock, waits: &mut Waits, tenths: std::ops::RangeInclusive<u
 }
 
 #[test]
-fn a_try_within_the_limits_of_all_is_not_refused_while_others_try() {
+fn concurrent_tries_within_the_limits_of_all_succeed() {
     let (keyed, ..) = keyed_within("9/s,burst=100000", "9/s,burst=100000", Oversize::Reject);
     let tries = || (0..3000).try_for_each(|_| keyed.try_acquire("k", 1));
     thread::scope(|scope| {
@@ -588,7 +589,7 @@ fn late_wake_ups_within_limits_of_all_do_not_lower_the_rate() {
 }
 
 #[test]
-fn a_request_that_waits_for_the_limits_of_all_keeps_to_a_pause_of_its_key() {
+fn a_request_that_waits_for_all_keeps_a_pause_of_its_key() {
     let (keyed, all, clock) = keyed_within("1/s,burst=2", "1/s", Oversize::Reject);
     all.try_acquire(1).unwrap();
     let mut waits = Waits::new();
@@ -612,7 +613,7 @@ fn a_window_of_a_key_holds_whoever_waits_for_the_limits_of_all() {
 }
 
 #[test]
-fn after_closing_who_waits_for_its_turn_is_served_and_the_others_are_refused_at_once() {
+fn closing_serves_waiters_and_refuses_others_at_once() {
     let (keyed, _all, clock) = keyed_within("1/s,burst=1", "1/s", Oversize::Reject);
     keyed.try_acquire("k", 1).unwrap();
     let mut waits = Waits::new();
@@ -628,9 +629,9 @@ fn after_closing_who_waits_for_its_turn_is_served_and_the_others_are_refused_at_
 #[test]
 fn a_closed_table_forgets_its_keys_and_adds_none() {
     for within in [false, true] {
-        let clock = FakeClock::at(0);
-        let builder = || built(&["1/s,burst=1"]).timer(Arc::new(clock.clone()));
-        let all = built(&["1000/s,burst=1000"]).timer(Arc::new(clock.clone())).build().unwrap();
+        let clock = FakeClock::default();
+        let builder = || built(&["1/s,burst=1"]).clock(Arc::new(clock.clone()));
+        let all = built(&["1000/s,burst=1000"]).clock(Arc::new(clock.clone())).build().unwrap();
         let keyed: Keyed<String> = if within { builder().keyed_within(&all) } else { builder().keyed() }.unwrap();
         keyed.try_acquire("k", 1).unwrap();
         let mut waits = Waits::new();
@@ -638,13 +639,13 @@ fn a_closed_table_forgets_its_keys_and_adds_none() {
         keyed.close();
         let closed = Err(AcquireError::Closed);
         assert_eq!(poll_once(&mut Box::pin(keyed.acquire("new", 1))), Poll::Ready(closed.clone()));
-        assert_eq!(keyed.blocking_acquire("new", 1), closed);
+        assert_eq!(keyed.acquire("new", 1).block(), closed);
         assert_eq!(keyed.try_acquire_to_settle("new", 1).map(drop), closed);
         assert_eq!(keyed.limiter("new").map(drop), closed);
         assert_eq!(keyed.len(), 1);
         assert_eq!(pass(&clock, &mut waits, 1..=20), [(1, 10)]);
         drop(keyed.limiter("k").unwrap());
-        clock.advance(10 * SECOND);
+        clock.advance(Duration::from_secs(10));
         keyed.forget_idle();
         assert!(keyed.is_empty(), "within: {within}");
     }
@@ -654,20 +655,20 @@ fn a_closed_table_forgets_its_keys_and_adds_none() {
 #[derive(Default)]
 struct SlowClock(AtomicU64);
 
-impl Clock for SlowClock {
-    fn now(&self) -> u64 {
+impl throttle_limits::clock::Clock for SlowClock {
+    fn now(&self) -> Duration {
         if self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
             thread::sleep(Duration::from_micros(20));
         }
-        0
+        Duration::ZERO
     }
 
-    fn wake_at(&self, _: u64, _: &Waker) {}
+    fn wake_at(&self, _: Duration, _: &Waker) {}
 }
 
 #[test]
 fn changes_at_the_same_time_leave_all_keys_with_the_same_limits() {
-    let keyed: Keyed<String> = built(&["1/s,burst=1"]).timer(Arc::new(SlowClock::default())).keyed().unwrap();
+    let keyed: Keyed<String> = built(&["1/s,burst=1"]).clock(Arc::new(SlowClock::default())).keyed().unwrap();
     let keys: Vec<_> = (0..300).map(|key| key.to_string()).collect();
     keys.iter().try_for_each(|key| keyed.try_acquire(key, 1)).unwrap();
     let _held: Vec<_> = keys.iter().take(200).map(|key| keyed.limiter(key.as_str()).unwrap()).collect();
@@ -689,7 +690,7 @@ fn changes_at_the_same_time_leave_all_keys_with_the_same_limits() {
 
 /// A waker is code of the caller, which may do anything.
 #[test]
-fn a_waker_that_changes_the_limits_of_all_keys_changes_all_of_them() {
+fn a_waker_can_change_the_limits_of_all_keys() {
     struct Changes(Keyed<String>, AtomicBool);
     impl Wake for Changes {
         fn wake(self: Arc<Self>) {
@@ -709,4 +710,81 @@ fn a_waker_that_changes_the_limits_of_all_keys_changes_all_of_them() {
     keyed.set_limits(&built(&["9/s,window"])).unwrap(); // A window knows nothing of what a bucket has granted.
     assert!(waits.iter_mut().all(|wait| poll_once(wait) == Poll::Ready(Ok(()))));
     assert!(keys.iter().all(|key| keyed.available(key.as_str()) == 7), "the last change allows 8");
+}
+
+#[test]
+fn a_key_keeps_the_latest_time_of_its_limiter() {
+    let clock = FakeClock::default();
+    let builder = built(&["1/s,burst=2", "100/s,burst=100"]).clock(Arc::new(clock.clone()));
+    let keyed: Keyed<String> = builder.keyed().unwrap();
+    let limiter = keyed.limiter("k").unwrap();
+    clock.set(ms(3000));
+    limiter.try_acquire(1).unwrap();
+    clock.set(ms(2000));
+    drop(limiter);
+    keyed.forget_idle();
+    assert_eq!(keyed.try_acquire("k", 1), Ok(()), "a time before the latest one counts as the latest one");
+}
+
+/// A clock without alarms. The next attempt to set one panics, if the test wants that.
+#[derive(Default)]
+struct Fails(FakeClock, AtomicBool);
+
+impl throttle_limits::clock::Clock for Fails {
+    fn now(&self) -> Duration {
+        throttle_limits::clock::Clock::now(&self.0)
+    }
+
+    fn wake_at(&self, _: Duration, _: &Waker) {
+        if self.1.swap(false, Ordering::SeqCst) {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+    }
+}
+
+/// Polls a request that is granted at this poll, while the clock panics.
+fn poll_while_the_clock_panics<F: Future>(clock: &Fails, granted: &mut Pin<Box<F>>) {
+    clock.1.store(true, Ordering::SeqCst);
+    let polled = catch_unwind(AssertUnwindSafe(|| poll_once(granted).is_ready()));
+    assert!(polled.is_err(), "{polled:?}");
+}
+
+#[test]
+fn a_panic_of_the_clock_does_not_block_a_key_for_ever() {
+    let clock = Arc::new(Fails::default());
+    let all = built(&["1/s,burst=1"]).clock(clock.clone()).build().unwrap();
+    let keyed: Keyed<String> = built(&["100/s,burst=100"]).clock(clock.clone()).keyed_within(&all).unwrap();
+    all.try_acquire(1).unwrap();
+    let mut first = Box::pin(keyed.acquire("k", 1));
+    let mut second = Box::pin(keyed.acquire("k", 1));
+    let mut third = Box::pin(keyed.acquire("k", 1).timeout(ms(1500)));
+    let mut fourth = Box::pin(keyed.acquire("k", 1).timeout(ms(9000)));
+    for waits in [&mut first, &mut second, &mut third, &mut fourth] {
+        assert!(poll_once(waits).is_pending());
+    }
+    clock.0.set(ms(1000));
+    assert_eq!(poll_once(&mut first), Poll::Ready(Ok(())));
+    clock.0.set(ms(2000));
+    // It has the turn, and the third one times out. So the alarm is set for the fourth one.
+    poll_while_the_clock_panics(&clock, &mut second);
+    drop(second);
+    assert_eq!(poll_once(&mut fourth), Poll::Ready(Ok(())));
+}
+
+#[test]
+fn a_panic_of_the_clock_leaves_no_grant_to_settle() {
+    let clock = Arc::new(Fails::default());
+    let keyed: Keyed<String> = built(&["1/s,burst=1"]).clock(clock.clone()).keyed().unwrap();
+    keyed.try_acquire("k", 1).unwrap();
+    let mut first = Box::pin(keyed.acquire_to_settle("k", 1));
+    let mut second = Box::pin(keyed.acquire("k", 1).timeout(ms(3000)));
+    let mut third = Box::pin(keyed.acquire("k", 1).timeout(ms(9000)));
+    assert!(poll_once(&mut first).is_pending());
+    assert!(poll_once(&mut second).is_pending() && poll_once(&mut third).is_pending());
+    clock.0.set(ms(4000));
+    poll_while_the_clock_panics(&clock, &mut first);
+    drop((first, second, third));
+    clock.0.set(ms(20_000));
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
 }

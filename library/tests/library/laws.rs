@@ -14,7 +14,7 @@ use proptest::sample::Index;
 use std::num::NonZeroU64;
 use std::time::Duration;
 use throttle_limits::bucket::Bucket;
-use throttle_limits::clock::{Clock, FakeClock, SECOND};
+use throttle_limits::clock::{FakeClock, NanoClock, SECOND};
 use throttle_limits::limits::{Grant, Limits, Policy, Refusal, Take};
 use throttle_limits::rate::{Amount, Rate};
 use throttle_limits::store::{Memory, Store, StoreError};
@@ -314,7 +314,7 @@ fn law1_the_nth_of_millions_of_grants_is_at_its_exact_time() {
 fn law1_late_runs_get_exactly_the_rate() {
     for (units, period, burst) in [(1_000_003, SECOND, 10_000), (3, 2, 15_000_000), (700, MINUTE, 7), (10, 1, 1000)] {
         let mut core = core(&[bucket(units, period, burst)], 0);
-        let clock = FakeClock::at(0);
+        let clock = FakeClock::default();
         let by = |time: u64| u128::from(burst) + u128::from(units) * u128::from(time) / u128::from(period);
         // A run may leave up to one unit behind, so the bucket is full after one unit less.
         let (full_after, mut total) = (time_of(burst - 1, units, period), 0);
@@ -329,13 +329,13 @@ fn law1_late_runs_get_exactly_the_rate() {
                 assert_eq!(grant.units, core.quantum());
             }
             clock.sleep_until(grant.at);
-            clock.advance(share(full_after, n * 7919 % 1000));
+            clock.advance(Duration::from_nanos(share(full_after, n * 7919 % 1000)));
         }
     }
 }
 
 #[test]
-fn law1_five_a_second_with_five_thousand_an_hour_keeps_both_and_uses_all_of_them() {
+fn law1_5_per_s_with_5000_per_h_keeps_and_uses_both() {
     let limits = [bucket(5, SECOND, 1), Limit::Window { count: 5000, period: HOUR, slack: 0 }];
     let (mut core, mut grants) = (core(&limits, 0), vec![0_u64; 0]);
     for _ in 0..400_000 {
@@ -356,7 +356,7 @@ fn law1_five_a_second_with_five_thousand_an_hour_keeps_both_and_uses_all_of_them
 }
 
 #[test]
-fn law1_a_saturated_window_lets_its_count_through_at_once_every_period() {
+fn law1_a_saturated_window_grants_its_count_each_period() {
     for (count, period) in [(1, SECOND), (5, SECOND), (1024, MINUTE), (1025, SECOND), (5000, HOUR), (100_000, SECOND)] {
         let mut core = core(&[Limit::Window { count, period, slack: 0 }], 0);
         let mut last = 0;
@@ -427,7 +427,7 @@ proptest! {
     }
 
     #[test]
-    fn law2_under_saturation_limits_together_grant_when_the_model_says(
+    fn law2_saturated_limits_grant_when_the_model_says(
         limits in any_limits(), costs in prop::collection::vec(any_cost(), 1..60)
     ) {
         let mut pair = Pair::new(&limits, 0);
@@ -485,7 +485,7 @@ fn law2_all_limits_are_charged_when_all_of_them_conform() {
 }
 
 #[test]
-fn law2_a_cost_above_the_burst_waits_for_the_excess_and_leaves_the_bucket_empty_not_in_debt() {
+fn law2_a_cost_above_the_burst_leaves_the_bucket_empty() {
     let mut pair = Pair::new(&[bucket(10, SECOND, 2)], 0);
     let tenth = SECOND / 10;
     for (asked, cost, granted) in [
@@ -504,7 +504,7 @@ fn law2_a_cost_above_the_burst_waits_for_the_excess_and_leaves_the_bucket_empty_
 }
 
 #[test]
-fn law2_a_cost_above_the_burst_that_had_to_wait_for_others_leaves_the_bucket_empty_not_in_debt() {
+fn law2_a_late_cost_above_the_burst_leaves_it_empty_too() {
     let limits = [bucket(10, SECOND, 2), Limit::Window { count: 8, period: 10 * SECOND, slack: 0 }];
     let mut pair = Pair::new(&limits, 0);
     assert_eq!(pair.take(0, 8).unwrap().at, SECOND * 6 / 10);
@@ -527,7 +527,7 @@ fn law2_a_unit_makes_room_in_a_window_exactly_one_period_later() {
 }
 
 #[test]
-fn law2_a_grant_is_never_before_the_previous_one_even_if_it_costs_nothing() {
+fn law2_even_a_cost_of_0_is_not_before_the_previous_grant() {
     let mut core = core(&[bucket(1, SECOND, 1)], 0);
     assert_eq!(core.take(0, 2).unwrap().at, SECOND);
     assert_eq!(core.take(0, 0).unwrap().at, SECOND);
@@ -552,7 +552,7 @@ fn law2_an_expired_group_of_a_large_window_takes_no_new_units() {
 }
 
 #[test]
-fn law2_a_group_makes_room_in_a_large_window_when_its_latest_unit_does() {
+fn law2_a_group_leaves_a_large_window_with_its_latest_unit() {
     // Groups of two: the first two units share a group.
     let mut core = core(&[Limit::Window { count: 2048, period: 10 * SECOND, slack: 0 }], 0);
     for (now, cost) in [(0, 1), (9, 1), (9, 2046)] {
@@ -603,7 +603,7 @@ fn law2_the_largest_window_never_overflows() {
 }
 
 #[test]
-fn law2_a_bucket_three_hundred_years_ahead_says_how_far_in_debt_it_is() {
+fn law2_a_bucket_300_years_ahead_reports_its_debt() {
     let bucket = Bucket::new(rate(u64::MAX - 2, 1_000_000), NonZeroU64::MIN, 0, u64::MAX);
     let ahead = (u128::from(u64::MAX) * u128::from(u64::MAX - 2)).div_ceil(1_000_000);
     assert_eq!(bucket.balance(0), -i128::try_from(ahead).unwrap());
@@ -623,7 +623,7 @@ fn consume(core: &mut Limits, clock: &FakeClock, costs: &[u64], late: impl Fn(us
         // Slow rates reach the end of the clock.
         let Ok(grant) = core.take(asked, cost) else { break };
         clock.sleep_until(grant.at);
-        clock.set(clock.now().saturating_add(late(n, grant.at > asked)));
+        clock.set(Duration::from_nanos(clock.now().saturating_add(late(n, grant.at > asked))));
         left.push((clock.now(), cost));
     }
     left
@@ -638,7 +638,7 @@ proptest! {
     ) {
         let mut core = core(&[bucket(units, period, burst)], 0);
         let fill = time_of(burst, units, period);
-        let clock = FakeClock::at(0);
+        let clock = FakeClock::default();
         // Two nanoseconds less, because the grant and the fill time are rounded.
         let late = |n: usize, waited: bool| if waited { share(fill.saturating_sub(2), late[n]) } else { 0 };
         let mut asked = 0;
@@ -649,13 +649,13 @@ proptest! {
             prop_assert_eq!(grant.at, ideal.max(asked), "unit {}", n);
             let waited = grant.at > clock.now();
             clock.sleep_until(grant.at);
-            clock.advance(late(usize::try_from(n).unwrap(), waited));
+            clock.advance(Duration::from_nanos(late(usize::try_from(n).unwrap(), waited)));
             asked = clock.now();
         }
     }
 
     #[test]
-    fn law3_what_leaves_is_never_more_than_the_burst_and_the_rate_with_the_fill_time(
+    fn law3_what_leaves_is_bounded_by_burst_rate_and_allowance(
         (units, period) in any_rate(), burst in 1..50_u64,
         steps in prop::collection::vec((1..=1000_u64, 0..=4_u64, 0..=3000_u64), 1..80)
     ) {
@@ -668,7 +668,7 @@ proptest! {
             (_, 1, permille) => share(fill, permille).saturating_mul(1000).min(YEAR),
             _ => 0,
         };
-        let left = consume(&mut core, &FakeClock::at(0), &costs, late);
+        let left = consume(&mut core, &FakeClock::default(), &costs, late);
         // Law 3 is law 2 for what leaves, with a burst that is larger by one fill of the bucket.
         let allowed = Limit::Bucket { units, period, burst: 2 * burst, initial: 0 };
         prop_assert_eq!(excess(&allowed, &left), None);
@@ -679,19 +679,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(rounds(128)))]
 
     #[test]
-    fn law3_runs_that_leave_late_are_never_more_than_the_burst_and_the_rate_with_the_fill_time(
+    fn law3_late_runs_are_bounded_by_burst_rate_and_allowance(
         (units, period) in any_rate(), burst in prop_oneof![1..50_u64, any_size(30).prop_map(|burst| burst.max(1))],
         steps in prop::collection::vec((any_size(32), 0..=4_u64, 0..=3000_u64), 1..80)
     ) {
         let mut core = core(&[bucket(units, period, burst)], 0);
-        let (clock, mut left) = (FakeClock::at(0), Vec::new());
+        let (clock, mut left) = (FakeClock::default(), Vec::new());
         let fill = size(&bucket(units, period, burst)).1;
         for (waiting, kind, permille) in steps {
             let Ok(grant) = core.take_run(clock.now(), waiting.max(1)) else { break };
             prop_assert!(grant.units > 0);
             clock.sleep_until(grant.at);
             let late = if kind < 2 { share(fill, permille).saturating_mul(1 + 999 * kind) } else { 0 };
-            clock.set(clock.now().saturating_add(late));
+            clock.set(Duration::from_nanos(clock.now().saturating_add(late)));
             left.push((clock.now(), grant.units));
         }
         let allowed = Limit::Bucket { units, period, burst: 2 * burst, initial: 0 };
@@ -700,9 +700,9 @@ proptest! {
 }
 
 #[test]
-fn law3_after_a_sleep_of_an_hour_one_bucket_leaves_and_then_the_rate() {
+fn law3_after_an_hour_asleep_one_bucket_leaves_then_the_rate() {
     let mut core = core(&[bucket(10, SECOND, 5)], 0);
-    let clock = FakeClock::at(0);
+    let clock = FakeClock::default();
     let costs = [1; 60];
     let left = consume(&mut core, &clock, &costs, |n, _| if n == 20 { HOUR } else { 0 });
     let woke = left[20].0;
@@ -723,22 +723,23 @@ struct Remembering {
 
 impl Remembering {
     fn new(limits: &[Limit], now: u64) -> Self {
-        let (clock, limits) = (FakeClock::at(now), limits.iter().map(written).collect::<Vec<_>>());
+        let (clock, limits) =
+            (FakeClock::at(Duration::from_nanos(now)), limits.iter().map(written).collect::<Vec<_>>());
         Remembering { store: Memory::new(&Policy::new(&limits, None).unwrap(), clock.clone()), clock }
     }
 
     fn take(&self, now: u64, cost: u64) -> Result<Grant, StoreError> {
-        self.clock.set(now);
+        self.clock.set(Duration::from_nanos(now));
         self.store.take(&[cost], u64::MAX).map(|(grant, _)| grant)
     }
 
     fn give_back(&self, now: u64, grant: &Grant) {
-        self.clock.set(now);
+        self.clock.set(Duration::from_nanos(now));
         self.store.give_back(grant, &Take::of(&[grant.units])).unwrap();
     }
 
     fn available(&self, now: u64) -> u64 {
-        self.clock.set(now);
+        self.clock.set(Duration::from_nanos(now));
         self.store.available()
     }
 }
@@ -877,7 +878,7 @@ fn law5_giving_back_to_a_window_leaves_no_entries() {
 }
 
 #[test]
-fn law5_undoing_a_reservation_restores_the_entry_that_left_the_window() {
+fn law5_undoing_a_reservation_restores_the_entry_that_left() {
     let core = Remembering::new(&[Limit::Window { count: 1, period: SECOND, slack: 0 }], 0);
     let _ = core.take(0, 1).unwrap();
     let grant = core.take(0, 1).unwrap();

@@ -1,4 +1,5 @@
-//! The names and the behaviour of leaky-bucket 1.1.2. Each test name begins with the requirement it checks (D1 … D11).
+//! The names and the behaviour of leaky-bucket 1.1.2. The codes D1 to D11 are those of
+//! `library/docs/requirements.md`.
 
 use crate::limiters::{Count, ms, poll_once};
 use std::future::Future;

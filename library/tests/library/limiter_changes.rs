@@ -113,7 +113,7 @@ async fn use_beyond_the_estimate_delays_later_waiters() {
 #[test]
 fn a_debt_is_exact_and_units_given_back_pay_it_first() {
     let timer = Arc::new(FakeTimer::default());
-    let limiter = Limiter::builder().rate(3, ms(1000)).burst(4).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(3, ms(1000)).burst(4).clock(timer.clone()).build().unwrap();
     limiter.reconcile(11, 0).unwrap(); // 4 there, 7 owed
     assert_eq!(limiter.time_until(1).unwrap(), Duration::from_nanos(2_666_666_667));
     let mut waiter = Box::pin(limiter.acquire(2));
@@ -136,7 +136,7 @@ fn a_debt_is_exact_and_units_given_back_pay_it_first() {
 #[test]
 fn the_fast_path_respects_a_debt() {
     let timer = Arc::new(FakeTimer::default());
-    let limiter = Limiter::builder().rate(1, ms(1000)).burst(5).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(1, ms(1000)).burst(5).clock(timer.clone()).build().unwrap();
     limiter.reconcile(8, 0).unwrap();
     for second in 1..4 {
         timer.to(second * 1_000_000_000);
@@ -150,7 +150,7 @@ fn the_fast_path_respects_a_debt() {
 #[test]
 fn a_debt_counts_in_a_window_and_in_whole_refills() {
     let timer = Arc::new(FakeTimer::default());
-    let window = Limiter::builder().limit("5/1s,window".parse().unwrap()).timer(timer.clone()).build().unwrap();
+    let window = Limiter::builder().limit("5/1s,window".parse().unwrap()).clock(timer.clone()).build().unwrap();
     window.try_acquire(1).unwrap();
     timer.to(500_000_000);
     window.reconcile(21, 1).unwrap();
@@ -160,7 +160,7 @@ fn a_debt_counts_in_a_window_and_in_whole_refills() {
 
     let timer = Arc::new(FakeTimer::default());
     let refills = Limiter::builder().rate(2, ms(100)).burst(2).refill(Refill::Grid);
-    let refills = refills.timer(timer.clone()).build().unwrap();
+    let refills = refills.clock(timer.clone()).build().unwrap();
     refills.reconcile(7, 0).unwrap(); // 2 there, 5 owed
     assert_eq!(refills.time_until(1).unwrap(), ms(300));
     assert_eq!(refills.time_until(2).unwrap(), ms(400));
@@ -169,7 +169,7 @@ fn a_debt_counts_in_a_window_and_in_whole_refills() {
 #[test]
 fn a_pause_grants_nothing_and_keeps_the_queue() {
     let timer = Arc::new(FakeTimer::default());
-    let limiter = Limiter::builder().rate(10, ms(1000)).burst(5).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(10, ms(1000)).burst(5).clock(timer.clone()).build().unwrap();
     limiter.try_acquire(5).unwrap();
     let mut line: Vec<_> = (0..3).map(|_| Box::pin(limiter.acquire(1))).collect();
     assert!(line.iter_mut().all(|one| poll_once(one).is_pending()));
@@ -195,10 +195,10 @@ fn a_pause_grants_nothing_and_keeps_the_queue() {
 #[test]
 fn after_a_pause_the_bucket_is_empty_despite_cancelled_waiters() {
     let timer = Arc::new(FakeTimer::default());
-    let limiter = Limiter::builder().rate(10, ms(1000)).burst(5).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(10, ms(1000)).burst(5).clock(timer.clone()).build().unwrap();
     limiter.try_acquire(5).unwrap();
     let reservation = limiter.reserve(5).unwrap();
-    limiter.pause_until(tokio::time::Instant::now() + Duration::from_secs(3));
+    limiter.pause_for(Duration::from_secs(3));
     reservation.cancel();
     timer.to(2_900_000_000);
     assert!(limiter.try_acquire(1).is_err());
@@ -211,7 +211,7 @@ fn after_a_pause_the_bucket_is_empty_despite_cancelled_waiters() {
 #[test]
 fn without_a_bucket_a_pause_holds_too() {
     let timer = Arc::new(FakeTimer::default());
-    let limiter = Limiter::builder().limit("5/1s,window".parse().unwrap()).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().limit("5/1s,window".parse().unwrap()).clock(timer.clone()).build().unwrap();
     limiter.pause_for(Duration::from_secs(3));
     let mut waiter = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut waiter).is_pending());
@@ -262,7 +262,7 @@ async fn yielding_keeps_the_place_and_costs_no_rate() {
 
 /// Law 2: it waits until the rate has paid the excess, and the bucket is empty then. Half of it is there when limits change.
 #[test]
-fn a_waiter_above_the_burst_keeps_what_it_has_gathered_when_limits_change() {
+fn a_waiter_above_the_burst_keeps_its_credit_at_a_change() {
     type Change = fn(&Limiter);
     let changes: [(Change, u64); 7] = [
         (|_| (), 90),
@@ -276,14 +276,14 @@ fn a_waiter_above_the_burst_keeps_what_it_has_gathered_when_limits_change() {
     for (number, (change, granted)) in changes.into_iter().enumerate() {
         let clock = FakeClock::default();
         let builder = Limiter::builder().rate(1, ms(1000)).burst(10).oversize(Oversize::Wait);
-        let limiter = builder.timer(Arc::new(clock.clone())).build().unwrap();
+        let limiter = builder.clock(Arc::new(clock.clone())).build().unwrap();
         let mut waiter = Box::pin(limiter.acquire(100));
         assert!(poll_once(&mut waiter).is_pending());
-        clock.advance(50 * SECOND);
+        clock.advance(Duration::from_secs(50));
         change(&limiter);
-        clock.set(granted * SECOND - 1);
+        clock.set(Duration::from_nanos(granted * SECOND - 1));
         assert!(poll_once(&mut waiter).is_pending(), "change {number}");
-        clock.advance(1);
+        clock.advance(Duration::from_nanos(1));
         assert!(poll_once(&mut waiter).is_ready(), "change {number}");
         assert_eq!(limiter.available(), 0, "change {number}");
         assert!(limiter.time_until(1).unwrap() > ms(0), "change {number}: empty, not in debt");
@@ -292,13 +292,13 @@ fn a_waiter_above_the_burst_keeps_what_it_has_gathered_when_limits_change() {
 
 /// What it has gathered is for it alone: if it leaves, no more than a full bucket is there.
 #[test]
-fn what_a_waiter_above_the_burst_has_gathered_is_lost_if_it_leaves_after_a_change() {
+fn a_waiter_above_the_burst_that_leaves_loses_its_credit() {
     let clock = FakeClock::default();
     let builder = Limiter::builder().rate(1, ms(1000)).burst(10).oversize(Oversize::Wait);
-    let limiter = builder.timer(Arc::new(clock.clone())).build().unwrap();
+    let limiter = builder.clock(Arc::new(clock.clone())).build().unwrap();
     let mut waiter = Box::pin(limiter.acquire(100));
     assert!(poll_once(&mut waiter).is_pending());
-    clock.advance(50 * SECOND);
+    clock.advance(Duration::from_secs(50));
     limiter.set_burst(5).unwrap();
     drop(waiter);
     assert_eq!(limiter.available(), 5);
@@ -306,7 +306,7 @@ fn what_a_waiter_above_the_burst_has_gathered_is_lost_if_it_leaves_after_a_chang
 
 /// It waited for ever, and all behind it with it.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_more_than_a_new_window_is_refused_and_those_behind_move_up() {
+async fn a_waiter_for_more_than_a_new_window_is_refused() {
     let limiter = Limiter::builder().limit("5/1s,window".parse().unwrap()).build().unwrap();
     limiter.try_acquire(5).unwrap();
     let (large, behind) = (limiter.clone(), limiter.clone());

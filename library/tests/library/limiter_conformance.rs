@@ -38,7 +38,7 @@ fn groups() -> Vec<Value> {
 fn limiter(rate: u64, burst: u64) -> (Limiter, Arc<FakeTimer>) {
     let timer = Arc::new(FakeTimer::default());
     let builder = Limiter::builder().rate(rate, Duration::from_secs(1)).burst(burst);
-    (builder.timer(timer.clone()).build().unwrap(), timer)
+    (builder.clock(timer.clone()).build().unwrap(), timer)
 }
 
 /// The answers given here, and how many differ on purpose.
@@ -150,7 +150,7 @@ fn governor_direct() {
 fn bucket(initial: u64, capacity: u64, refill: u64, period: u64, kind: Refill) -> (Limiter, Arc<FakeTimer>) {
     let timer = Arc::new(FakeTimer::default());
     let builder = Limiter::builder().rate(refill, Duration::from_nanos(period)).burst(capacity).initial(initial);
-    let builder = builder.refill(kind).oversize(Oversize::Wait).timer(timer.clone());
+    let builder = builder.refill(kind).oversize(Oversize::Wait).clock(timer.clone());
     (builder.build().unwrap(), timer)
 }
 

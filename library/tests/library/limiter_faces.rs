@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use throttle_limits::clock::{Clock, FakeClock, SECOND, SystemClock};
+use throttle_limits::clock::{FakeClock, NanoClock, SECOND, SystemClock};
 use throttle_limits::leaky_bucket::RateLimiter;
 use throttle_limits::limiter::{AcquireError, AcquireOwned, BuildError, Keyed, Limiter, OnFull, Refill};
 use throttle_limits::semaphore::Semaphore;
@@ -17,7 +17,7 @@ use throttle_limits::semaphore::Semaphore;
 fn a_rate_of_any_count_in_any_period_is_kept_to_the_nanosecond() {
     for (units, period) in [(1, ms(7 * 86_400_000) / 11), (1_500_000_000, Duration::from_secs(1) / 3)] {
         let timer = Arc::new(FakeTimer::default());
-        let limiter = Limiter::builder().rate(units, period).timer(timer.clone()).build().unwrap();
+        let limiter = Limiter::builder().rate(units, period).clock(timer.clone()).build().unwrap();
         limiter.try_acquire(units).unwrap();
         assert_eq!(limiter.time_until(units), Ok(period));
         timer.set(u64::try_from(period.as_nanos()).unwrap() - 1);
@@ -40,14 +40,15 @@ fn burst_initial_and_refill_need_a_rate_beside_written_limits() {
         assert!(builder.rate(5, ms(1000)).build().is_ok());
     }
     assert!(limits().refill(Refill::Continuous).build().is_ok(), "that is how limits fill");
-    assert!(Limiter::builder().burst(3).build().is_ok_and(|limiter| limiter.available() == 3), "of 10 a second");
+    let without = Limiter::builder().burst(3).build();
+    assert_eq!(without.unwrap_err(), BuildError::NoLimit, "it silently granted ten a second");
 }
 
 #[test]
-fn reservations_count_neither_as_waiters_nor_for_the_most_of_them() {
+fn reservations_count_neither_as_waiters_nor_to_their_bound() {
     let timer = Arc::new(FakeTimer::default());
     let builder =
-        Limiter::builder().rate(1, ms(1000)).max_waiters(NonZeroUsize::new(2), OnFull::Fail).timer(timer.clone());
+        Limiter::builder().rate(1, ms(1000)).max_waiters(NonZeroUsize::new(2), OnFull::Fail).clock(timer.clone());
     let limiter = builder.build().unwrap();
     limiter.try_acquire(1).unwrap();
     let mut first = Box::pin(limiter.acquire(1));
@@ -70,7 +71,7 @@ fn is_static<T: Send + Sync + Unpin + 'static>(value: T) -> T {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owned_acquire_outlives_every_borrow_and_waits_in_the_same_queue() {
+async fn an_owned_acquire_outlives_borrows_in_the_same_queue() {
     let limiter = Arc::new(Limiter::new(1, 1).unwrap());
     let mut line: Vec<AcquireOwned> = (0..3).map(|_| is_static(limiter.acquire_owned(1))).collect();
     assert_eq!(limiter.available(), 1, "a future never polled takes nothing");
@@ -90,7 +91,7 @@ async fn an_owned_acquire_outlives_every_borrow_and_waits_in_the_same_queue() {
 #[test]
 fn debug_is_short_and_shows_no_internals() {
     let timer = Arc::new(FakeTimer::default());
-    let limiter = Limiter::builder().rate(1, ms(1000)).burst(3).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(1, ms(1000)).burst(3).clock(timer.clone()).build().unwrap();
     assert_eq!(format!("{limiter:?}"), "Limiter { available: 3, waiters: 0, closed: false }");
     assert_eq!(format!("{:?}", limiter.acquire(0.25)), "Acquire { units: Units(0.25), .. }");
     assert_eq!(format!("{:?}", limiter.acquire_owned(2)), "Acquire { units: Units(2), .. }");
@@ -123,7 +124,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 #[test]
 fn with_the_systems_clock_futures_wait_on_any_executor() {
     let start = std::time::Instant::now();
-    let limiter = Limiter::builder().rate(500, ms(1000)).burst(1).timer(Arc::new(SystemClock)).build().unwrap();
+    let limiter = Limiter::builder().rate(500, ms(1000)).burst(1).clock(Arc::new(SystemClock)).build().unwrap();
     let spawn = || {
         let acquire = limiter.acquire_owned(1);
         std::thread::spawn(move || block_on(acquire))
@@ -140,14 +141,14 @@ fn a_thread_that_blocks_on_a_fake_clock_moves_it() {
     let (sender, ended) = std::sync::mpsc::channel();
     let timer = Arc::new(clock.clone());
     std::thread::spawn(move || {
-        let builder = || Limiter::builder().rate(1, ms(3_600_000)).timer(timer.clone());
+        let builder = || Limiter::builder().rate(1, ms(3_600_000)).clock(timer.clone());
         let limiter = builder().build().unwrap();
-        assert_eq!((0..3).try_for_each(|_| limiter.blocking_acquire(1)), Ok(()));
+        assert_eq!((0..3).try_for_each(|_| limiter.acquire(1).block()), Ok(()));
         let keyed: Keyed<String> = builder().keyed().unwrap();
-        assert_eq!((0..3).try_for_each(|_| keyed.blocking_acquire("key", 1)), Ok(()));
-        let semaphore = Semaphore::builder(1, 1, ms(3_600_000)).timer(timer.clone()).build().unwrap();
+        assert_eq!((0..3).try_for_each(|_| keyed.acquire("key", 1).block()), Ok(()));
+        let semaphore = Semaphore::builder(1, 1, ms(3_600_000)).clock(timer.clone()).build().unwrap();
         let _held = semaphore.try_acquire().unwrap();
-        assert!(semaphore.blocking_acquire_timeout(ms(3_600_000)).is_err());
+        assert!(semaphore.acquire().timeout(ms(3_600_000)).block().is_err());
         sender.send(()).unwrap();
     });
     assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(()), "it sleeps in real time");
@@ -158,11 +159,11 @@ fn a_thread_that_blocks_on_a_fake_clock_moves_it() {
 #[test]
 fn several_threads_block_on_a_fake_clock() {
     let clock = FakeClock::default();
-    let limiter = Limiter::builder().rate(1, ms(3_600_000)).timer(Arc::new(clock.clone())).build().unwrap();
+    let limiter = Limiter::builder().rate(1, ms(3_600_000)).clock(Arc::new(clock.clone())).build().unwrap();
     let (sender, granted) = std::sync::mpsc::channel();
     for _ in 0..8 {
         let (limiter, sender) = (limiter.clone(), sender.clone());
-        std::thread::spawn(move || sender.send(limiter.blocking_acquire(1)).unwrap());
+        std::thread::spawn(move || sender.send(limiter.acquire(1).block()).unwrap());
     }
     drop(sender);
     let granted: Vec<_> = (0..8).map(|_| granted.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
@@ -170,25 +171,25 @@ fn several_threads_block_on_a_fake_clock() {
 }
 
 #[test]
-fn on_a_fake_clock_futures_and_threads_are_granted_as_time_is_moved() {
+fn a_fake_clock_grants_futures_and_threads_as_it_moves() {
     let clock = FakeClock::default();
-    let limiter = Limiter::builder().rate(2, ms(1000)).burst(1).timer(Arc::new(clock.clone())).build().unwrap();
+    let limiter = Limiter::builder().rate(2, ms(1000)).burst(1).clock(Arc::new(clock.clone())).build().unwrap();
     let mut line: Vec<_> = (0..100).map(|_| Box::pin(limiter.acquire(1))).collect();
     assert_eq!(line.iter_mut().map(poll_once).filter(Poll::is_ready).count(), 1);
-    clock.advance(10 * SECOND);
+    clock.advance(Duration::from_secs(10));
     assert_eq!(limiter.waiters(), 79, "each at its own time, none late");
     assert_eq!(limiter.last_grant(), ms(10_000));
-    clock.set(1000 * SECOND);
+    clock.set(Duration::from_secs(1000));
     // The allowance was the half of a second that fills the bucket, and is 50 ms now. With it another one was granted.
     assert_eq!(limiter.waiters(), 78, "after a jump one is granted, as of 50 ms before");
     drop(line);
 
     let thread = std::thread::spawn({
         let limiter = limiter.clone();
-        move || limiter.blocking_acquire(1)
+        move || limiter.acquire(1).block()
     });
     while !thread.is_finished() {
-        clock.advance(SECOND / 10);
+        clock.advance(Duration::from_nanos(SECOND / 10));
         std::thread::yield_now();
     }
     assert_eq!(thread.join().unwrap(), Ok(()));

@@ -9,13 +9,14 @@ use crate::window::Window;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
-use throttle_limits::limiter::{AcquireError, Limiter, Timer, Units, UnitsError};
+use throttle_limits::clock::NanoClock;
+use throttle_limits::limiter::{AcquireError, Limiter, Units, UnitsError};
 
 const HOUR: u64 = 3_600_000_000_000;
 
 fn limiter(units: impl Into<Units>, period: Duration, burst: u64) -> (Limiter, Arc<FakeTimer>) {
     let timer = Arc::new(FakeTimer::default());
-    let builder = Limiter::builder().rate(units, period).burst(burst).timer(timer.clone());
+    let builder = Limiter::builder().rate(units, period).burst(burst).clock(timer.clone());
     (builder.build().unwrap(), timer)
 }
 
@@ -52,7 +53,7 @@ fn a_refused_request_pays_nothing() {
     for _ in 0..1000 {
         assert!(limiter.try_acquire(1).is_err());
         assert!(limiter.reserve_within(1, ms(1)).is_err());
-        assert!(limiter.blocking_acquire_timeout(1, ms(1)).is_err());
+        assert!(limiter.acquire(1).timeout(ms(1)).block().is_err());
     }
     timer.to(1_000_000_000);
     assert_eq!(limiter.try_acquire(1), Ok(()));
@@ -91,9 +92,9 @@ fn nothing_overflows_in_a_window_at_the_end_of_the_clock() {
     let timer = Arc::new(FakeTimer::default());
     let window = "18000000000000/d,window".parse().unwrap();
     let limiter = Limiter::builder().rate(1, ms(1000)).burst(18_000_000_000_000_u64).limit(window);
-    let limiter = limiter.timer(timer.clone()).build().unwrap();
+    let limiter = limiter.clock(timer.clone()).build().unwrap();
     timer.to(u64::MAX);
-    let mut acquire = Box::pin(limiter.acquire_timeout(1, Duration::ZERO));
+    let mut acquire = Box::pin(limiter.acquire(1).timeout(Duration::ZERO));
     assert!(poll_once(&mut acquire).is_ready());
     for _ in 0..3 {
         let _ = limiter.try_acquire(17_000_000_000_000_u64);
@@ -107,7 +108,7 @@ fn nothing_overflows_in_a_window_at_the_end_of_the_clock() {
 fn a_deadline_that_had_passed_before_the_first_poll_is_refused() {
     let (limiter, timer) = limiter(1, ms(1000), 1);
     limiter.try_acquire(1).unwrap();
-    let mut late = Box::pin(limiter.acquire_timeout(1, ms(1)));
+    let mut late = Box::pin(limiter.acquire(1).timeout(ms(1)));
     timer.to(500_000_000);
     let expected = AcquireError::TooLong { cost: Units::from(1), wait: ms(500).into() };
     assert_eq!(poll_once(&mut late), std::task::Poll::Ready(Err(expected)));
@@ -120,4 +121,14 @@ fn time_read_before_the_lock_is_not_credited_twice() {
         timer.to(millis * 1_000_000);
         assert_eq!(limiter.try_acquire(1).is_ok(), granted, "{millis}");
     }
+}
+
+#[test]
+fn a_clock_that_goes_back_takes_no_unit_that_was_there() {
+    let (limiter, timer) = limiter(1, ms(1000), 1);
+    limiter.try_acquire(1).unwrap();
+    timer.to(1_000_000_000);
+    assert_eq!(limiter.available(), 1);
+    timer.to(500_000_000);
+    assert_eq!(limiter.try_acquire(1), Ok(()));
 }

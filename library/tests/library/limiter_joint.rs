@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::task::Poll;
-use throttle_limits::clock::{Clock, FakeClock, SECOND};
-use throttle_limits::limiter::{AcquireError, BuildError, Limiter, OnFull, Oversize, UnitsError};
+use std::time::Duration;
+use throttle_limits::clock::{FakeClock, NanoClock, SECOND};
+use throttle_limits::limiter::{AcquireError, BuildError, Costs, Limiter, OnFull, Oversize, UnitsError};
 use tokio::time::Instant;
 
 /// Units of each kind that could be taken now.
@@ -20,7 +21,7 @@ fn model(timer: Option<Arc<FakeTimer>>) -> Limiter {
     let requests = Limiter::builder().rate(2, ms(1000)).burst(3);
     let tokens = Limiter::builder().rate(1000, ms(1000));
     match timer {
-        Some(timer) => Limiter::joint([requests, tokens.timer(timer)]).unwrap(),
+        Some(timer) => Limiter::joint([requests, tokens.clock(timer)]).unwrap(),
         None => Limiter::joint([requests, tokens]).unwrap(),
     }
 }
@@ -63,7 +64,7 @@ fn a_refusal_charges_none() {
         [Poll::Ready(Err(above.clone())), Poll::Ready(Err(above))]
     );
     assert_eq!(model.try_acquire([1.0, -0.5]), Err(AcquireError::Units(UnitsError::Negative)));
-    let late = poll_once(&mut Box::pin(model.acquire_timeout([1, 800], ms(199))));
+    let late = poll_once(&mut Box::pin(model.acquire([1, 800]).timeout(ms(199))));
     assert_eq!(late, Poll::Ready(wait(1, 200)));
     assert_eq!((left(&model), model.waiters()), ([2, 600], 0));
     model.close();
@@ -72,7 +73,7 @@ fn a_refusal_charges_none() {
 
 /// Laws 4 and 5.
 #[test]
-fn the_first_waiter_is_served_first_and_a_cancelled_one_takes_nothing() {
+fn waiters_are_served_in_order_and_cancelling_is_free() {
     let timer = Arc::new(FakeTimer::default());
     let model = model(Some(timer.clone()));
     assert_eq!(model.try_acquire([0, 1000]), Ok(()));
@@ -112,7 +113,7 @@ async fn a_window_counts_its_own_kind_and_never_grants_more() {
 #[test]
 fn a_window_of_one_kind_counts_what_is_fetched_late() {
     let timer = Arc::new(FakeTimer::default());
-    let requests = Limiter::builder().limit("2/s,window".parse().unwrap()).timer(timer.clone());
+    let requests = Limiter::builder().limit("2/s,window".parse().unwrap()).clock(timer.clone());
     let model = Limiter::joint([requests, Limiter::builder().rate(1000, ms(1000))]).unwrap();
     assert_eq!(model.try_acquire([2, 500]), Ok(()));
     let mut line = [[1, 300], [1, 300]].map(|costs| Box::pin(model.acquire(costs)));
@@ -138,7 +139,7 @@ fn a_window_of_one_kind_counts_what_is_fetched_late() {
 
 /// B9: use beyond the estimate is owed, on the limit where it was used.
 #[tokio::test(start_paused = true)]
-async fn reconciling_gives_back_and_makes_debts_on_each_limit_by_itself() {
+async fn reconciling_settles_each_limit_by_itself() {
     let model = model(None);
     let start = Instant::now();
     model.acquire([1, 1000]).await.unwrap();
@@ -158,14 +159,16 @@ async fn reconciling_gives_back_and_makes_debts_on_each_limit_by_itself() {
 
 #[test]
 fn joint_refuses_an_unfair_or_badly_built_limiter() {
-    let build = |builder| Limiter::joint([Limiter::builder(), builder]).map(|_| ());
-    assert_eq!(build(Limiter::builder().fair(false)), Err(BuildError::JointIsFair));
+    let ten = || Limiter::builder().rate(10, ms(1000));
+    let build = |builder| Limiter::joint([ten(), builder]).map(|_| ());
+    assert_eq!(build(ten().fair(false)), Err(BuildError::JointIsFair));
+    assert_eq!(build(Limiter::builder()), Err(BuildError::NoLimit));
+    assert_eq!(Limiter::joint([]).unwrap_err(), BuildError::NoLimit, "it granted everything");
     assert_eq!(build(Limiter::builder().rate(0, ms(1))), Err(BuildError::ZeroRate));
     let limits_only = Limiter::builder().limit("5/s".parse().unwrap()).burst(2);
     assert_eq!(build(limits_only), Err(BuildError::WithoutRate("burst")));
-    let bounded =
-        Limiter::builder().max_waiters(NonZeroUsize::new(1), OnFull::Fail).timer(Arc::new(FakeClock::default()));
-    let model = Limiter::joint([Limiter::builder(), bounded]).unwrap();
+    let bounded = ten().max_waiters(NonZeroUsize::new(1), OnFull::Fail).clock(Arc::new(FakeClock::default()));
+    let model = Limiter::joint([ten(), bounded]).unwrap();
     model.try_acquire([10, 10]).unwrap();
     let mut line = [1, 1].map(|cost| Box::pin(model.acquire([cost, 0])));
     let polled = line.each_mut().map(poll_once);
@@ -174,12 +177,43 @@ fn joint_refuses_an_unfair_or_badly_built_limiter() {
     assert_eq!(format!("{:?}", model.acquire([1, 2])), "Acquire { units: [Units(1), Units(2)], .. }");
 }
 
+/// A limiter of one kind took the first of three costs. A joint limiter of two took one cost for both.
+#[test]
+fn another_number_of_costs_than_kinds_is_an_error() {
+    let builder = |rate: u64| Limiter::builder().rate(rate, ms(1000)).clock(Arc::new(FakeClock::default()));
+    let (one, two) = (builder(5).build().unwrap(), Limiter::joint([builder(5), builder(7)]).unwrap());
+    let full = [5, 5, 7];
+    let available = || [one.available_of(0), two.available_of(0), two.available_of(1)];
+    let wrong = |given, kinds| UnitsError::WrongCount { given, kinds };
+    for (limiter, costs, error) in [
+        (&one, Costs::from_slice(&[1, 2, 30]), wrong(3, 1)),
+        (&two, Costs::from_slice(&[1]), wrong(1, 2)),
+        (&two, Costs::from_slice(&[1, 2, 3]), wrong(3, 2)),
+        (&two, Costs::from_slice::<u64>(&[]), wrong(0, 2)),
+    ] {
+        let refused = || Err(AcquireError::Units(error));
+        assert_eq!(limiter.try_acquire(costs.clone()), refused());
+        assert_eq!(limiter.acquire(costs.clone()).block(), refused());
+        assert_eq!(limiter.acquire_to_settle(costs.clone()).block().map(drop), refused());
+        assert_eq!(limiter.reserve(costs.clone()).map(drop), refused());
+        assert_eq!(limiter.time_until(costs.clone()).map(drop), refused());
+        assert_eq!(limiter.capacity_info(costs.clone()).map(drop), Err(error));
+        assert_eq!(limiter.reconcile(costs.clone(), costs.clone()), Err(error));
+        assert_eq!(available(), full, "nothing is taken");
+    }
+    let granted = two.try_acquire_to_settle([3, 4]).unwrap();
+    assert_eq!(granted.settle(2), Err(wrong(1, 2)));
+    assert_eq!(available(), [5, 2, 3], "it cost what was acquired");
+    let text = AcquireError::Units(wrong(1, 2)).to_string();
+    assert_eq!(text, "the number of costs is 1, but this limiter has 2 kinds of limits; give one cost for each kind");
+}
+
 #[test]
 fn threads_and_owned_futures_wait_in_the_same_queue() {
     let clock = FakeClock::default();
-    let requests = Limiter::builder().rate(2, ms(1000)).burst(1).timer(Arc::new(clock.clone()));
+    let requests = Limiter::builder().rate(2, ms(1000)).burst(1).clock(Arc::new(clock.clone()));
     let model = Limiter::joint([requests, Limiter::builder().rate(1000, ms(1000))]).unwrap();
-    model.blocking_acquire([1, 1]).unwrap();
+    model.acquire([1, 1]).block().unwrap();
     let owned = model.acquire_owned([1, 1]);
     let mut owned: std::pin::Pin<Box<dyn Future<Output = _> + Send + 'static>> = Box::pin(owned);
     let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
@@ -187,11 +221,11 @@ fn threads_and_owned_futures_wait_in_the_same_queue() {
     // The thread sleeps on the clock, which moves it.
     let thread = std::thread::spawn({
         let model = model.clone();
-        move || model.blocking_acquire([1, 1])
+        move || model.acquire([1, 1]).block()
     });
     assert_eq!(thread.join().unwrap(), Ok(()));
     assert_eq!((owned.as_mut().poll(context), clock.now()), (Poll::Ready(Ok(())), SECOND));
-    let timed_out = std::thread::spawn(move || model.blocking_acquire_timeout([1, 1], ms(400))).join().unwrap();
+    let timed_out = std::thread::spawn(move || model.acquire([1, 1]).timeout(ms(400)).block()).join().unwrap();
     assert!(matches!(timed_out, Err(AcquireError::TooLong { .. })), "{timed_out:?}");
 }
 
@@ -208,13 +242,13 @@ proptest! {
         let clock = FakeClock::default();
         let builder = |rate: u64, burst| {
             let builder = Limiter::builder().rate(rate, ms(1000)).burst(burst).oversize(Oversize::Wait);
-            builder.timer(Arc::new(clock.clone()))
+            builder.clock(Arc::new(clock.clone()))
         };
         let joint = Limiter::joint([builder(1, burst), builder(2, other)]).unwrap();
         // In thousandths, once a millisecond.
         let (mut credit, rates, bursts, mut now) = ([burst * 1000, other * 1000], [1, 2], [burst * 1000, other * 1000], 0);
         for (one, two, pause) in steps {
-            clock.advance(pause * 1_000_000);
+            clock.advance(Duration::from_nanos(pause * 1_000_000));
             now += pause;
             for kind in 0..2 {
                 credit[kind] = (credit[kind] + rates[kind] * pause).min(bursts[kind]);
@@ -235,7 +269,7 @@ proptest! {
                     credit[kind] -= costs[kind] * 1000;
                 }
             } else {
-                clock.advance(100 * SECOND);
+                clock.advance(Duration::from_secs(100));
                 prop_assert!(poll_once(&mut acquire).is_ready());
                 prop_assert_eq!(joint.last_grant(), ms(now));
                 // It rested long enough to be full again.

@@ -51,23 +51,23 @@ fn is_served_quietly<'a>(timer: &FakeTimer, mut wait: impl FnMut() -> Boxed<'a>,
 #[test]
 fn a_panicking_waker_does_not_panic_in_the_call_of_another_task() {
     let timer = Arc::new(FakeTimer::default());
-    let limiter = Limiter::builder().rate(1, ms(1000)).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(1, ms(1000)).clock(timer.clone()).build().unwrap();
     let wait = || -> Boxed<'_> { Box::pin(async { limiter.acquire(1).await.is_ok() }) };
     is_served_quietly(&timer, wait, || assert_eq!(limiter.waiters(), 0));
 
     let timer = Arc::new(FakeTimer::default());
-    let keyed: Keyed<String> = Limiter::builder().rate(1, ms(1000)).timer(timer.clone()).keyed().unwrap();
+    let keyed: Keyed<String> = Limiter::builder().rate(1, ms(1000)).clock(timer.clone()).keyed().unwrap();
     let wait = || -> Boxed<'_> { Box::pin(async { keyed.acquire("key", 1).await.is_ok() }) };
     is_served_quietly(&timer, wait, || _ = keyed.try_acquire("key", 1));
 
     let timer = Arc::new(FakeTimer::default());
-    let semaphore = Semaphore::builder(1, 1, ms(1000)).timer(timer.clone()).build().unwrap();
+    let semaphore = Semaphore::builder(1, 1, ms(1000)).clock(timer.clone()).build().unwrap();
     let wait = || -> Boxed<'_> { Box::pin(async { semaphore.acquire().await.is_ok() }) };
     is_served_quietly(&timer, wait, || assert_eq!(semaphore.waiters(), 0));
 }
 
 #[test]
-fn a_rate_that_is_no_decimal_is_refused_with_a_spelling_that_works() {
+fn a_rate_that_is_no_decimal_is_refused_with_an_example() {
     let error = Limiter::new(1.0 / 3.0, 1).unwrap_err();
     assert_eq!(error, BuildError::FineRate);
     assert!(error.to_string().contains("rate(1, Duration::from_secs(3))") && error.to_string().contains("1/3s"));
@@ -85,24 +85,24 @@ async fn every_kind_waits_until_an_instant_of_either_clock() {
     let now: Instant = tokio_now.into_std();
     let (limiter, keyed) = (Limiter::new(1, 1).unwrap(), Keyed::<String>::new(1, 1).unwrap());
     let semaphore = Semaphore::new(1, 1).unwrap();
-    assert_eq!(limiter.acquire_by(1, now).await, Ok(()), "what is there is granted after any deadline");
-    assert_eq!(keyed.acquire_by("key", 1, tokio_now).await, Ok(()));
-    let _permit = semaphore.acquire_by(tokio_now).await.unwrap();
+    assert_eq!(limiter.acquire(1).by(now).await, Ok(()), "what is there is granted after any deadline");
+    assert_eq!(keyed.acquire("key", 1).by(tokio_now).await, Ok(()));
+    let _permit = semaphore.acquire().by(tokio_now).await.unwrap();
     let too_long = |result: Result<(), AcquireError>| matches!(result, Err(AcquireError::TooLong { .. }));
-    assert!(too_long(limiter.acquire_by(1, tokio_now + soon).await));
+    assert!(too_long(limiter.acquire(1).by(tokio_now + soon).await));
     assert!(too_long(limiter.acquire_owned(1).by(now + soon).await));
     assert!(too_long(limiter.acquire_owned(1).timeout(soon).await));
     assert!(too_long(limiter.acquire_to_settle(1).by(now + soon).await.map(drop)));
     assert!(too_long(limiter.acquire_to_settle(1).timeout(soon).await.map(drop)));
-    assert!(too_long(limiter.blocking_acquire_by(1, now + soon)));
+    assert!(too_long(limiter.acquire(1).by(now + soon).block()));
     assert!(too_long(limiter.acquire_owned(1).timeout(soon).block()));
-    assert!(too_long(keyed.acquire_by("key", 1, now + soon).await));
-    assert!(too_long(keyed.blocking_acquire_by("key", 1, now + soon)));
-    let waited = semaphore.acquire_by(now + soon).await.map(drop);
+    assert!(too_long(keyed.acquire("key", 1).by(now + soon).await));
+    assert!(too_long(keyed.acquire("key", 1).by(now + soon).block()));
+    let waited = semaphore.acquire().by(now + soon).await.map(drop);
     assert!(matches!(waited, Err(AcquireError::TimedOut { after, .. }) if after == soon), "{waited:?}");
     let waited = semaphore.acquire_many(1).timeout(soon).await.map(drop);
     assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
-    assert_eq!(limiter.acquire_by(1, now + ms(1000)).await, Ok(()));
+    assert_eq!(limiter.acquire(1).by(now + ms(1000)).await, Ok(()));
     assert_eq!(limiter.reserve(1).unwrap().instant(), now + ms(2000));
 }
 
@@ -120,7 +120,7 @@ async fn futures_of_a_keyed_limiter_can_be_spawned() {
 #[test]
 fn windows_are_changed_at_run_time_and_keep_their_counts() {
     let (clock, timer) = fake();
-    let limiter = written(&["3/min,window", "10/s,burst=5"]).timer(timer).build().unwrap();
+    let limiter = written(&["3/min,window", "10/s,burst=5"]).clock(timer).build().unwrap();
     limiter.try_acquire(3).unwrap();
     let mut waiter = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut waiter).is_pending());
@@ -128,18 +128,50 @@ fn windows_are_changed_at_run_time_and_keep_their_counts() {
     assert_eq!(poll_once(&mut waiter), Poll::Ready(Ok(())), "waiters get new times");
     assert_eq!(limiter.time_until(1), Ok(ms(60_000)));
     limiter.set_rate(1, ms(60_000)).unwrap();
-    clock.set(60 * SECOND);
+    clock.set(Duration::from_secs(60));
     assert_eq!(limiter.available(), 2, "the rate of the bucket is the one that can be changed");
     limiter.set_limits(&Limiter::builder().rate(7, ms(1000))).unwrap();
     assert_eq!(limiter.available(), 7, "a limit of another kind starts anew");
-    let joint = Limiter::joint([Limiter::builder(), Limiter::builder()]).unwrap();
-    assert_eq!(joint.set_limits(&Limiter::builder()), Err(BuildError::Joint));
+    let ten = || Limiter::builder().rate(10, ms(1000));
+    let joint = Limiter::joint([ten(), ten()]).unwrap();
+    assert_eq!(joint.set_limits(&ten()), Err(BuildError::Joint));
+}
+
+/// A pause empties the bucket, so the waiter would wait for another second.
+#[test]
+fn a_hold_keeps_the_units_and_the_places_of_waiters() {
+    let (clock, timer) = fake();
+    let limiter = Limiter::builder().rate(1, ms(1000)).burst(5).initial(2).clock(timer).build().unwrap();
+    limiter.hold_for(ms(2000));
+    let mut waiters = [3, 1].map(|cost| Box::pin(limiter.acquire(cost)));
+    assert!(waiters.iter_mut().all(|waiter| poll_once(waiter).is_pending()));
+    clock.advance(Duration::from_nanos(2 * SECOND - 1));
+    assert!(waiters.iter_mut().all(|waiter| poll_once(waiter).is_pending()), "the hold lasts");
+    clock.advance(Duration::from_nanos(1));
+    assert!(waiters.iter_mut().all(|waiter| poll_once(waiter) == Poll::Ready(Ok(()))), "four units are there");
+    assert_eq!(limiter.available(), 0);
+}
+
+/// The futures of a key have the same timeouts as the futures of a limiter.
+#[test]
+fn a_wait_to_settle_a_key_ends_in_time_and_gives_one_grant() {
+    let (clock, timer) = fake();
+    let keyed: Keyed<u64> = Limiter::builder().rate(1, ms(1000)).burst(1).clock(timer).keyed().unwrap();
+    let mut granted = Box::pin(keyed.acquire_to_settle(&1, 1).timeout(ms(0)));
+    assert!(matches!(poll_once(&mut granted), Poll::Ready(Ok(_))));
+    assert!(matches!(poll_once(&mut granted), Poll::Ready(Err(AcquireError::Finished))), "it has one grant");
+    let late = keyed.acquire_to_settle(&1, 1).timeout(ms(999)).block().map(drop);
+    assert!(matches!(late, Err(AcquireError::TooLong { .. })), "{late:?}");
+    drop(granted);
+    clock.advance(Duration::from_secs(1));
+    keyed.forget_idle();
+    assert!(keyed.is_empty(), "no future holds the key");
 }
 
 #[test]
 fn the_limits_of_all_keys_are_changed_at_run_time() {
     let (clock, timer) = fake();
-    let keyed: Keyed<u64> = Limiter::builder().rate(1, ms(1000)).burst(4).timer(timer).keyed().unwrap();
+    let keyed: Keyed<u64> = Limiter::builder().rate(1, ms(1000)).burst(4).clock(timer).keyed().unwrap();
     keyed.try_acquire(&1, 4).unwrap();
     keyed.try_acquire(&2, 4).unwrap();
     let own = keyed.limiter(&3).unwrap();
@@ -150,11 +182,11 @@ fn the_limits_of_all_keys_are_changed_at_run_time() {
     keyed.set_rate(2, ms(1000)).unwrap();
     let after = |key: u64| keyed.time_until(&key, 1).unwrap();
     assert_eq!([1, 2, 3, 4].map(after), [ms(500), ms(1000), ms(10), ms(0)]);
-    clock.advance(SECOND / 2);
+    clock.advance(Duration::from_nanos(SECOND / 2));
     assert_eq!(poll_once(&mut waits), Poll::Ready(Ok(())));
     keyed.set_burst(6).unwrap();
     assert_eq!([1, 4].map(|key| keyed.available(&key)), [1, 4], "a larger bucket is not filled by that");
-    clock.advance(10 * SECOND);
+    clock.advance(Duration::from_secs(10));
     assert_eq!([1, 4].map(|key| keyed.available(&key)), [6, 6]);
     keyed.set_limits(&written(&["3/min,window"])).unwrap();
     assert_eq!([1, 5].map(|key| keyed.available(&key)), [3, 3]);
@@ -165,7 +197,7 @@ fn the_limits_of_all_keys_are_changed_at_run_time() {
 #[test]
 fn keys_are_listed_and_removed_and_all_are_closed() {
     let (_, timer) = fake();
-    let keyed: Keyed<String> = Limiter::builder().rate(1, ms(1000)).timer(timer).keyed().unwrap();
+    let keyed: Keyed<String> = Limiter::builder().rate(1, ms(1000)).clock(timer).keyed().unwrap();
     assert!(["a", "b", "c"].iter().all(|key| keyed.try_acquire(*key, 1).is_ok()));
     let mut keys = keyed.keys();
     keys.sort();
@@ -188,16 +220,16 @@ fn keys_are_listed_and_removed_and_all_are_closed() {
 #[test]
 fn a_semaphore_is_paused_and_its_rate_changed() {
     let (clock, timer) = fake();
-    let semaphore = Semaphore::builder(4, 1, ms(1000)).burst(1).timer(timer).build().unwrap();
+    let semaphore = Semaphore::builder(4, 1, ms(1000)).burst(1).clock(timer).build().unwrap();
     let first = semaphore.try_acquire().unwrap();
     assert_eq!(semaphore.time_until(), Ok(ms(1000)));
     semaphore.set_rate(10, ms(1000)).unwrap();
     assert_eq!(semaphore.time_until(), Ok(ms(100)));
     semaphore.pause_for(ms(5000));
     assert_eq!(semaphore.time_until(), Ok(ms(5100)));
-    clock.advance(5 * SECOND);
+    clock.advance(Duration::from_secs(5));
     assert!(semaphore.try_acquire().is_err());
-    clock.advance(SECOND / 10);
+    clock.advance(Duration::from_nanos(SECOND / 10));
     let second = semaphore.try_acquire().unwrap();
     semaphore.set_capacity(2);
     assert_eq!(semaphore.time_until(), Err(AcquireError::NoPlace));
@@ -207,18 +239,18 @@ fn a_semaphore_is_paused_and_its_rate_changed() {
 }
 
 fn within(all: &Limiter, timer: &Arc<FakeClock>) -> Keyed<u64> {
-    Limiter::builder().rate(1, ms(1000)).burst(2).timer(timer.clone()).keyed_within(all).unwrap()
+    Limiter::builder().rate(1, ms(1000)).burst(2).clock(timer.clone()).keyed_within(all).unwrap()
 }
 
 /// Law 6.
 #[test]
 fn a_refusal_by_the_limits_of_all_charges_no_key() {
     let (_, timer) = fake();
-    let all = Limiter::builder().rate(1, ms(1000)).burst(3).timer(timer.clone()).build().unwrap();
+    let all = Limiter::builder().rate(1, ms(1000)).burst(3).clock(timer.clone()).build().unwrap();
     let keyed = within(&all, &timer);
     assert!([1, 1, 2].iter().all(|key| keyed.try_acquire(key, 1).is_ok()));
     assert!(keyed.try_acquire(&1, 1).is_err() && keyed.try_acquire(&2, 1).is_err());
-    assert!(keyed.blocking_acquire_timeout(&2, 1, ms(10)).is_err());
+    assert!(keyed.acquire(&2, 1).timeout(ms(10)).block().is_err());
     let left = [1, 2, 3].map(|key| keyed.limiter(&key).unwrap().available());
     assert_eq!((left, all.available(), keyed.available(&2)), ([0, 1, 2], 0, 0));
     assert_eq!(keyed.reserve(&3, 1).unwrap_err(), AcquireError::OfAll);
@@ -229,16 +261,16 @@ fn a_refusal_by_the_limits_of_all_charges_no_key() {
 
 /// Law 2: the key is charged when its request leaves, not when its own limits would have let it go.
 #[test]
-fn a_key_that_waited_for_the_limits_of_all_makes_no_burst_after_that() {
+fn a_key_that_waited_for_all_makes_no_burst_afterwards() {
     let (clock, timer) = fake();
-    let all = Limiter::builder().rate(100, ms(1000)).timer(timer.clone()).build().unwrap();
+    let all = Limiter::builder().rate(100, ms(1000)).clock(timer.clone()).build().unwrap();
     let keyed = within(&all, &timer);
     keyed.try_acquire(&1, 2).unwrap();
     all.pause_for(ms(10_000));
     let mut waits: Vec<_> = (0..4).map(|_| Box::pin(keyed.acquire(&1, 1))).collect();
     let mut granted = Vec::new();
     for tenths in 0..140 {
-        clock.set(tenths * SECOND / 10);
+        clock.set(Duration::from_nanos(tenths * SECOND / 10));
         // Whoever is woken polls; here everybody does.
         let before = waits.len();
         waits.retain_mut(|wait| poll_once(wait).is_pending());
@@ -250,9 +282,9 @@ fn a_key_that_waited_for_the_limits_of_all_makes_no_burst_after_that() {
 }
 
 #[test]
-fn a_request_that_leaves_while_it_waits_for_the_limits_of_all_gives_back_what_it_held() {
+fn a_request_that_leaves_gives_back_what_it_held_of_its_key() {
     let (clock, timer) = fake();
-    let all = Limiter::builder().rate(1, ms(1000)).timer(timer.clone()).build().unwrap();
+    let all = Limiter::builder().rate(1, ms(1000)).clock(timer.clone()).build().unwrap();
     let keyed = within(&all, &timer);
     let granted = poll_once(&mut Box::pin(keyed.acquire_to_settle(&1, 1)));
     let mut waits: Vec<_> = (0..3).map(|_| Box::pin(keyed.acquire(&2, 1))).collect();
@@ -264,12 +296,12 @@ fn a_request_that_leaves_while_it_waits_for_the_limits_of_all_gives_back_what_it
     let Poll::Ready(Ok(granted)) = granted else { panic!("granted at once") };
     granted.settle(0).unwrap();
     assert_eq!((keyed.limiter(&1).unwrap().available(), all.available()), (2, 1), "both are settled");
-    let patient = keyed.acquire_timeout(&3, 1, ms(1500));
+    let patient = keyed.acquire(&3, 1).timeout(ms(1500));
     keyed.try_acquire(&1, 1).unwrap();
     assert_eq!(keyed.time_until(&3, 1), Ok(ms(1000)));
     let mut patient = Box::pin(patient);
     assert!(poll_once(&mut patient).is_pending());
-    clock.advance(SECOND);
+    clock.advance(Duration::from_secs(1));
     assert_eq!(poll_once(&mut patient), Poll::Ready(Ok(())));
 }
 
@@ -278,14 +310,14 @@ fn threads_wait_for_a_key_and_the_limits_of_all_on_a_fake_clock() {
     let (clock, timer) = fake();
     let all = Limiter::builder()
         .rate(1, ms(2000))
-        .timer(timer.clone())
+        .clock(timer.clone())
         .max_waiters(NonZeroUsize::new(1), OnFull::Fail)
         .build()
         .unwrap();
     let keyed = within(&all, &timer);
-    assert_eq!((0..4).try_for_each(|key| keyed.blocking_acquire(&(key % 2), 1)), Ok(()));
-    assert_eq!(clock.advance(0), ());
-    assert_eq!(throttle_limits::clock::Clock::now(&clock), 6 * SECOND);
+    assert_eq!((0..4).try_for_each(|key| keyed.acquire(&(key % 2), 1).block()), Ok(()));
+    assert_eq!(clock.advance(Duration::from_nanos(0)), ());
+    assert_eq!(throttle_limits::clock::NanoClock::now(&clock), 6 * SECOND);
 }
 
 #[test]
@@ -304,26 +336,26 @@ fn no_try_is_refused_because_another_thread_just_takes() {
 #[test]
 fn a_cost_above_the_burst_of_a_key_is_paid_once() {
     let (clock, timer) = fake();
-    let all = Limiter::builder().rate(1000, ms(1)).timer(timer.clone()).build().unwrap();
+    let all = Limiter::builder().rate(1000, ms(1)).clock(timer.clone()).build().unwrap();
     let keyed: Keyed<u64> = Limiter::builder()
         .rate(1, ms(1000))
         .burst(10)
         .oversize(Oversize::Wait)
-        .timer(timer)
+        .clock(timer)
         .keyed_within(&all)
         .unwrap();
-    keyed.blocking_acquire(&1, 100).unwrap();
-    assert_eq!(throttle_limits::clock::Clock::now(&clock), 90 * SECOND);
-    keyed.blocking_acquire(&1, 1).unwrap();
-    assert_eq!(throttle_limits::clock::Clock::now(&clock), 91 * SECOND);
+    keyed.acquire(&1, 100).block().unwrap();
+    assert_eq!(throttle_limits::clock::NanoClock::now(&clock), 90 * SECOND);
+    keyed.acquire(&1, 1).block().unwrap();
+    assert_eq!(throttle_limits::clock::NanoClock::now(&clock), 91 * SECOND);
 }
 
 /// Law 1: each grant is computed from the one before, and not from when somebody woke.
 #[test]
 fn a_key_within_others_gets_all_of_its_rate() {
     let (clock, timer) = fake();
-    let all = Limiter::builder().rate(1000, ms(1)).timer(timer.clone()).build().unwrap();
-    let keyed: Keyed<u64> = Limiter::builder().rate(3, ms(1000)).burst(1).timer(timer).keyed_within(&all).unwrap();
-    (0..=300).for_each(|_| keyed.blocking_acquire(&1, 1).unwrap());
-    assert_eq!(throttle_limits::clock::Clock::now(&clock), 100 * SECOND);
+    let all = Limiter::builder().rate(1000, ms(1)).clock(timer.clone()).build().unwrap();
+    let keyed: Keyed<u64> = Limiter::builder().rate(3, ms(1000)).burst(1).clock(timer).keyed_within(&all).unwrap();
+    (0..=300).for_each(|_| keyed.acquire(&1, 1).block().unwrap());
+    assert_eq!(throttle_limits::clock::NanoClock::now(&clock), 100 * SECOND);
 }

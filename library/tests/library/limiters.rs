@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use throttle_limits::limiter::Timer;
+use throttle_limits::clock::{NanoClock, in_nanos};
 
 /// A waker that counts.
 #[derive(Default)]
@@ -62,13 +62,13 @@ impl FakeTimer {
     }
 }
 
-impl Timer for FakeTimer {
-    fn now(&self) -> u64 {
-        self.now.load(Ordering::SeqCst)
+impl throttle_limits::clock::Clock for FakeTimer {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.now.load(Ordering::SeqCst))
     }
 
-    fn wake_at(&self, time: u64, waker: &Waker) {
-        *self.alarm.lock().unwrap() = Some((time, waker.clone()));
+    fn wake_at(&self, time: Duration, waker: &Waker) {
+        *self.alarm.lock().unwrap() = Some((in_nanos(time), waker.clone()));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::model::{Costs, Limit};
 use crate::subjects::Both;
+use std::time::Duration;
 use throttle_limits::clock::{MILLISECOND, SECOND};
 use throttle_limits::store::Store;
 
@@ -41,12 +42,12 @@ fn nobody_moves_into_a_pause_when_someone_ahead_leaves() {
 }
 
 #[test]
-fn who_left_after_the_line_was_emptied_gives_nothing_back_that_was_not_charged() {
+fn leaving_an_emptied_line_gives_nothing_back() {
     for anew in [false, true] {
         let mut both = waiting(slow(1, 1_000), 3);
         both.limits = vec![Limit::Bucket { units: 1, period: SECOND, burst: 5, initial: 0 }];
         both.clear(anew);
-        both.clock.advance(SECOND);
+        both.clock.advance(Duration::from_secs(1));
         both.give_back(0);
         assert_eq!(both.core.view().unwrap().available, 1, "{anew}");
     }
@@ -54,10 +55,10 @@ fn who_left_after_the_line_was_emptied_gives_nothing_back_that_was_not_charged()
 
 /// What a window has let go before the latest grant but one is not counted again.
 #[test]
-fn a_longer_window_counts_the_same_after_those_who_waited_moved_up() {
+fn a_longer_window_counts_the_same_after_waiters_moved_up() {
     let mut both = waiting(Limit::Window { count: 1, period: 1_000, slack: 0 }, 5);
     both.give_back(4);
-    both.clock.advance(10 * SECOND);
+    both.clock.advance(Duration::from_secs(10));
     both.set(vec![Limit::Window { count: 5, period: 60 * SECOND, slack: 0 }], &[false]);
 }
 

@@ -1,4 +1,5 @@
-//! The library: the laws, checked against a slow model, and each requirement of its limiters by name.
+//! The library: the laws, checked against a slow model, and each requirement of its limiters. Codes in names, such as `a5_`,
+//! are those of `library/docs/requirements.md`.
 
 #[cfg(any(feature = "serde", feature = "stream", feature = "tower", feature = "tracing"))]
 mod adapters;

@@ -35,7 +35,7 @@ fn live_and_end(limiter: &Limiter, number: u64) {
     let runtime = runtime(number % 8 == 7);
     for _ in 0..3 {
         let limiter = limiter.clone();
-        runtime.spawn(async move { drop(limiter.acquire_timeout(1, ms(5)).await) });
+        runtime.spawn(async move { drop(limiter.acquire(1).timeout(ms(5)).await) });
     }
     runtime.block_on(async {
         let mut waiter = Box::pin(limiter.acquire(1));
@@ -64,7 +64,7 @@ fn acquire_until(limiter: &Limiter, over: &AtomicBool) -> u32 {
 }
 
 #[test]
-fn ten_thousand_runtimes_end_without_a_message_and_without_a_lost_wake_up() {
+fn ten_thousand_runtimes_end_without_a_lost_wake_up() {
     let panics = count_panics();
     let limiter = Limiter::new(20_000, 1).unwrap();
     let over = AtomicBool::new(false);

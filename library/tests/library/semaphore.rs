@@ -1,4 +1,4 @@
-//! The semaphore. Each test name begins with the requirement it checks (C1 … C9).
+//! The semaphore. The codes C1 to C9 are those of `library/docs/requirements.md`.
 
 use crate::limiters::{Count, FakeTimer, Panicking, ms, poll_once};
 use proptest::prelude::*;
@@ -81,7 +81,7 @@ async fn c2_an_acquire_polled_after_its_end_gives_no_second_permit() {
 async fn c2_a_refused_acquire_polled_again_stays_refused() {
     let semaphore = Semaphore::new(1, 1000).unwrap();
     let _held = semaphore.acquire().await.unwrap();
-    let mut waiter = Box::pin(semaphore.acquire_timeout(ms(10)));
+    let mut waiter = Box::pin(semaphore.acquire().timeout(ms(10)));
     for _ in 0..3 {
         assert!(matches!(waiter.as_mut().await, Err(AcquireError::TimedOut { after, .. }) if after == ms(10)));
     }
@@ -221,7 +221,7 @@ async fn c6_closing_serves_waiters_and_refuses_later_requests() {
     semaphore.close();
     assert_eq!(semaphore.try_acquire().unwrap_err(), AcquireError::Closed);
     assert_eq!(semaphore.acquire().await.unwrap_err(), AcquireError::Closed);
-    assert_eq!(semaphore.blocking_acquire().unwrap_err(), AcquireError::Closed);
+    assert_eq!(semaphore.acquire().block().unwrap_err(), AcquireError::Closed);
     drop(held);
     assert!(waiter.await.is_ok());
 }
@@ -231,31 +231,31 @@ async fn c1_a_deadline_covers_the_wait_for_a_place_and_for_a_token() {
     let semaphore = Semaphore::new(1, 1).unwrap();
     let held = semaphore.acquire().await.unwrap();
     let start = Instant::now();
-    let timed_out = tokio::time::timeout(ms(400), semaphore.acquire_timeout(ms(300))).await.expect("its own timeout");
+    let timed_out = tokio::time::timeout(ms(400), semaphore.acquire().timeout(ms(300))).await.expect("its own timeout");
     assert!(matches!(timed_out, Err(AcquireError::TimedOut { .. })), "no place");
     assert_eq!(start.elapsed(), ms(300));
     drop(held);
-    let refused = semaphore.acquire_timeout(ms(699)).await.map(drop);
+    let refused = semaphore.acquire().timeout(ms(699)).await.map(drop);
     assert!(matches!(refused, Err(AcquireError::TooLong { wait, .. }) if wait == ms(700)), "{refused:?}");
-    assert!(semaphore.acquire_timeout(ms(700)).await.is_ok());
+    assert!(semaphore.acquire().timeout(ms(700)).await.is_ok());
     assert_eq!(start.elapsed(), ms(1000));
 }
 
 #[test]
-fn c1_a_deadline_of_a_thread_covers_the_wait_for_a_place_and_for_a_token() {
+fn c1_a_deadline_of_a_thread_covers_place_and_token() {
     let semaphore = Semaphore::new(1, 0.1).unwrap();
-    let held = semaphore.blocking_acquire_timeout(Duration::ZERO).unwrap();
+    let held = semaphore.acquire().timeout(Duration::ZERO).block().unwrap();
     std::thread::scope(|scope| {
         let holder = scope.spawn(move || {
             std::thread::park_timeout(Duration::from_secs(5));
             drop(held);
         });
-        let timed_out = semaphore.blocking_acquire_timeout(ms(20)).map(drop);
+        let timed_out = semaphore.acquire().timeout(ms(20)).block().map(drop);
         // It joins the queue a moment after the limit began.
         assert!(matches!(timed_out, Err(AcquireError::TimedOut { after, .. }) if after <= ms(20)), "{timed_out:?}");
         holder.thread().unpark();
     });
-    let refused = semaphore.blocking_acquire_timeout(ms(1000)).map(drop);
+    let refused = semaphore.acquire().timeout(ms(1000)).block().map(drop);
     assert!(matches!(refused, Err(AcquireError::TooLong { .. })), "{refused:?}");
     assert_eq!((semaphore.waiters(), semaphore.available()), (0, 1));
 }
@@ -289,7 +289,7 @@ fn c1_a_runtime_without_a_timer_is_enough_for_a_place() {
 }
 
 #[test]
-fn c1_a_waiter_for_a_place_and_then_for_a_token_needs_no_runtime() {
+fn c1_a_waiter_for_place_and_token_needs_no_runtime() {
     let semaphore = Semaphore::new(1, 50).unwrap();
     let held = semaphore.try_acquire().unwrap();
     let count = Arc::new(Count::default());
@@ -329,7 +329,7 @@ fn c1_a_waiter_for_a_place_uses_the_timer_of_its_own_runtime() {
 #[test]
 fn c1_another_executor_with_a_timer_of_its_own() {
     let timer = Arc::new(FakeTimer::default());
-    let semaphore = Semaphore::with_timer(2, 4, timer.clone()).unwrap();
+    let semaphore = Semaphore::builder(2, 4, Duration::from_secs(1)).clock(timer.clone()).build().unwrap();
     drop((semaphore.try_acquire().unwrap(), semaphore.try_acquire().unwrap()));
     let mut waiter = Box::pin(semaphore.acquire());
     assert!(poll_once(&mut waiter).is_pending());
@@ -382,10 +382,10 @@ type Way<'a> = Box<dyn FnMut() + 'a>;
 fn c9_a_panicking_waker_loses_no_other_place() {
     let timer = Arc::new(FakeTimer::default());
     // A full bucket is within the allowance for lateness, so there are tokens for two who come late.
-    let semaphore = Semaphore::with_timer(3, 1000, timer.clone()).unwrap();
+    let semaphore = Semaphore::builder(3, 1000, Duration::from_secs(1)).clock(timer.clone()).build().unwrap();
     let by_trying = || drop(semaphore.try_acquire());
     let by_joining = || drop(poll_once(&mut Box::pin(semaphore.acquire())));
-    let by_thread = || drop(semaphore.blocking_acquire());
+    let by_thread = || drop(semaphore.acquire().block());
     let mut in_line = Box::pin(semaphore.acquire());
     let mut ways: [(&str, Way<'_>); 4] = [
         ("trying", Box::new(by_trying)),
@@ -456,7 +456,7 @@ fn c9_threads_never_hold_more_than_the_capacity() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..100 {
-                    let permit = semaphore.blocking_acquire().unwrap();
+                    let permit = semaphore.acquire().block().unwrap();
                     most.fetch_max(held.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     std::thread::yield_now();
                     held.fetch_sub(1, Ordering::SeqCst);
@@ -467,4 +467,13 @@ fn c9_threads_never_hold_more_than_the_capacity() {
     });
     assert!(most.into_inner() <= 3);
     assert_eq!(semaphore.available(), 3);
+}
+
+#[test]
+fn the_largest_semaphore_loses_no_place() {
+    let semaphore = Semaphore::builder(usize::MAX, 1, Duration::from_secs(1)).burst(9).build().unwrap();
+    for _ in 0..3 {
+        drop(semaphore.try_acquire().unwrap());
+        assert_eq!(semaphore.available(), usize::MAX);
+    }
 }

@@ -28,7 +28,7 @@ async fn the_burst_of_starts_is_apart_from_the_capacity() {
         permits.push(semaphore.acquire().await.unwrap());
         assert_eq!(start.elapsed(), ms(500 * number), "one at a time, though places are free");
     }
-    let full = semaphore.acquire_timeout(ms(5000)).await;
+    let full = semaphore.acquire().timeout(ms(5000)).await;
     assert!(matches!(full, Err(AcquireError::TimedOut { .. })), "the capacity holds, too: {full:?}");
 
     semaphore.set_capacity(20);
@@ -47,14 +47,14 @@ async fn the_burst_of_starts_is_apart_from_the_capacity() {
 }
 
 #[test]
-fn a_semaphore_refuses_a_burst_or_rate_of_0_and_keeps_slow_rates_exactly() {
+fn a_semaphore_refuses_0_and_keeps_slow_rates_exactly() {
     let build = |starts, period, burst| Semaphore::builder(2, starts, period).burst(burst).build();
     assert_eq!(build(1, ms(1000), 0).unwrap_err(), BuildError::ZeroBurst);
     assert_eq!(build(0, ms(1000), 1).unwrap_err(), BuildError::ZeroRate);
     assert_eq!(build(1, ms(0), 1).unwrap_err(), BuildError::ZeroPeriod);
     let timer = Arc::new(FakeTimer::default());
     let week = Duration::from_secs(7 * 86_400);
-    let slow = Semaphore::builder(2, 11, week).burst(1).timer(timer.clone()).build().unwrap();
+    let slow = Semaphore::builder(2, 11, week).burst(1).clock(timer.clone()).build().unwrap();
     drop(slow.try_acquire().unwrap());
     let wait = u64::try_from(week.as_nanos().div_ceil(11)).unwrap();
     timer.set(wait - 1);
@@ -64,9 +64,9 @@ fn a_semaphore_refuses_a_burst_or_rate_of_0_and_keeps_slow_rates_exactly() {
 }
 
 #[test]
-fn several_places_are_taken_together_in_order_and_freed_together() {
+fn several_places_are_taken_and_freed_together() {
     let timer = Arc::new(FakeTimer::default());
-    let semaphore = Semaphore::with_timer(4, 1000, timer.clone()).unwrap();
+    let semaphore = Semaphore::builder(4, 1000, Duration::from_secs(1)).clock(timer.clone()).build().unwrap();
     let three = semaphore.try_acquire_many(3).unwrap();
     assert_eq!((three.places(), semaphore.available()), (3, 1));
     assert_eq!(semaphore.try_acquire_many(2).unwrap_err(), AcquireError::NoPlace);
@@ -104,14 +104,14 @@ async fn several_places_cost_as_many_tokens() {
     six.forget();
     drop((four, three, none));
     assert_eq!(semaphore.available(), 94);
-    let blocking = std::thread::spawn(move || semaphore.blocking_acquire_many(0).map(|permit| permit.places()));
+    let blocking = std::thread::spawn(move || semaphore.acquire_many(0).block().map(|permit| permit.places()));
     assert_eq!(blocking.join().unwrap(), Ok(0));
 }
 
 #[test]
 fn more_places_than_there_are_wait_until_the_capacity_is_raised() {
     let timer = Arc::new(FakeTimer::default());
-    let semaphore = Semaphore::with_timer(2, 1000, timer.clone()).unwrap();
+    let semaphore = Semaphore::builder(2, 1000, Duration::from_secs(1)).clock(timer.clone()).build().unwrap();
     let mut three = Box::pin(semaphore.acquire_many(3));
     at(&timer, 1_000_000);
     assert!(poll_once(&mut three).is_pending());
@@ -130,7 +130,7 @@ proptest! {
         steps in prop::collection::vec((0_u8..4, 0_usize..6, any::<prop::sample::Index>()), 1..80),
     ) {
         let timer = Arc::new(FakeTimer::default());
-        let semaphore = Semaphore::with_timer(capacity, 1_000_000, timer.clone()).unwrap();
+        let semaphore = Semaphore::builder(capacity, 1_000_000, Duration::from_secs(1)).clock(timer.clone()).build().unwrap();
         let (mut line, mut held, mut model, mut now) = (Vec::new(), Vec::<Permit>::new(), VecDeque::new(), 0);
         for (number, (step, places, index)) in steps.into_iter().enumerate() {
             match step {

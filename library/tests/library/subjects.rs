@@ -6,7 +6,7 @@ use crate::model::{Costs, EXACT, Limit};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
-use throttle_limits::clock::{Clock, FakeClock};
+use throttle_limits::clock::{FakeClock, NanoClock};
 use throttle_limits::limiter::{AcquireError, Limiter, Oversize};
 use throttle_limits::limits::{Grant, Limits, Policy, Take};
 use throttle_limits::store::{Memory, Store, StoreError};
@@ -52,7 +52,7 @@ impl Library {
         }
         let timer = Arc::new(FakeTimer::default());
         timer.set(now);
-        let builder = Limiter::builder().timer(timer.clone()).oversize(Oversize::Wait);
+        let builder = Limiter::builder().clock(timer.clone()).oversize(Oversize::Wait);
         let limiter =
             limits.iter().map(written).fold(builder, throttle_limits::limiter::Builder::limit).build().ok()?;
         Some(Library { timer, limiter })
@@ -129,7 +129,7 @@ pub(crate) struct Both {
 impl Both {
     pub(crate) fn new(limits: Vec<Limit>, unit: u64) -> Self {
         let limits: Vec<Limit> = limits.into_iter().map(|limit| in_units(limit, unit)).collect();
-        let clock = FakeClock::at(0);
+        let clock = FakeClock::default();
         let core = Memory::new(&policy(&limits), clock.clone());
         Both { limits, clock, core, held: Vec::new(), unit }
     }

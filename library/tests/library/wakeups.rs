@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
-use throttle_limits::limiter::{Limiter, Timer};
+use throttle_limits::clock::NanoClock;
+use throttle_limits::limiter::Limiter;
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -73,7 +74,7 @@ fn a_waiter_that_moves_to_another_runtime_keeps_its_alarm() {
 }
 
 #[test]
-fn a_task_that_waits_outside_its_runtimes_threads_does_not_depend_on_it() {
+fn a_task_that_waits_outside_its_runtime_needs_no_runtime() {
     let limiter = Limiter::new(50, 1).unwrap();
     limiter.try_acquire(1).unwrap();
     let gone = runtime();
@@ -102,7 +103,7 @@ fn a_thread_behind_an_unpolled_task_is_served() {
     let idle = runtime();
     let mut head = Box::pin(limiter.acquire(1));
     idle.block_on(async { assert!(poll_once(&mut head).is_pending()) });
-    limiter.blocking_acquire(1).unwrap();
+    limiter.acquire(1).block().unwrap();
     assert!(poll_once(&mut head).is_ready());
 }
 
@@ -113,9 +114,9 @@ fn a_thread_that_leaves_passes_timekeeping_to_the_next() {
     limiter.try_acquire(1).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..10 {
-            scope.spawn(|| limiter.blocking_acquire(1).unwrap());
+            scope.spawn(|| limiter.acquire(1).block().unwrap());
         }
-        let leaves = scope.spawn(|| limiter.blocking_acquire_timeout(1, ms(60)).is_ok());
+        let leaves = scope.spawn(|| limiter.acquire(1).timeout(ms(60)).block().is_ok());
         let _ = leaves.join().unwrap();
     });
     assert!(start.elapsed() >= ms(50));
@@ -148,7 +149,7 @@ fn a_future_waits_on_a_runtime_without_a_time_driver() {
 #[test]
 fn another_executor_with_a_timer_of_its_own() {
     let timer = Arc::new(FakeTimer::default());
-    let limiter = Limiter::builder().rate(3, Duration::from_secs(1)).burst(1).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(3, Duration::from_secs(1)).burst(1).clock(timer.clone()).build().unwrap();
     let mut line: Vec<_> = (0..4).map(|_| Box::pin(limiter.acquire(1))).collect();
     let mut done = line.iter_mut().map(poll_once).filter(Poll::is_ready).count();
     while timer.to_next() {
@@ -160,16 +161,16 @@ fn another_executor_with_a_timer_of_its_own() {
 /// A hand-written executor: it polls, and parks until it is woken or its own alarm is due.
 #[derive(Default)]
 struct ByHand {
-    alarm: Mutex<Option<(u64, Waker)>>,
+    alarm: Mutex<Option<(Duration, Waker)>>,
     origin: OnceLock<Instant>,
 }
 
-impl Timer for ByHand {
-    fn now(&self) -> u64 {
-        u64::try_from(self.origin.get_or_init(Instant::now).elapsed().as_nanos()).unwrap()
+impl throttle_limits::clock::Clock for ByHand {
+    fn now(&self) -> Duration {
+        self.origin.get_or_init(Instant::now).elapsed()
     }
 
-    fn wake_at(&self, time: u64, waker: &Waker) {
+    fn wake_at(&self, time: Duration, waker: &Waker) {
         *self.alarm.lock().unwrap() = Some((time, waker.clone()));
     }
 }
@@ -190,13 +191,18 @@ impl ByHand {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return output;
             }
-            let due = self.alarm.lock().unwrap().as_ref().map(|(time, _)| time.saturating_sub(self.now()));
+            let due = self
+                .alarm
+                .lock()
+                .unwrap()
+                .as_ref()
+                .map(|(time, _)| time.saturating_sub(throttle_limits::clock::Clock::now(self)));
             match due {
-                Some(0) => {
+                Some(Duration::ZERO) => {
                     let rings = self.alarm.lock().unwrap().take();
                     rings.unwrap().1.wake();
                 }
-                Some(wait) => std::thread::park_timeout(Duration::from_nanos(wait)),
+                Some(wait) => std::thread::park_timeout(wait),
                 None => std::thread::park(),
             }
         }
@@ -206,7 +212,7 @@ impl ByHand {
 #[test]
 fn an_executor_written_by_hand_without_tokio() {
     let executor = Arc::new(ByHand::default());
-    let limiter = Limiter::builder().rate(1000, ms(1000)).burst(1).timer(executor.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(1000, ms(1000)).burst(1).clock(executor.clone()).build().unwrap();
     let start = Instant::now();
     executor.block_on(async {
         for _ in 0..50 {
@@ -258,7 +264,7 @@ fn a_thousand_tasks_at_a_thousand_a_second() {
 }
 
 #[test]
-fn one_task_after_another_keeps_ten_thousand_a_second_under_late_timers() {
+fn late_timers_cost_one_task_after_another_no_rate() {
     let elapsed = paused().block_on(async {
         let limiter = Limiter::new(10_000, 1).unwrap();
         let start = tokio::time::Instant::now();
@@ -273,11 +279,11 @@ fn one_task_after_another_keeps_ten_thousand_a_second_under_late_timers() {
 /// The allowance is a tenth of the time that fills the bucket, but at least 10 ms or that whole time, whichever is less, and at
 /// least 2 ms: 2, 10 and 100 ms here. It was the whole time that fills the bucket, and at least 2 ms.
 #[test]
-fn law_3_a_waiter_that_wakes_too_late_keeps_only_the_allowance() {
+fn law3_a_waiter_that_wakes_late_keeps_only_the_allowance() {
     for (rate, burst, kept) in [(10_000, 1, 21), (1000, 20, 11), (100, 100, 11)] {
         let timer = Arc::new(FakeTimer::default());
         let second = Duration::from_secs(1);
-        let limiter = Limiter::builder().rate(rate, second).burst(burst).timer(timer.clone()).build().unwrap();
+        let limiter = Limiter::builder().rate(rate, second).burst(burst).clock(timer.clone()).build().unwrap();
         limiter.try_acquire(burst).unwrap();
         let mut line: Vec<_> = (0..1000).map(|_| Box::pin(limiter.acquire(1))).collect();
         for one in &mut line {
@@ -306,7 +312,7 @@ fn wakers_that_poll_at_once_find_no_lock_held() {
         }
     }
     let timer = Arc::new(FakeTimer::default());
-    let limiter = Limiter::builder().rate(1, Duration::from_secs(1)).burst(1).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(1, Duration::from_secs(1)).burst(1).clock(timer.clone()).build().unwrap();
     limiter.try_acquire(1).unwrap();
     let waker = Waker::from(Arc::new(Polls(limiter.clone())));
     let mut waiter = Box::pin(limiter.acquire(1));
@@ -318,7 +324,7 @@ fn wakers_that_poll_at_once_find_no_lock_held() {
 #[test]
 fn a_panicking_waker_does_not_stop_other_wake_ups() {
     let timer = Arc::new(FakeTimer::default());
-    let limiter = Limiter::builder().rate(1000, ms(1000)).burst(3).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(1000, ms(1000)).burst(3).clock(timer.clone()).build().unwrap();
     limiter.try_acquire(3).unwrap();
     let (bad, count) = (Waker::from(Arc::new(Panicking)), Arc::new(Count::default()));
     let good = Waker::from(count.clone());
@@ -337,23 +343,23 @@ fn a_panicking_waker_does_not_stop_other_wake_ups() {
 #[derive(Default)]
 struct PanicsOnce(FakeTimer, AtomicUsize);
 
-impl Timer for PanicsOnce {
-    fn now(&self) -> u64 {
-        self.0.now()
+impl throttle_limits::clock::Clock for PanicsOnce {
+    fn now(&self) -> Duration {
+        throttle_limits::clock::Clock::now(&self.0)
     }
 
-    fn wake_at(&self, time: u64, waker: &Waker) {
+    fn wake_at(&self, time: Duration, waker: &Waker) {
         if self.1.fetch_add(1, Ordering::SeqCst) == 0 {
             std::panic::resume_unwind(Box::new("on purpose"));
         }
-        self.0.wake_at(time, waker);
+        throttle_limits::clock::Clock::wake_at(&self.0, time, waker);
     }
 }
 
 #[test]
 fn a_timer_that_panics_is_called_again() {
     let timer = Arc::new(PanicsOnce::default());
-    let limiter = Limiter::builder().rate(10, ms(1000)).burst(1).timer(timer.clone()).build().unwrap();
+    let limiter = Limiter::builder().rate(10, ms(1000)).burst(1).clock(timer.clone()).build().unwrap();
     limiter.try_acquire(1).unwrap();
     let mut first = Box::pin(limiter.acquire(1));
     assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut first))).is_err(), "it is not swallowed");
@@ -418,7 +424,7 @@ fn threads_of_a_runtime_and_other_threads_share_one_queue() {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..500 {
-                    limiter.blocking_acquire(1).unwrap();
+                    limiter.acquire(1).block().unwrap();
                 }
             });
         }

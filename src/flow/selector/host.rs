@@ -1,16 +1,16 @@
-//! The host in a unit. Plain names are read here; all others by the crate `url`, with which both agree.
+//! Finds the host in a unit. Plain names are read here, other names by the crate `url`. Both give the same results.
 
 use memchr::{memchr_iter, memrchr};
 use std::borrow::Cow;
 use url::Host;
 
-/// Schemes before whose host any number of slashes may stand: the special ones of the URL Standard, without `file`.
-const SPECIAL: [&[u8]; 5] = [b"http", b"https", b"ftp", b"ws", b"wss"];
+/// Schemes that accept any number of slashes before the host: the special schemes of the URL Standard, without `file`.
+const SPECIAL_SCHEMES: [&[u8]; 5] = [b"http", b"https", b"ftp", b"ws", b"wss"];
 
-/// No host is longer: 253 bytes of a name, each percent-encoded.
-const LONGEST: usize = 3 * 253;
+/// The longest host: a name of 253 bytes, each percent-encoded.
+const MAX_HOST_BYTES: usize = 3 * 253;
 
-/// The host of the first URL that has one, or else of the first `name@host`.
+/// The host of the first URL that has a host, or else of the first `name@host`.
 pub(super) fn of(unit: &[u8]) -> Option<Cow<'_, [u8]>> {
     of_url(unit).or_else(|| of_address(unit))
 }
@@ -21,7 +21,7 @@ fn of_url(unit: &[u8]) -> Option<Cow<'_, [u8]>> {
         // In JSON a slash may be escaped.
         let rest = rest.strip_prefix(b"//").or_else(|| rest.strip_prefix(br"\/\/"))?;
         let scheme = scheme(&unit[..colon])?;
-        let is_special = SPECIAL.iter().any(|special| special.eq_ignore_ascii_case(scheme));
+        let is_special = SPECIAL_SCHEMES.iter().any(|special| special.eq_ignore_ascii_case(scheme));
         let slashes = if is_special { until(rest, |byte| !matches!(byte, b'/' | b'\\')).len() } else { 0 };
         let authority = until(&rest[slashes..], ends_authority);
         let host = memrchr(b'@', authority).map_or(authority, |at| &authority[at + 1..]);
@@ -37,12 +37,12 @@ fn of_address(unit: &[u8]) -> Option<Cow<'_, [u8]>> {
         let (name, host) = (&unit[..at], &unit[at + 1..]);
         name.last().filter(|byte| !byte.is_ascii_whitespace())?;
         let end = until(host, |byte| byte == b'@' || byte == b':' || ends_authority(byte) || ends_host(byte)).len();
-        // A name may have an @ of its own.
+        // A name may contain an @.
         if host.get(end) == Some(&b'@') { None } else { read(&host[..end]) }
     })
 }
 
-/// `http` of `see http`.
+/// Returns `http` for `see http`.
 fn scheme(before: &[u8]) -> Option<&[u8]> {
     let is_in_scheme = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     let start = before.iter().rposition(|byte| !is_in_scheme(byte)).map_or(0, |last| last + 1);
@@ -50,22 +50,22 @@ fn scheme(before: &[u8]) -> Option<&[u8]> {
     Some(&before[start + first_letter..])
 }
 
-/// The bytes before the first one that is an end.
+/// The bytes before the first byte for which `is_end` returns true.
 fn until(bytes: &[u8], is_end: impl Fn(u8) -> bool) -> &[u8] {
     &bytes[..bytes.iter().position(|&byte| is_end(byte)).unwrap_or(bytes.len())]
 }
 
-/// What follows the authority of a URL, or surrounds a URL in a text (RFC 3986, appendix C).
+/// Whether the byte may follow the authority of a URL, or surround a URL in a text (RFC 3986, appendix C).
 fn ends_authority(byte: u8) -> bool {
     byte <= b' ' || matches!(byte, b'/' | b'?' | b'#' | b'\\' | b'"' | b'<' | b'>' | b'`' | 0x7f)
 }
 
-/// What may follow a URL in a text, and is in no name of a host.
+/// Whether the byte may follow a URL in a text and occurs in no host name.
 fn ends_host(byte: u8) -> bool {
     b"'(),;{}|^!$&*+=[]".contains(&byte)
 }
 
-/// The host in its usual form. Final dots name the same host, and end sentences.
+/// The host in its usual form, without final dots: they do not change the host, and may end a sentence.
 fn read(host: &[u8]) -> Option<Cow<'_, [u8]>> {
     if is_plain(host) {
         return Some(if host.iter().any(u8::is_ascii_uppercase) {
@@ -74,13 +74,13 @@ fn read(host: &[u8]) -> Option<Cow<'_, [u8]>> {
             host.into()
         });
     }
-    let host = std::str::from_utf8(host).ok().filter(|host| host.len() <= LONGEST)?;
+    let host = std::str::from_utf8(host).ok().filter(|host| host.len() <= MAX_HOST_BYTES)?;
     let host = Host::parse(host).ok()?.to_string();
     Some(host.trim_end_matches('.').as_bytes().to_vec().into()).filter(|host: &Cow<'_, [u8]>| !host.is_empty())
 }
 
-/// Whether only its case may have to be changed: it is neither an address, nor has it other than ASCII letters, nor stands
-/// for a name that has.
+/// Whether the host is in its usual form, except perhaps for letters in upper case. Such a host is not an IP address,
+/// has only ASCII letters, and does not encode other letters.
 fn is_plain(host: &[u8]) -> bool {
     let is_plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     let last = memrchr(b'.', host).map_or(host, |dot| &host[dot + 1..]);

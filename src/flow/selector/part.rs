@@ -1,4 +1,4 @@
-//! A part of a unit: a field or a value in JSON. Keys and costs are both read from one.
+//! A part of a unit: a field, or a value in JSON. Keys and costs are read from parts.
 
 use super::error::SelectorError;
 use super::pointer::{self, Pointer};
@@ -9,14 +9,14 @@ use std::num::NonZeroUsize;
 /// A part of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The field of this number. It ends at a byte, or at blanks as for awk.
+    /// The field with this number. Fields end at this byte; `None`: at blanks, as in awk.
     Field(NonZeroUsize, Option<u8>),
     Json(Pointer),
 }
 
 impl Part {
-    /// Reads the part at the beginning of `text`, and returns the rest: it begins with one of these `ends`, or is empty. `None`
-    /// if it is not meant as a part.
+    /// Parses the part at the beginning of `text`. Returns the rest, which is empty or begins with a character of
+    /// `ends`. `None` if the text is not meant as a part.
     pub(crate) fn read<'a>(text: &'a str, ends: &[char]) -> Option<Result<(Self, &'a str), SelectorError>> {
         if text.starts_with('/') {
             return Some(Pointer::read(text, ends).map(|(pointer, rest)| (Part::Json(pointer), rest)));
@@ -28,7 +28,7 @@ impl Part {
             ("", None | Some(':' | ',' | '-')) => Some(Err(SelectorError::NoFieldNumber)),
             ("", _) => None,
             (_, next) if next.is_none_or(|next| next == ':' || ends.contains(&next)) => Some(field(digits, rest, ends)),
-            // A name of JSON that looks like it: `f2.x`.
+            // A JSON name that resembles a field: `f2.x`.
             _ => None,
         }
     }
@@ -47,7 +47,7 @@ impl Part {
     }
 }
 
-/// `rest` follows the digits: a colon and a byte, or what does not belong to the field.
+/// Parses `rest`, which follows the digits: a colon and a byte, or text after the field.
 fn field<'a>(digits: &str, rest: &'a str, ends: &[char]) -> Result<(Part, &'a str), SelectorError> {
     // A number that is too large names a field that no unit has.
     let number = NonZeroUsize::new(digits.parse().unwrap_or(usize::MAX)).ok_or(SelectorError::FieldZero)?;
@@ -64,7 +64,7 @@ fn field<'a>(digits: &str, rest: &'a str, ends: &[char]) -> Result<(Part, &'a st
     }
 }
 
-/// What to write for `x.y`, `.x.y` of jq, `$.x.y` of `JSONPath`, `x/y` and `#/x/y`.
+/// The error, with the right spelling, for `x.y`, `.x.y` of jq, `$.x.y` of `JSONPath`, `x/y` and `#/x/y`.
 pub(crate) fn meant_as_json(word: &str) -> Option<SelectorError> {
     let path = word.trim_start_matches(['$', '#', '@']);
     let is_marked = path.len() < word.len() || path.starts_with('.');

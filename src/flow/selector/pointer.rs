@@ -1,8 +1,9 @@
-//! JSON Pointers (RFC 6901). Only the value at the end of one is kept; all else is skipped as it is read.
+//! JSON Pointers (RFC 6901). Only the value at the end of the pointer is stored; the other values are skipped while
+//! reading.
 
-use super::error::{MOST_DEEP, SelectorError};
-use serde_core::Deserialize;
-use serde_core::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use super::error::{MAX_POINTER_NAMES, SelectorError};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +13,8 @@ use std::fmt;
 pub(crate) struct Pointer(Box<[Box<str>]>);
 
 impl Pointer {
-    /// Reads the pointer at the beginning of `text`, up to one of these `ends` without a backslash before it.
+    /// Parses the pointer at the beginning of `text`. The pointer ends before the first character of `ends` that has no
+    /// backslash before it.
     pub(super) fn read<'a>(text: &'a str, ends: &[char]) -> Result<(Self, &'a str), SelectorError> {
         let mut ends = text.match_indices(ends).map(|(place, _)| place);
         let end = ends.find(|place| !text[..*place].ends_with('\\')).unwrap_or(text.len());
@@ -25,15 +27,15 @@ impl Pointer {
             .map(|name| unescaped(name).map(String::into))
             .collect();
         let names = names.ok_or_else(|| SelectorError::Tilde(tildes_escaped(pointer)))?;
-        if names.len() > MOST_DEEP { Err(SelectorError::TooDeep) } else { Ok((Pointer(names), rest)) }
+        if names.len() > MAX_POINTER_NAMES { Err(SelectorError::TooDeep) } else { Ok((Pointer(names), rest)) }
     }
 
-    /// The value in `unit` that it points at: a string decoded, a number or a truth as it is written.
+    /// The value in `unit` at this pointer: a decoded string, or a number or boolean as written.
     pub(super) fn of<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let mut json = serde_json::Deserializer::from_slice(unit);
         let value = Rest(&self.0).deserialize(&mut json).ok()?;
         json.end().ok()?;
-        let value = value.get();
+        let value = value?.get();
         match value.as_bytes() {
             [b'{' | b'[' | b'n', ..] => None,
             [b'"', text @ .., b'"'] if memchr::memchr(b'\\', text).is_none() => Some(text.into()),
@@ -43,7 +45,7 @@ impl Pointer {
     }
 }
 
-/// `~0` is `~`, and `~1` is `/`.
+/// Decodes `~0` to `~`, and `~1` to `/`.
 fn unescaped(name: &str) -> Option<String> {
     let mut parts = name.split('~');
     let first = parts.next().unwrap_or_default().to_owned();
@@ -54,65 +56,93 @@ fn unescaped(name: &str) -> Option<String> {
     })
 }
 
-/// A name as it is written in a pointer, in a list or a sum.
+/// Encodes a name for a pointer in a list or a sum.
 pub(crate) fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1").replace(',', "\\,").replace('+', "\\+")
 }
 
-/// The same pointer with each ~ that escapes nothing escaped.
+/// Escapes each `~` of a pointer that does not begin `~0` or `~1`.
 fn tildes_escaped(pointer: &str) -> String {
     let escaped = pointer.replace('~', "~0");
     escaped.replace("~00", "~0").replace("~01", "~1")
 }
 
-/// What is left of a pointer, on its way to the value.
+/// The rest of a pointer's names on the way to its value. A missing name gives no value, but no error: an object may
+/// have equal names, and the last one counts.
 struct Rest<'p>(&'p [Box<str>]);
 
 impl<'de> DeserializeSeed<'de> for Rest<'_> {
-    type Value = &'de RawValue;
+    type Value = Option<&'de RawValue>;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
-        if self.0.is_empty() { Deserialize::deserialize(json) } else { json.deserialize_any(self) }
+        if self.0.is_empty() { Deserialize::deserialize(json).map(Some) } else { json.deserialize_any(self) }
     }
 }
 
 impl<'de> Visitor<'de> for Rest<'_> {
-    type Value = &'de RawValue;
+    type Value = Option<&'de RawValue>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object or an array")
+        f.write_str("a value")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
         while let Some(is_next) = map.next_key_seed(Name(&self.0[0]))? {
             if is_next {
-                found = Some(map.next_value_seed(Rest(&self.0[1..]))?);
+                found = map.next_value_seed(Rest(&self.0[1..]))?;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
         }
-        found.ok_or_else(|| Error::custom("no such name"))
+        Ok(found)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let missing = || Error::custom("no such place");
-        for _ in 0..place(&self.0[0]).ok_or_else(missing)? {
-            list.next_element::<IgnoredAny>()?.ok_or_else(missing)?;
+        let place = place(&self.0[0]);
+        for _ in 0..place.unwrap_or(0) {
+            if list.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(None);
+            }
         }
-        let found = list.next_element_seed(Rest(&self.0[1..]))?.ok_or_else(missing)?;
+        let found = if place.is_some() { list.next_element_seed(Rest(&self.0[1..]))?.flatten() } else { None };
         while list.next_element::<IgnoredAny>()?.is_some() {}
         Ok(found)
     }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
+    }
 }
 
-/// Digits without zeros in front.
+/// Parses an index of a list: digits without leading zeros.
 fn place(name: &str) -> Option<usize> {
     let is_number = name.bytes().all(|byte| byte.is_ascii_digit()) && (name == "0" || !name.starts_with('0'));
     name.parse().ok().filter(|_| is_number)
 }
 
-/// Whether a name in an object is this one. As bytes: other names may be no text, like half a pair of surrogates.
+/// Compares a name in an object with this name, as bytes: other names in the object may be invalid text, such as half
+/// of a surrogate pair.
 struct Name<'p>(&'p str);
 
 impl<'de> DeserializeSeed<'de> for Name<'_> {
@@ -135,7 +165,7 @@ impl Visitor<'_> for Name<'_> {
     }
 }
 
-/// As it is written in a list.
+/// Writes the pointer as in a list, with escaped commas and plus signs.
 impl fmt::Display for Pointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|name| write!(f, "/{}", escaped(name)))

@@ -23,7 +23,7 @@ fn jobs(input: &[u8], size: usize, max_args: u64, to_stdin: bool, skip_blank: bo
     jobs_but(None, input, size, shape)
 }
 
-/// Those of the units that are not known.
+/// Returns the units that are not known.
 fn jobs_but(known: Option<Known>, input: &[u8], size: usize, shape: Shape) -> (Vec<Job>, u64) {
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), size);
     let (mut jobs, are_known) = (Vec::new(), known.is_some());
@@ -62,19 +62,19 @@ fn a_job_has_its_number_of_units_or_what_is_left() {
 }
 
 #[test]
-fn units_are_numbered_as_in_the_input_whatever_is_left_out_or_passed_in_pieces() {
+fn units_have_their_numbers_in_the_input() {
     let input = [&b"a\n\nb\n"[..], &b"x".repeat(50), b"\n\nc\nd"].concat();
     for size in [10, 1000] {
         let (found, _) = jobs(&input, size, 2, false, true);
         let numbers = |job: &Job| job.names.iter().map(|(number, _)| number).collect::<Vec<_>>();
         assert_eq!(found.iter().map(numbers).collect::<Vec<_>>(), [vec![1, 3], vec![4, 6], vec![7]], "{size}");
         let lengths: Vec<u64> = found.iter().map(|job| job.length).collect();
-        assert_eq!(lengths, [5, 54, 1], "all of the input is some job's");
+        assert_eq!(lengths, [5, 54, 1], "every byte of the input belongs to a job");
     }
 }
 
 #[test]
-fn a_unit_that_outgrows_the_buffer_is_too_long_for_an_argument_and_the_next_is_not() {
+fn only_a_unit_that_outgrows_the_buffer_is_too_long() {
     let input = [&b"x".repeat(50)[..], b"\nok\n"].concat();
     let (found, _) = jobs(&input, 10, 1, false, true);
     assert_eq!(found.iter().map(|job| job.too_long).collect::<Vec<_>>(), [true, false]);
@@ -112,7 +112,7 @@ fn numbers_need_no_input() {
 }
 
 #[test]
-fn known_units_are_left_out_and_counted_and_the_others_keep_their_numbers() {
+fn known_units_are_skipped_and_counted() {
     for to_stdin in [false, true] {
         let known: Known = Arc::new(|unit| (unit.starts_with(b"k") || unit.is_empty()).then_some(Before::Done));
         let shape = Shape { to_stdin, ..KEPT };
@@ -163,7 +163,7 @@ fn kept_units_are_there_until_the_end_wherever_they_go() {
 }
 
 #[test]
-fn no_job_keeps_more_than_its_memory_allows_and_what_it_keeps_counts() {
+fn a_job_stores_bounded_units_and_their_memory_counts() {
     let line = ["x".repeat(99_999).as_bytes(), b"\n"].concat();
     let shape = Shape { max_args: 50, ..KEPT };
     let (found, _) = jobs_but(None, &line.repeat(51), 200_000, shape);

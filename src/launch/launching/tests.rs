@@ -1,10 +1,17 @@
 use super::*;
 use crate::flow::framing::{Buffer, Framing};
 use crate::flow::{Look, Sorting};
-use crate::launch::{Events, Numbers, Options, Output, Place, Reading, Screen, Settling, Shape, Template};
+use crate::launch::attempt::Running;
+use crate::launch::reply::Reply;
+use crate::launch::{
+    Backoff, Events, Job, Numbers, Options, Output, Place, Reading, RetryPolicy, Screen, Settling, Shape, Template,
+    Verdict,
+};
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use throttle_limits::clock::SystemClock;
+use std::num::NonZeroU32;
+use std::time::Instant;
+use throttle_limits::clock::{MILLISECOND, SECOND, SystemClock};
 use throttle_limits::limits::Policy;
 use throttle_limits::store::{Memory, Supply};
 
@@ -18,13 +25,13 @@ impl Screen for NoScreen {
     fn trace(&self, _: &mut dyn Iterator<Item = Cow<'_, OsStr>>) {}
 }
 
-/// So many units whose limit is kept for each key.
+/// This number of units, with limits kept per key.
 fn with_keys(units: u64) -> Launching<Numbers> {
     let look = Look { per: Some("f1".parse().unwrap()), ..Look::default() };
-    launching(units, Some(Sorting { look, ahead: 100, ..Sorting::default() }))
+    launching(units, Some(Sorting { look, ahead: 100, fails: NonZeroU32::new(1), ..Sorting::default() }), None)
 }
 
-fn launching(units: u64, by_key: Option<Sorting>) -> Launching<Numbers> {
+fn launching(units: u64, by_key: Option<Sorting>, again: Option<RetryPolicy>) -> Launching<Numbers> {
     let reading = Reading { replace: None, max_args: 1, place: Place::Arguments, columns: None };
     let template = Template::new(&["true".into()], &reading).unwrap();
     let look = by_key.as_ref().map(|sorting| sorting.look.clone()).unwrap_or_default();
@@ -37,7 +44,7 @@ fn launching(units: u64, by_key: Option<Sorting>) -> Launching<Numbers> {
         tag: false,
         timeout: None,
         in_our_group: false,
-        again: None,
+        again,
         passed_input: None,
         settling: Settling::default(),
         by_key,
@@ -52,7 +59,7 @@ fn launching(units: u64, by_key: Option<Sorting>) -> Launching<Numbers> {
     Launching::new(Batches::new(Numbers::to(Some(units)), buffer, shape, &template, None, look), launcher)
 }
 
-/// A run on a bucket with keys ended with units left: the pump asked what is there now, and was told of the end.
+/// A run on a bucket with keys ended with units left: the pump called without a wait and got the end.
 #[test]
 fn the_end_is_told_only_when_no_unit_waits() {
     let mut flow = with_keys(3);
@@ -60,20 +67,22 @@ fn the_end_is_told_only_when_no_unit_waits() {
         while flow.fill(wait).unwrap() == Filled::Some {}
         assert_eq!(flow.fill(wait).unwrap(), Filled::Nothing, "three units wait");
     }
+    assert!(flow.queue().is_all_read());
     let mut passed = Passed::default();
-    for left in [2, 1, 0] {
+    for waiting in [2, 1, 0] {
         flow.pass(Turn::Usual(1), &mut passed).unwrap();
-        let expected = if left > 0 { Filled::Nothing } else { Filled::End };
-        assert_eq!((flow.fill(0).unwrap(), flow.waiting()), (expected, left));
+        assert_eq!(flow.state().ahead, Passed { units: waiting, bytes: 2 * waiting });
+        let expected = if waiting > 0 { Filled::Nothing } else { Filled::End };
+        assert_eq!((flow.fill(0).unwrap(), flow.waiting()), (expected, waiting));
     }
     assert_eq!(passed.units, 3);
 }
 
-/// Output that must be kept holds up the jobs that are ready. When it no longer does, the pump may ask before it looks at them
-/// again: it must not be told of the end, and not sleep.
+/// Output that must be stored delays the jobs that are ready. When the delay is over, the pump may call before it
+/// counts these jobs again. It must neither get the end nor sleep.
 #[test]
 fn the_end_is_not_told_while_jobs_are_ready_that_were_held_up() {
-    let mut flow = launching(3, None);
+    let mut flow = launching(3, None, None);
     while flow.fill(0).unwrap() == Filled::Some {}
     let shared = Arc::clone(&flow.launcher.shared);
     shared.is_held_up.store(true, Ordering::SeqCst);
@@ -85,4 +94,109 @@ fn the_end_is_not_told_while_jobs_are_ready_that_were_held_up() {
     let mut passed = Passed::default();
     flow.pass(Turn::Usual(3), &mut passed).unwrap();
     assert_eq!((flow.fill(0).unwrap(), passed.units), (Filled::End, 3));
+}
+
+fn attempts() -> RetryPolicy {
+    RetryPolicy {
+        attempts: NonZeroU32::MAX,
+        backoff: Backoff { first: Duration::from_millis(1), longest: Duration::from_millis(1) },
+        retry_on: None,
+        later_on: Vec::new(),
+        max_pause: Duration::from_secs(60),
+        ahead: 100,
+        interval: Duration::ZERO,
+        learns: false,
+        is_once: false,
+    }
+}
+
+/// The next job of this flow.
+fn read(flow: &mut Launching<Numbers>) -> Job {
+    while flow.batches.waiting() == 0 {
+        flow.batches.cut().unwrap();
+        flow.batches.read(false, 0).unwrap();
+    }
+    flow.batches.next().unwrap()
+}
+
+/// Takes the next attempt, as if its command had started now.
+fn started(queue: &Queue) -> Running {
+    while queue.choose().is_none() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let (attempt, granted) = queue.take_chosen(|_| unreachable!()).unwrap();
+    let granted = Some(granted.unwrap());
+    Running { attempt, slot: 0, started: Instant::now(), reply: None, granted, charge: None, feed: None }
+}
+
+/// Ends it with this exit code, and returns its next attempt to the queue.
+fn ended(queue: &Queue, mut running: Running, code: i32) -> Verdict {
+    let verdict = queue.judge(&mut running, Instant::now(), &Outcome::Exited(code), &Reply::default());
+    // Due long ago, so that it has arrived by now on the clock of the queue.
+    let due = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+    let next = verdict.due().map(|_| running.attempt.next(due));
+    queue.ended(running.granted, &[], next);
+    verdict
+}
+
+#[test]
+fn only_a_pause_of_all_units_is_reported_at_once() {
+    let look = Look { per: Some("f1".parse().unwrap()), ..Look::default() };
+    for by_key in [None, Some(Sorting { look, ahead: 100, ..Sorting::default() })] {
+        let mut flow = launching(2, by_key, Some(attempts()));
+        let job = read(&mut flow);
+        let queue = flow.queue();
+        queue.add(job);
+        assert!(!queue.has_news());
+        assert!(matches!(ended(queue, started(queue), 75), Verdict::Later(_)));
+        assert_eq!(queue.has_news(), !queue.is_keyed);
+        queue.take_answers();
+        assert!(!queue.has_news(), "it was reported");
+    }
+}
+
+#[test]
+fn the_queue_waits_only_while_no_attempt_may_start() {
+    let mut flow = launching(1, None, None);
+    let job = read(&mut flow);
+    let took = |wait, is_news| {
+        let begun = Instant::now();
+        flow.queue().wait(None, wait, || is_news).unwrap();
+        begun.elapsed()
+    };
+    assert!(took(20 * MILLISECOND, false) >= Duration::from_millis(20));
+    assert!(took(20 * SECOND, true) < Duration::from_secs(20));
+    flow.queue().add(job);
+    flow.queue().choose().unwrap();
+    assert!(took(20 * SECOND, false) < Duration::from_secs(20));
+}
+
+#[test]
+fn units_of_a_key_that_is_given_up_never_start() {
+    let mut flow = with_keys(2);
+    for is_first in [true, false] {
+        let mut job = read(&mut flow);
+        job.key = Some(b"a"[..].into());
+        let queue = flow.queue();
+        queue.add(job);
+        if is_first {
+            assert_eq!(ended(queue, started(queue), 1), Verdict::Failed);
+        } else {
+            queue.choose().unwrap();
+            let (_, granted) = queue.take_chosen(|_| unreachable!()).unwrap();
+            assert!(matches!(granted, Err(Outcome::KeyFailed(_))), "{granted:?}");
+        }
+    }
+}
+
+#[test]
+fn while_only_suspects_wait_one_other_unit_is_read() {
+    let mut flow = launching(9, None, Some(attempts()));
+    let job = read(&mut flow);
+    flow.queue().add(job);
+    for read in [0, 1] {
+        ended(flow.queue(), started(flow.queue()), 75);
+        flow.seek_others();
+        assert_eq!(flow.queue().new_units().units, read);
+    }
 }

@@ -1,11 +1,11 @@
-//! What a server that asks to wait is known to do: the pauses of a key, or of all.
+//! The pauses of a key, or of all units, and what is known about a server that sent "later".
 
 use super::policy::{RetryPolicy, Verdict};
 use std::time::Duration;
 use throttle_limits::clock::{Nanos, SECOND, in_nanos};
 use throttle_limits::limits::{Pace, Served, Start};
 
-/// An attempt that has ended.
+/// The times of an attempt that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Judged {
     /// When it started.
@@ -14,63 +14,73 @@ pub(crate) struct Judged {
     pub(crate) at: Nanos,
 }
 
-/// If the server serves so many for each unit that it asks to wait, it asks only that unit.
+/// If the server serves this many units for each refusal, a refusal concerns only the refused unit.
 pub(super) const ENOUGH: u32 = 8;
 
-/// A pause of this length may show that the server is down.
+/// A pause of at least this length may mean that the server is down.
 const LONG: Nanos = 10 * SECOND;
 
-/// The weight of a unit that an earlier run has left over.
+/// The weight of a unit left over from an earlier run; see [`History::weight`].
 const LEFT_OVER: u32 = 32;
 
-/// Whether a server serves others while it asks a unit to wait.
+/// Whether the server accepts other units while it refuses this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Serves {
-    /// It may serve nobody.
+    /// It may accept no unit.
     Unknown,
-    /// Since it refused this unit last, it has served one that started after that, and refused no other for the first time;
-    /// or it has served many.
+    /// It has served a unit that started after this unit's latest refusal, and since then has refused no other unit for
+    /// the first time. Or it has served [`ENOUGH`] units that started after that refusal.
     Some,
-    /// It has served so many that these are failures of the unit alone.
+    /// It has served enough units to show that only this unit is refused.
     Enough,
 }
 
-/// What the attempts for a unit have come to so far.
+/// The results of a unit's earlier attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct History {
-    /// Attempts that are used up: those after which the server asked to wait do not count.
+    /// The number of attempts used up. A refused attempt is not counted, unless it is certain that only this unit is
+    /// refused.
     pub(super) used: u32,
-    /// After how many attempts the server had all wait, and when it refused the latest one.
-    pub(super) told: u32,
-    pub(super) told_at: Nanos,
-    /// Of these attempts, how many are only assumed, since an earlier run has left it over.
+    /// The number of refusals that paused all units, and the time of the latest refusal.
+    pub(super) refusals: u32,
+    pub(super) refused_at: Nanos,
+    /// The number of refusals in `refusals` that are only assumed, because an earlier run has left the unit over.
     assumed: u32,
-    /// When it refused the first one.
-    pub(super) first_told: Nanos,
-    /// After how many it asked only this unit to wait, and whether that was ever sure.
+    /// The time of the first refusal.
+    pub(super) first_refused_at: Nanos,
+    /// The number of refusals that paused only this unit, and whether it was ever certain that only this unit is
+    /// refused.
     pub(super) alone: u32,
     pub(super) is_sure: bool,
-    /// Whether it is known that what its first refusal slowed down was not too fast.
+    /// Whether the slowdown after its first refusal was taken back, because the pace was not the cause.
     pub(super) is_bad: bool,
-    /// Whether its next attempt is that of a suspect: see [`History::weight`].
+    /// Whether the unit is a suspect at its next attempt: see [`History::weight`].
     pub(super) is_suspect: bool,
-    /// The start of the latest one.
+    /// The start of the latest attempt.
     pub(super) start: Start,
 }
 
 impl History {
-    /// Of a unit that is left over from now on.
+    /// The history of a unit that an earlier run has left over.
     pub(super) fn left_over(now: Nanos) -> Self {
-        History { told: 1, told_at: now, first_told: now, is_suspect: true, assumed: 1, ..History::default() }
+        History {
+            refusals: 1,
+            refused_at: now,
+            first_refused_at: now,
+            is_suspect: true,
+            assumed: 1,
+            ..History::default()
+        }
     }
 
-    /// Whether an earlier run has left it over, and this one has not tried it.
+    /// Whether an earlier run has left the unit over and no attempt of this run was refused.
     pub(super) fn is_left_over(self) -> bool {
-        self.assumed > 0 && !self.was_told()
+        self.assumed > 0 && !self.was_refused()
     }
 
-    /// For how many turns of the others the suspects of a key get one turn. Units that are left over get fewer than those that were
-    /// refused in this run, since those that always fail should take few calls of each run. 0 for a usual unit.
+    /// The number of turns that usual units of a key get for each turn of its suspects; 0 for a usual unit. A suspect
+    /// is a unit that was refused again and again, or that an earlier run has left over. Left-over units get the fewest
+    /// turns, because units that always fail should take few calls of each run.
     pub(crate) fn weight(self) -> u32 {
         match self.is_suspect {
             true if self.is_left_over() => LEFT_OVER,
@@ -79,46 +89,49 @@ impl History {
         }
     }
 
-    /// Whether it was told to wait.
-    pub(crate) fn was_told(self) -> bool {
-        self.told + self.alone > self.assumed
+    /// Whether the unit was refused in this run.
+    pub(crate) fn was_refused(self) -> bool {
+        self.refusals + self.alone > self.assumed
     }
 
-    /// The success of the latest attempt.
+    /// The success of the latest attempt, as the learned pace records it.
     pub(super) fn succeeded(self) -> Served {
-        self.start.succeeded(self.was_told())
+        self.start.succeeded(self.was_refused())
     }
 }
 
-/// The pauses that a server asked for.
+/// The pauses of a key, or of all units.
 #[derive(Debug)]
 pub(super) struct Pause {
     pub(super) pace: Pace,
-    /// Whether a bucket learns it. Then this is how it was when one started last, and what has happened since.
+    /// Whether a bucket learns the pace. Then `pace` is the bucket's pace at the latest start, with the events since
+    /// then.
     pub(super) is_learned_by_bucket: bool,
-    /// If not: nothing starts before this, since it is slowed.
+    /// Without such a bucket: the earliest time of the next start at the learned pace.
     pub(super) next: Nanos,
-    /// Nothing starts before this.
+    /// The end of the pause. Nothing starts before it.
     pub(super) until: Nanos,
-    /// It is longer than what the pump knows.
+    /// Whether the pump has not received the latest `until` yet.
     pub(super) is_news: bool,
-    /// Since the last success ended: pauses, when a server first asked to wait, and how many other units it refused since the
-    /// latest pause that made no pause.
+    /// The number of pauses since the end of the latest successful attempt.
     pub(super) incidents: u32,
+    /// The time of the first refusal since that success.
     pub(super) since: Option<Nanos>,
+    /// The number of refusals that caused no pause, since the latest pause.
     probes: u32,
-    /// How many attempts have succeeded that started after the latest pause began, and how long the latest of all took.
+    /// The number of successful attempts that started after the latest pause began.
     served: u32,
+    /// How long the latest successful attempt took.
     took: Nanos,
-    /// How often a unit was told to wait since then that paused nobody.
+    /// The number of refusals that paused only the refused unit, since the latest pause.
     pub(super) alone: u32,
-    /// When the latest unit was refused that had not been refused before.
+    /// The latest time of any unit's first refusal.
     pub(super) new_at: Nanos,
-    /// How many attempts for other units run.
+    /// The number of running attempts for units that were not refused before.
     pub(super) others: u32,
-    /// When the latest of those started that have succeeded, in this order.
+    /// The start times of the latest successful attempts, in ascending order.
     recent: [Nanos; ENOUGH as usize],
-    /// Whether only units are left that were told so before.
+    /// Whether every unit that is left was refused before.
     pub(super) is_at_end: bool,
 }
 
@@ -143,8 +156,8 @@ impl Pause {
         }
     }
 
-    /// One starts now. Those behind it are apart from it as was learned. They do not come closer if it starts late, unless it
-    /// is only a little late.
+    /// Records a start. The next start follows after the learned interval. Lateness of up to a tenth of that interval
+    /// is made up for.
     pub(super) fn started(&mut self, now: Nanos) -> Start {
         self.pace.started(now, 1);
         let learned = self.pace.learned();
@@ -153,8 +166,8 @@ impl Pause {
         self.pace.start(now)
     }
 
-    /// An attempt has succeeded, whenever it began: the server serves us. Those that it refuses may be answered much sooner
-    /// than those that it serves.
+    /// Records a success, even if its attempt started before the latest pause: a refusal may come much sooner than a
+    /// success.
     pub(super) fn succeeded(&mut self, ended: Judged, history: History) {
         (self.incidents, self.since) = (0, None);
         self.recent[0] = self.recent[0].max(ended.started);
@@ -164,49 +177,52 @@ impl Pause {
         self.took = ended.at.saturating_sub(ended.started);
     }
 
-    /// What is known of others when the server asks a unit to wait again.
+    /// Whether the server accepts other units when it refuses a unit again. `long` is the longest backoff in
+    /// nanoseconds.
     pub(super) fn serves_others(&self, history: History, now: Nanos, long: Nanos) -> Serves {
         let serves_nothing = self.since.is_some_and(|since| now.saturating_sub(since) >= long);
         let is_sure = self.served / ENOUGH > self.alone
             || history.is_sure && (self.incidents == 0 || self.is_at_end)
-            || self.is_at_end && serves_nothing && self.has_served(1, history.first_told);
-        // If it refuses others for the first time, too, calls may be too fast for it: one that was served shows little.
-        let enough = if self.new_at <= history.told_at { 1 } else { ENOUGH };
-        match history.told {
+            || self.is_at_end && serves_nothing && self.has_served(1, history.first_refused_at);
+        // First refusals of other units may mean that calls are too fast. Then a single success proves little.
+        let enough = if self.new_at <= history.refused_at { 1 } else { ENOUGH };
+        match history.refusals {
             0 => Serves::Unknown,
-            _ if is_sure && history.was_told() => Serves::Enough,
-            _ if self.has_served(enough, history.told_at) => Serves::Some,
+            _ if is_sure && history.was_refused() => Serves::Enough,
+            _ if self.has_served(enough, history.refused_at) => Serves::Some,
             _ => Serves::Unknown,
         }
     }
 
-    /// Whether it has served so many, at most [`ENOUGH`], that started after this time.
+    /// Whether the server has served at least `count` units that started after `since`. `count` is at most [`ENOUGH`].
     pub(super) fn has_served(&self, count: u32, since: Nanos) -> bool {
         self.recent[(ENOUGH - count) as usize] > since
     }
 
-    /// Others go before a unit that was told so more than once, and before all that were if nothing was served since: that
-    /// shows whether the server serves others. They have ended when it is tried again.
+    /// Marks a unit as a suspect if it will be tried again and was refused more than once. One refusal is enough if
+    /// nothing was served since. Other units go before suspects, to show whether the server accepts other units. A
+    /// suspect's next attempt waits long enough for those units to end.
     pub(super) fn suspect(&self, history: &mut History, verdict: Verdict) -> Verdict {
-        let is_one = history.told + history.alone > 1 || history.told > 0 && self.incidents > 1;
+        let is_one = history.refusals + history.alone > 1 || history.refusals > 0 && self.incidents > 1;
         history.is_suspect = verdict.is_repeated() && is_one;
         match verdict {
             Verdict::Later(due) if history.is_suspect && !self.is_at_end => {
-                Verdict::Later(due.max(history.told_at.saturating_add(self.took.saturating_mul(2))))
+                Verdict::Later(due.max(history.refused_at.saturating_add(self.took.saturating_mul(2))))
             }
             other => other,
         }
     }
 
-    /// Whether a server that may serve nothing is tried again before the `next` pause, which would be so long.
+    /// Whether another unit is tried before the next pause, although the server may accept no unit. That pause takes
+    /// `next` nanoseconds.
     fn is_probe(&self, next: Nanos) -> bool {
         if self.others > 0 {
-            // An attempt that runs may have been served before this one was refused. Before a long pause its answer is waited
-            // for, once.
+            // A running attempt may have been served before this refusal. Before a long pause, its result is awaited
+            // once.
             return self.probes == 0 && next >= LONG;
         }
-        // Some units may be refused always, the first ones after a restart. The longer it lasts, the more different ones are
-        // tried between two pauses.
+        // A server may always refuse some units, such as the first units after a restart. The longer the refusals last,
+        // the more other units are tried between two pauses.
         let most = if self.has_served(1, 0) {
             self.incidents.saturating_sub(ENOUGH)
         } else {
@@ -215,34 +231,36 @@ impl Pause {
         self.probes + 1 < most
     }
 
-    /// The server asked to wait. Returns until when.
+    /// Records a refusal, and returns the end of the pause. `unnamed(incidents)` returns the length of a pause for
+    /// which the server named no time.
     pub(super) fn later(
         &mut self,
         (ended, history): (Judged, History),
-        asked: Option<Duration>,
+        named: Option<Duration>,
         unnamed: impl Fn(u32) -> Nanos,
     ) -> Nanos {
         let is_known = self.pace.is_old(history.start);
         self.since.get_or_insert(ended.at);
         (self.served, self.alone) = (0, 0);
-        // Those that run and were not refused so far were allowed: their answers may take longer.
+        // Running attempts without an answer count as allowed: their answers may take longer than refusals.
         let serves_nothing = !is_known && !self.pace.has_allowed();
-        let may_probe = serves_nothing && asked.is_none() && !self.is_at_end;
+        let may_probe = serves_nothing && named.is_none() && !self.is_at_end;
         let is_probe = may_probe && self.is_probe(unnamed(self.incidents.saturating_add(1)));
         self.probes = if is_probe { self.probes + 1 } else { 0 };
         if !is_known && !is_probe {
-            // A time that is named, such as 0, was too short only if one that has waited for it is refused again.
-            let is_one = asked.is_none() || history.was_told();
+            // A refusal with a named time is a further incident only if its unit was refused before: then the earlier
+            // named time, such as 0, was too short.
+            let is_one = named.is_none() || history.was_refused();
             self.incidents = if serves_nothing { self.incidents.saturating_add(u32::from(is_one)).max(1) } else { 1 };
         }
-        let wait = match asked {
+        let wait = match named {
             None if is_probe && self.others > 0 => self.took.saturating_mul(2),
             None if is_probe => 0,
-            // The time that it named before was too short.
-            Some(asked) if !is_known && self.incidents > 1 && history.was_told() => {
-                in_nanos(asked).max(unnamed(self.incidents))
+            // The time named before was too short.
+            Some(named) if !is_known && self.incidents > 1 && history.was_refused() => {
+                in_nanos(named).max(unnamed(self.incidents))
             }
-            Some(asked) => in_nanos(asked),
+            Some(named) => in_nanos(named),
             None if is_known => 0,
             None => unnamed(self.incidents),
         };
@@ -251,7 +269,7 @@ impl Pause {
             self.until = until;
             self.is_news = true;
         }
-        self.pace.refused(history.start, ended.at, self.until);
+        self.pace.refused(history.start, self.until);
         self.until
     }
 }

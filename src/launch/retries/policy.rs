@@ -1,4 +1,4 @@
-//! What is tried again, and when, as the flags say it.
+//! The rules for further attempts, as the flags give them.
 
 use crate::launch::job::Outcome;
 use crate::launch::reply::Reply;
@@ -6,36 +6,37 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 use throttle_limits::clock::{Nanos, in_nanos};
 
-/// A command that exits with this code asks to be run again later (`EX_TEMPFAIL`, sysexits.h).
+/// The exit code with which a command requests to be run again later (`EX_TEMPFAIL`, sysexits.h).
 const TEMPORARY_FAILURE: u8 = 75;
 
-/// The least pause if the server names no time.
+/// The shortest pause if the server names no time.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is tried again, and when.
+/// The rules for further attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Attempts for each unit, the first one included.
+    /// The most attempts for each unit, the first one included.
     pub attempts: NonZeroU32,
     /// Waits after failures.
     pub backoff: Backoff,
-    /// Failures that are tried again; `None`: all that may be.
+    /// Failures that are tried again; `None`: all failures except final failures, such as an exit of 127.
     pub retry_on: Option<Vec<Failure>>,
-    /// What else means that the server asked to wait.
+    /// Exit codes and HTTP statuses that also mean a request to wait.
     pub later_on: Vec<Later>,
-    /// The longest time from the first answer that asks to wait to the end of the pause, while no attempt succeeds.
+    /// The longest time from the first refusal to the end of the pause, while no attempt succeeds.
     pub max_pause: Duration,
-    /// How many units may wait for another attempt before no new ones start.
+    /// The most units that wait for another attempt. At this number, no new unit starts.
     pub ahead: usize,
-    /// The time between two commands as the limits allow it, of each key if limits are kept for each; 0: no limit.
+    /// The time that the limits require between two commands; 0: no limit. If limits are kept per key, between two
+    /// commands of a key.
     pub interval: Duration,
-    /// Whether commands start more slowly if the server allows less.
+    /// Whether commands start more slowly if the server allows less than the limits.
     pub learns: bool,
-    /// There is one command: an exit of 255 has no other meaning than to end a run.
+    /// Whether the run has a single command. Then an exit of 255 has no special meaning.
     pub is_once: bool,
 }
 
-/// Waits that double: before attempt k + 1, between half and all of min(longest, first · 2^(k − 1)).
+/// Waits that double. The wait before attempt k + 1 is between half and all of min(longest, first · 2^(k − 1)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The first wait.
@@ -44,34 +45,34 @@ pub struct Backoff {
     pub longest: Duration,
 }
 
-/// A way to fail.
+/// A kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// This exit code.
+    /// An exit with this code.
     Exit(u8),
-    /// It took longer than allowed.
+    /// The command took longer than allowed.
     Timeout,
-    /// A signal killed it.
+    /// A signal killed the command.
     Signal,
 }
 
-/// What means that the server asked to wait.
+/// A sign of a request to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Later {
-    /// This exit code.
+    /// An exit with this code.
     Exit(u8),
     /// This HTTP status in the reply.
     Http(u16),
 }
 
-/// What follows from the end of an attempt.
+/// The decision after the end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The unit is done.
     Ok,
     /// Another attempt is due at this time.
     Again(Nanos),
-    /// The server asked to wait: another attempt is due at this time.
+    /// The server refused the unit: another attempt is due at this time.
     Later(Nanos),
     /// The unit has failed.
     Failed,
@@ -81,13 +82,11 @@ pub enum Verdict {
 
 impl Verdict {
     /// Whether the unit waits for another attempt.
-    #[must_use]
     pub fn is_repeated(self) -> bool {
         self.due().is_some()
     }
 
-    /// When that is due.
-    #[must_use]
+    /// When that attempt is due.
     pub fn due(self) -> Option<Nanos> {
         match self {
             Verdict::Again(due) | Verdict::Later(due) => Some(due),
@@ -96,26 +95,26 @@ impl Verdict {
     }
 }
 
-/// What an attempt's end means, whatever time it is.
+/// The meaning of an attempt's end, independent of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     Ok,
     Again,
-    /// With the time that the server named.
+    /// A request to wait, with the time that the server named.
     Later(Option<Duration>),
     Failed,
 }
 
 impl RetryPolicy {
-    /// The pause of the so many-th incident if the server names no time: two intervals, then twice as much each time, up to
-    /// the longest wait.
+    /// The pause after `incidents` consecutive incidents, if the server names no time. The first pause is two
+    /// intervals, at least [`SHORTEST_PAUSE`]. Each further pause is twice as long, up to the longest backoff.
     pub(super) fn pause(&self, incidents: u32) -> Nanos {
         let first = self.interval.saturating_mul(2).max(SHORTEST_PAUSE);
         in_nanos(first.saturating_mul(2_u32.saturating_pow(incidents.saturating_sub(1))).min(self.backoff.longest))
     }
 
     pub(super) fn meaning(&self, outcome: &Outcome, reply: &Reply, used: u32) -> Meaning {
-        if let Some(later) = self.asked_to_wait(outcome, reply) {
+        if let Some(later) = self.requested_wait(outcome, reply) {
             return later;
         }
         let failure = match outcome {
@@ -132,16 +131,15 @@ impl RetryPolicy {
         if is_lasting || !is_wanted || used >= self.attempts.get() { Meaning::Failed } else { Meaning::Again }
     }
 
-    /// Whether an exit of 255 means no more than others: if not, it ends the run, as in xargs.
-    #[must_use]
+    /// Whether an exit of 255 is an ordinary failure. If not, it ends the run, as in xargs.
     pub fn goes_on_after_255(&self) -> bool {
         self.is_once
             || self.retry_on.iter().flatten().any(|failure| *failure == Failure::Exit(255))
             || self.later_on.contains(&Later::Exit(255))
     }
 
-    /// Whether the server asked to wait, and for how long if it said so.
-    pub(super) fn asked_to_wait(&self, outcome: &Outcome, reply: &Reply) -> Option<Meaning> {
+    /// Returns [`Meaning::Later`] if the attempt was refused, with the time that the server named.
+    pub(super) fn requested_wait(&self, outcome: &Outcome, reply: &Reply) -> Option<Meaning> {
         let exit = if let Outcome::Exited(code) = outcome { u8::try_from(*code).ok() } else { None };
         let named = |later: &Later| match *later {
             Later::Exit(code) => exit == Some(code),
@@ -156,16 +154,16 @@ impl RetryPolicy {
         };
         let is_refused = matches!(reply.status, Some(429 | 503));
         let reset = reply.reset.filter(|_| is_named || matches!(reply.status, Some(403 | 429)));
-        let asks = exit == Some(TEMPORARY_FAILURE)
+        let requests_wait = exit == Some(TEMPORARY_FAILURE)
             || is_named
             || is_refused
             || (has_failed && (reply.retry_after.is_some() || reset.is_some()));
-        asks.then(|| Meaning::Later(reply.retry_after.flatten().or(reset)))
+        requests_wait.then(|| Meaning::Later(reply.retry_after.flatten().or(reset)))
     }
 }
 
 impl Backoff {
-    /// The wait after `steps` failures in a row, at least one.
+    /// The wait after `steps` consecutive failures, at least one.
     pub(super) fn wait(&self, steps: u32, chance: &mut impl FnMut(Nanos) -> Nanos) -> Nanos {
         let doubled = self.first.saturating_mul(2_u32.saturating_pow(steps.saturating_sub(1)));
         let longest = in_nanos(doubled.min(self.longest));

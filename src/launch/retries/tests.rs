@@ -1,7 +1,8 @@
-//! Units, attempts and pauses on a fake clock: the pump and the limits are the real ones, the commands are a script.
+//! Units, attempts and pauses on a fake clock: the pump and the limits are real, the commands are a script.
 
 #[allow(clippy::cast_precision_loss, reason = "ratios in tables")]
 mod servers;
+mod verdicts;
 
 use super::*;
 use crate::flow::meter::Meter;
@@ -11,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::task::Waker;
-use throttle_limits::clock::{Clock, FakeClock, MILLISECOND, SECOND};
+use throttle_limits::clock::{FakeClock, MILLISECOND, NanoClock, SECOND};
 use throttle_limits::limits::Policy;
 use throttle_limits::line::{KeyId, Line, Next, Rules, Unit};
 use throttle_limits::store::{Memory, Supply};
@@ -19,7 +20,7 @@ use throttle_limits::store::{Memory, Supply};
 /// A command's life: how long it runs, how it ends, and its reply.
 type Life = (Nanos, Outcome, Reply);
 
-/// Attempt `number` of `unit`.
+/// Returns the life of attempt `number` of `unit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Try {
     unit: u64,
@@ -35,14 +36,14 @@ struct Running {
     reply: Reply,
 }
 
-/// Commands that live as `life` says, at most `jobs` at once.
+/// Commands that live according to `life`, at most `jobs` at once.
 struct Script<L> {
     clock: FakeClock,
     life: L,
     jobs: usize,
     fresh: VecDeque<u64>,
     state: RefCell<State>,
-    /// The starts: when, which unit, which attempt.
+    /// The starts: time, unit and attempt.
     starts: Vec<(Nanos, u64, u32)>,
 }
 
@@ -53,15 +54,15 @@ struct State {
     ahead: usize,
     running: Vec<Running>,
     chance: fastrand::Rng,
-    /// The ends: when, which unit, and what followed.
+    /// The ends: time, unit and verdict.
     ends: Vec<(Nanos, u64, Verdict)>,
     sent_away: Option<Nanos>,
-    /// When all were held, and until when.
+    /// When all units were held, and until when.
     held: Vec<(Nanos, Nanos)>,
 }
 
 impl State {
-    /// Judges all that has ended by `now`. `is_all_read`: no unit is left but those that wait in the order.
+    /// Judges all attempts that have ended by `now`. `is_all_read`: every unit that is left waits in the line.
     fn attend(&mut self, now: Nanos, is_all_read: bool) {
         self.running.sort_by_key(|running| running.end);
         while self.running.first().is_some_and(|first| first.end <= now) {
@@ -69,7 +70,7 @@ impl State {
             let judged = (Judged { started, at: end }, &mut attempt.history);
             let State { retries, order, key, chance, .. } = &mut *self;
             let waiting = || key.iter().flat_map(|key| order.units_of(*key));
-            let no_others_wait = || is_all_read && waiting().all(|waiting| waiting.history.was_told());
+            let no_others_wait = || is_all_read && waiting().all(|waiting| waiting.history.was_refused());
             let chance = |most| chance.u64(..=most);
             let verdict = retries.judge(&None, judged, (&outcome, &reply), no_others_wait, chance);
             self.ends.push((end, attempt.unit, verdict));
@@ -99,7 +100,7 @@ impl<L: Fn(Try) -> Life> Script<L> {
         state.order.arrived(self.clock.now()) as u64
     }
 
-    /// Waits for the next end, or the next time at which an attempt is due; `false` if there is none.
+    /// Waits for the next end, or for the next time at which an attempt is due. Returns `false` if there is none.
     fn wait(&self) -> bool {
         let mut state = self.state.borrow_mut();
         let ends = state.running.iter().map(|running| running.end).min();
@@ -147,9 +148,9 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
     fn take_answers(&self) -> Answers {
         self.due();
         let (mut state, now) = (self.state.borrow_mut(), self.clock.now());
-        let told = state.retries.take_told(now).remove(&None).unwrap_or_default();
-        state.held.extend(told.hold.map(|hold| (now, now + hold)));
-        [(None, told)].into()
+        let report = state.retries.take_reports(now).remove(&None).unwrap_or_default();
+        state.held.extend(report.hold.map(|hold| (now, now + hold)));
+        [(None, report)].into()
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
@@ -197,7 +198,7 @@ fn run<L: Fn(Try) -> Life>(limit: &str, units: u64, jobs: usize, policy: RetryPo
     run_on(&FakeClock::default(), limit, units, jobs, policy, seed, life)
 }
 
-/// The same on this clock.
+/// Runs `units` units under `limit` on this clock.
 fn run_on<L: Fn(Try) -> Life>(
     clock: &FakeClock,
     limit: &str,
@@ -225,7 +226,7 @@ fn run_on<L: Fn(Try) -> Life>(
     let (fresh, starts) = ((1..=units).collect(), Vec::new());
     let mut script = Script { clock: clock.clone(), life, jobs, fresh, state: state.into(), starts };
     let meter = Meter::new(0, limits.len());
-    pump::run_on(&mut script, &supply, clock, &meter).unwrap();
+    pump::run(&mut script, &supply, clock, &meter).unwrap();
     script
 }
 
@@ -237,22 +238,22 @@ fn failed(code: i32) -> Life {
     (10 * MILLISECOND, Outcome::Exited(code), Reply::default())
 }
 
-/// A server that asks to wait so long.
+/// A reply with which the server requests a pause of this length.
 fn later(seconds: u64) -> Life {
     let wait = Some(Some(Duration::from_secs(seconds)));
     let reply = Reply { status: Some(429), retry_after: wait, ..Reply::default() };
     (10 * MILLISECOND, Outcome::Exited(22), reply)
 }
 
-/// In milliseconds.
+/// Converts times to milliseconds.
 fn starts<L>(script: &Script<L>) -> Vec<(Nanos, u64, u32)> {
     script.starts.iter().map(|(at, unit, number)| (at / MILLISECOND, *unit, *number)).collect()
 }
 
 #[test]
-fn a_failed_unit_is_tried_again_after_its_wait_and_before_newer_ones() {
+fn a_failed_unit_is_tried_again_before_newer_units() {
     let one_wait = Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(2) };
-    // Without chance: the whole wait.
+    // The whole wait, without a random part.
     let life = |attempt: Try| if attempt.unit == 1 && attempt.number < 3 { failed(1) } else { ok() };
     let mut script = run("1/s", 6, 16, RetryPolicy { backoff: one_wait, ..policy(3) }, 7, life);
     let waits: Vec<Nanos> =
@@ -304,7 +305,7 @@ fn only_the_failures_that_were_named_are_tried_again() {
     assert_eq!([count(|| Outcome::Exited(7)), count(|| Outcome::Killed(9))], [1, 1]);
 }
 
-/// 16 at once are told to wait 2 s.
+/// 16 attempts are refused at once, with a wait of 2 s.
 #[test]
 fn a_pause_holds_all_and_then_the_rate_begins_without_a_burst() {
     let life = |attempt: Try| if attempt.number == 1 && attempt.unit <= 16 { later(2) } else { ok() };
@@ -314,13 +315,13 @@ fn a_pause_holds_all_and_then_the_rate_begins_without_a_burst() {
     assert!(found[16..].iter().all(|(at, ..)| *at >= 2010), "{found:?}");
     let second: Vec<_> = found[16..32].to_vec();
     let expected: Vec<_> = (1..=16).map(|unit| (2010 + 10 * unit, unit, 2)).collect();
-    assert_eq!(second, expected, "those sent back go first, at the rate");
+    assert_eq!(second, expected, "returned units go first, at the rate");
     let pauses = script.state.borrow().ends.iter().filter(|(.., verdict)| matches!(verdict, Verdict::Later(_))).count();
     assert_eq!(pauses, 16);
     assert_eq!(script.state.borrow().retries.pauses[&None].incidents, 0, "the success ended it");
 }
 
-/// Unit 2 has a grant at 10 s when unit 1 is told to wait, at 10 ms. It would count, though nobody uses it.
+/// Unit 2 has a grant at 10 s when unit 1 is refused, at 10 ms. That grant would count, although nothing uses it.
 #[test]
 fn a_pause_gives_back_the_grant_that_waits() {
     let life = |attempt: Try| if attempt.unit == 1 && attempt.number == 1 { later(2) } else { ok() };
@@ -330,9 +331,9 @@ fn a_pause_gives_back_the_grant_that_waits() {
 }
 
 #[test]
-fn answers_of_what_already_ran_lengthen_a_pause_only_by_a_later_time() {
+fn running_attempts_lengthen_a_pause_only_by_a_later_time() {
     let until = |second: Life| {
-        // Unit 1 is told at 10 ms to wait 2 s. Unit 2 ends at 1 s.
+        // Unit 1 is refused at 10 ms, with a wait of 2 s. Unit 2 ends at 1 s.
         let life = move |attempt: Try| match attempt {
             Try { unit: 1, number: 1, .. } => later(2),
             Try { unit: 2, number: 1, .. } => (SECOND, Outcome::Exited(75), second.2.clone()),
@@ -356,7 +357,7 @@ fn without_a_time_the_pauses_double_until_a_success() {
     assert_eq!(waits, [50, 100, 200, 400].map(|wait| wait * MILLISECOND));
 }
 
-/// A server with `calls` calls in each `window`: what it serves takes `time`, what it refuses nothing.
+/// A server with `calls` calls in each `window`. A served call takes `time`, a refused call takes none.
 fn windowed(calls: u64, window: Nanos, time: Nanos, clock: FakeClock) -> impl Fn(Try) -> Life {
     let served = RefCell::new(BTreeMap::<Nanos, u64>::new());
     move |_| {
@@ -370,9 +371,10 @@ fn windowed(calls: u64, window: Nanos, time: Nanos, clock: FakeClock) -> impl Fn
     }
 }
 
-/// Before, only a success that had begun after the last refusal ended the row of refusals: there is none if refusals are fast.
+/// Before, only a success that had begun after the last refusal ended a row of refusals. With fast refusals there is no
+/// such success.
 #[test]
-fn a_success_that_began_before_a_refusal_shows_that_the_server_serves() {
+fn a_success_begun_before_a_refusal_shows_that_it_serves() {
     let clock = FakeClock::default();
     let policy = RetryPolicy { max_pause: Duration::from_secs(5), ..policy(3) };
     let life = windowed(10, 2 * SECOND, 600 * MILLISECOND, clock.clone());
@@ -380,12 +382,12 @@ fn a_success_that_began_before_a_refusal_shows_that_the_server_serves() {
     let state = script.state.borrow();
     assert_eq!(state.sent_away, None);
     let last = script.starts.last().unwrap().0;
-    // It takes 38 s at least.
+    // It takes at least 38 s.
     assert!(last < 48 * SECOND, "200 at 10 per 2 s, ended at {last}");
 }
 
 #[test]
-fn an_answer_after_a_success_may_still_name_a_time_that_is_too_long() {
+fn a_refusal_after_a_success_may_name_an_overlong_time() {
     let mut retries = Retries::new(policy(1));
     let mut judge = |started, at, life: Life| {
         let judged = (Judged { started, at }, &mut History::default());
@@ -396,15 +398,40 @@ fn an_answer_after_a_success_may_still_name_a_time_that_is_too_long() {
     assert_eq!(found, [false, false, true, false]);
 }
 
+/// What is still of use is kept: a pause that lasts, a unit that was refused alone, and a learned pace.
+#[test]
+fn of_many_keys_only_those_that_left_nothing_are_forgotten() {
+    let key = |number: usize| Some(number.to_string().into_bytes().into());
+    let mut retries = Retries::new(policy(9));
+    for number in 0..MANY_PAUSES {
+        retries.pause(&key(number)).unwrap();
+    }
+    assert!(retries.pause(&key(MANY_PAUSES)).is_none(), "there is no room");
+    retries.pause(&key(0)).unwrap().until = 5 * SECOND;
+    retries.pause(&key(1)).unwrap().alone = 1;
+    retries.forget(5 * SECOND - 1);
+    assert_eq!((retries.pauses.len(), retries.pause_left(&key(0), 2 * SECOND)), (2, 3 * SECOND));
+    assert!(retries.pauses.contains_key(&key(1)));
+    // The next search is a second later.
+    for number in 2..MANY_PAUSES {
+        retries.pause(&key(number)).unwrap();
+    }
+    retries.forget(6 * SECOND - 2);
+    assert_eq!(retries.pauses.len(), MANY_PAUSES);
+    retries.forget(6 * SECOND - 1);
+    assert_eq!(retries.pauses.keys().cloned().collect::<Vec<_>>(), [key(1)]);
+    assert_eq!(retries.pause_left(&key(0), 0), 0);
+}
+
 #[test]
 fn a_pause_that_is_too_long_is_told() {
     let script = run("unlimited", 1, 1, policy(1), 1, |attempt| if attempt.number == 1 { later(7200) } else { ok() });
     assert_eq!(script.state.borrow().sent_away, Some(7200 * SECOND));
     let long = run("unlimited", 1, 1, policy(1), 1, |attempt| if attempt.number == 1 { later(u64::MAX) } else { ok() });
     assert!(long.state.borrow().sent_away.is_some());
-    // Not one is too long, but all of them together are.
+    // No single pause is too long, but together they are.
     let often = run("unlimited", 1, 1, policy(1), 1, |attempt| if attempt.number < 10 { later(600) } else { ok() });
-    assert_eq!(often.state.borrow().sent_away.map(|left| left / SECOND), Some(600));
+    assert_eq!(often.state.borrow().sent_away.map(|rest| rest / SECOND), Some(600));
     assert_eq!(
         run("unlimited", 1, 1, policy(1), 1, |a| if a.number == 1 { later(3600) } else { ok() })
             .state
@@ -437,7 +464,7 @@ fn what_asks_to_wait() {
         (exited(255), status(429), None),
         (Outcome::TimedOut, status(503), unknown),
     ] {
-        assert_eq!(policy(1).asked_to_wait(&outcome, &reply), expected, "{outcome:?} {reply:?}");
+        assert_eq!(policy(1).requested_wait(&outcome, &reply), expected, "{outcome:?} {reply:?}");
     }
 }
 
@@ -458,7 +485,8 @@ fn nothing_new_starts_while_too_many_wait() {
     assert_eq!((script.starts.len(), most), (24, Some(3)));
 }
 
-/// Of the good units, how long all took in milliseconds; how many units were done and have failed; and how long the run took.
+/// The time in milliseconds until all good units were done, the numbers of done and of failed units, and the time of
+/// the run.
 fn with_bad_units(
     bad: &[u64],
     units: u64,
@@ -482,46 +510,46 @@ fn a_unit_that_is_always_told_to_wait_holds_up_nobody_else() {
     let one = [20];
     let ten: Vec<u64> = (0..10).map(|hundred| 100 * hundred + 20).collect();
     for (time, jobs) in [(50, 1), (50, 10), (300, 10), (2000, 64)] {
-        for (attempts, asked) in [(1, None), (1, Some(1)), (3, None), (3, Some(1)), (5, None)] {
+        for (attempts, named) in [(1, None), (1, Some(1)), (3, None), (3, Some(1)), (5, None)] {
             for (units, bad) in [(300, &one[..]), (1000, &ten[..])] {
                 let served = || (time * MILLISECOND, Outcome::Ok, Reply::default());
-                let refused = || match asked {
+                let refused = || match named {
                     Some(seconds) => later(seconds),
                     None => (10 * MILLISECOND, Outcome::Exited(22), Reply { status: Some(503), ..Reply::default() }),
                 };
                 let (ideal, ..) = with_bad_units(&[], units, jobs, policy(attempts), [&served, &served]);
                 let (took, done, failed, _) = with_bad_units(bad, units, jobs, policy(attempts), [&served, &refused]);
-                let row = format!("{time} ms, {jobs} jobs, {attempts} attempts, {asked:?}, {units}: {took} / {ideal}");
+                let row = format!("{time} ms, {jobs} jobs, {attempts} attempts, {named:?}, {units}: {took} / {ideal}");
                 assert_eq!((done + bad.len(), failed), (usize::try_from(units).unwrap(), bad.len()), "{row}");
-                // Twice all wait for the time that is asked for.
-                let pauses = 2 * asked.unwrap_or(0) * 1000 * bad.len() as u64;
+                // All units wait twice for the named time.
+                let pauses = 2 * named.unwrap_or(0) * 1000 * bad.len() as u64;
                 assert!(took < ideal * 5 / 4 + pauses, "{row}");
             }
         }
     }
 }
 
-/// Two that are always told so hide neither each other nor those behind them.
+/// Two units that are always refused hide neither each other nor the units behind them.
 #[test]
-fn units_that_are_always_told_to_wait_one_after_the_other_are_found_out() {
+fn consecutive_units_that_are_always_refused_are_found() {
     let refused = || (10 * MILLISECOND, Outcome::Exited(75), Reply::default());
     let (took, done, failed, _) = with_bad_units(&[20, 21, 22], 600, 10, policy(1), [&ok, &refused]);
     assert_eq!((done, failed), (597, 3));
     assert!(took < 75_000, "30 s without them: {took}");
 }
 
-/// Law 12, where few units are left to show that the server serves others. If none is, it cannot be told from a server that
-/// is down.
+/// Law 12, with few units left to show that the server serves others. If there are none, the server cannot be
+/// distinguished from one that is down.
 #[test]
-fn a_unit_that_is_always_told_to_wait_fails_alone_in_a_small_run_too() {
+fn an_always_refused_unit_fails_alone_even_in_a_small_run() {
     for (units, bad) in [(2, &[1][..]), (3, &[1]), (5, &[2]), (12, &[8]), (20, &[3, 9]), (6, &[2, 3, 4])] {
-        for (attempts, asked, jobs) in [(1, None, 1), (1, Some(1), 4), (3, None, 4), (3, Some(1), 1), (3, None, 64)] {
-            let refused = || match asked {
+        for (attempts, named, jobs) in [(1, None, 1), (1, Some(1), 4), (3, None, 4), (3, Some(1), 1), (3, None, 64)] {
+            let refused = || match named {
                 Some(seconds) => later(seconds),
                 None => failed(75),
             };
             let (took, done, failed, all) = with_bad_units(bad, units, jobs, policy(attempts), [&ok, &refused]);
-            let row = format!("{bad:?} of {units}, {attempts} attempts, {asked:?}, {jobs} jobs: {took}");
+            let row = format!("{bad:?} of {units}, {attempts} attempts, {named:?}, {jobs} jobs: {took}");
             assert_eq!((done + bad.len(), failed), (usize::try_from(units).unwrap(), bad.len()), "{row}");
             assert!(took < 20_000, "{row}");
             assert!(all < 130_000, "{row}: {all}");
@@ -534,21 +562,21 @@ fn a_unit_that_is_always_told_to_wait_fails_alone_in_a_small_run_too() {
 fn many_bad_units_at_the_beginning_hold_up_nobody_else() {
     for (units, bad) in [(30, 1..=4), (30, 5..=8), (200, 1..=8), (300, 1..=17), (600, 1..=30)] {
         let bad: Vec<u64> = bad.collect();
-        for (attempts, asked, jobs) in [(1, None, 8), (3, None, 8), (3, None, 1), (3, Some(1), 8)] {
-            let refused = || asked.map_or_else(|| failed(75), later);
+        for (attempts, named, jobs) in [(1, None, 8), (3, None, 8), (3, None, 1), (3, Some(1), 8)] {
+            let refused = || named.map_or_else(|| failed(75), later);
             let (took, done, failed, all) = with_bad_units(&bad, units, jobs, policy(attempts), [&ok, &refused]);
-            let row = format!("{} of {units}, {attempts} attempts, {asked:?}, {jobs} jobs: {took} {all}", bad.len());
+            let row = format!("{} of {units}, {attempts} attempts, {named:?}, {jobs} jobs: {took} {all}", bad.len());
             assert_eq!((done + bad.len(), failed), (usize::try_from(units).unwrap(), bad.len()), "{row}");
-            // Named times are waited for.
-            let most = 50 * units * if asked.is_some() { 20 } else { 3 } + 3000;
+            // The run waits for named times.
+            let most = 50 * units * if named.is_some() { 20 } else { 3 } + 3000;
             assert!(took < most && all < took + 130_000, "{row}");
         }
     }
 }
 
-/// A server that says that something is not there serves, too.
+/// A server that reports a missing object serves calls as well.
 #[test]
-fn answers_that_refuse_a_unit_for_good_show_that_the_server_serves() {
+fn final_refusals_of_a_unit_show_that_the_server_serves() {
     let gone = || (10 * MILLISECOND, Outcome::Exited(22), Reply { status: Some(404), ..Reply::default() });
     let refused = || failed(75);
     let (took, done, failed, _) = with_bad_units(&[2], 300, 4, policy(3), [&gone, &refused]);
@@ -556,9 +584,9 @@ fn answers_that_refuse_a_unit_for_good_show_that_the_server_serves() {
     assert!(took < 20_000, "15 s without it: {took}");
 }
 
-/// It may be down for a while.
-/// A unit is refused at the start and after 5 s, and so many others are served in between. `is_other_refused`: one more is
-/// refused for the first time. Whether the second answer pauses all.
+/// The server may be down for a while. A unit is refused at the start and after 5 s, and `served` others are served in
+/// between. `is_other_refused`: one more unit is refused for its first time. Returns whether the second refusal pauses
+/// all units.
 fn pauses_all_again(served: u64, is_other_refused: bool) -> bool {
     let mut retries = Retries::new(policy(9));
     let mut ends = |unit: &mut History, now: Nanos, is_served: bool| {
@@ -583,13 +611,13 @@ fn a_unit_that_is_refused_while_others_are_served_pauses_nobody() {
 }
 
 #[test]
-fn if_others_are_refused_for_the_first_time_many_have_to_be_served_to_show_that_it_is_the_unit() {
+fn first_refusals_of_other_units_require_more_successes() {
     assert!(pauses_all_again(1, true) && pauses_all_again(7, true));
     assert!(!pauses_all_again(8, true));
 }
 
-/// After so many others were served, a unit is refused that an earlier run has left over. Whether that pauses all, or slows
-/// them down, and after how many answers the unit fails.
+/// A unit that an earlier run has left over is refused after others were served. Returns whether that pauses or slows
+/// all units, and after how many refusals the unit fails.
 fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
     let mut retries =
         Retries::new(RetryPolicy { learns: true, interval: Duration::from_millis(100), ..policy(attempts) });
@@ -616,7 +644,7 @@ fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
 }
 
 #[test]
-fn a_unit_that_is_left_over_holds_up_nobody_if_others_are_served_before_it() {
+fn a_unit_left_over_pauses_no_others_that_are_served() {
     assert_eq!([1, 3].map(|attempts| left_over_after(8, attempts)), [(false, false, 3), (false, false, 4)]);
     // If nothing is served, the server may be down.
     assert_eq!([1, 3].map(|attempts| left_over_after(0, attempts)), [(true, false, 3), (true, false, 4)]);
@@ -658,7 +686,8 @@ fn a_server_that_allows_less_than_asked_fails_no_unit() {
                 let mut script = run_on(&clock, limit, units, 64, policy(attempts), 1, life);
                 let ends = &script.state.get_mut().ends;
                 let failed = ends.iter().filter(|end| end.2 == Verdict::Failed).count();
-                // At ten times the limit, with answers that come long before refusals, a few look as if they were alone.
+                // At ten times the limit, with answers much earlier than refusals, a few units seem to be refused
+                // alone.
                 let most = if limit == "200/s" && times == [10, 200] { 3 } else { 0 };
                 assert!(failed <= most, "{limit} {units} {times:?} {burst} {attempts}: {failed} failed");
             }
@@ -667,15 +696,15 @@ fn a_server_that_allows_less_than_asked_fails_no_unit() {
 }
 
 proptest! {
-    /// Whatever fails how often: each unit is tried until it is done or out of attempts, each wait is within its bounds,
-    /// and starts of all attempts together keep the limit.
+    /// Any unit may fail any number of times. Each is tried until it is done or out of attempts, and each wait is
+    /// within its bounds. The starts of all attempts keep the limit.
     #[test]
     fn attempts_keep_every_law(
         fates in prop::collection::vec((0_u32..4, 0_u32..3), 1..30),
         attempts in 1_u32..5, jobs in 1_usize..6, burst in 1_u64..5, seed in any::<u64>(),
     ) {
         let units = fates.len() as u64;
-        // So many failures and then so many answers to wait.
+        // The number of failures, and then the number of refusals.
         let life = |attempt: Try| {
             let (failures, laters) = fates[usize::try_from(attempt.unit - 1).unwrap()];
             match attempt.number {
@@ -692,7 +721,7 @@ proptest! {
             let again = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Again(_))).count();
             match verdicts.last() {
                 Some(Verdict::Ok) => prop_assert_eq!(verdicts.len(), (failures + laters + 1) as usize),
-                // An answer to wait may count, too, if the server has served others.
+                // A refusal may count as well, if the server has served others.
                 Some(Verdict::Failed) => {
                     prop_assert!(again + 1 >= attempts as usize && failures + laters >= attempts);
                 }
@@ -709,7 +738,7 @@ proptest! {
                 prop_assert!((longest / 2..=longest).contains(&(due - at)), "{}", due - at);
             }
         }
-        // A grant for each start: 20 ms each, from a full bucket on.
+        // A grant for each start: 20 ms each, after a full bucket.
         for (place, (from, ..)) in script.starts.iter().enumerate() {
             for (more, (to, ..)) in script.starts[place..].iter().enumerate() {
                 prop_assert!(more as u64 <= burst + burst + (to - from) / (20 * MILLISECOND));

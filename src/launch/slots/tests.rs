@@ -15,20 +15,20 @@ fn take(slots: &Slots, seq: u64) -> u32 {
     slots.take(|| Some((seq, ()))).unwrap().0
 }
 
-/// Waits until another thread has stopped it.
+/// Waits until another thread has stopped the process. Returns whether that happened.
 fn is_stopped(target: Target) -> bool {
     let status = waitid(WaitId::Pid(target.pid()), WaitIdOptions::STOPPED | WaitIdOptions::EXITED).unwrap();
     status.is_some_and(|status| status.stopped())
 }
 
-/// Whether another thread has let it go on.
+/// Whether another thread has resumed the process.
 fn has_gone_on(target: Target) -> bool {
     let options = WaitIdOptions::CONTINUED | WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     waitid(WaitId::Pid(target.pid()), options).unwrap().is_some_and(|status| status.continued())
 }
 
 #[test]
-fn a_command_that_starts_during_a_suspend_is_stopped_and_none_starts_after_it() {
+fn a_suspend_stops_commands_that_start() {
     let slots = Slots::new(0, 9);
     assert_eq!((take(&slots, 1), take(&slots, 2)), (0, 1));
     let ((mut running, first), (mut starting, second)) = (sleeper(), sleeper());
@@ -41,7 +41,7 @@ fn a_command_that_starts_during_a_suspend_is_stopped_and_none_starts_after_it() 
         assert!(is_stopped(first));
         slots.started(2, second);
         assert!(is_stopped(second));
-        assert_eq!(suspending.join().unwrap(), 0, "it has waited for the one that was starting");
+        assert_eq!(suspending.join().unwrap(), 0, "it has waited for the starting command");
         let next = scope.spawn(|| take(&slots, 3));
         thread::sleep(Duration::from_millis(50));
         assert!(!next.is_finished());
@@ -54,7 +54,24 @@ fn a_command_that_starts_during_a_suspend_is_stopped_and_none_starts_after_it() 
     }
 }
 
-/// The next attempt of a job may start in the same moment.
+/// A call of `--once` lost USR1 if it came between the start of its command and the record of it.
+#[test]
+fn a_signal_that_comes_during_a_start_reaches_the_command() {
+    let slots = Slots::new(0, 9);
+    let ((mut starting, target), (mut next, other)) = (sleeper(), sleeper());
+    take(&slots, 1);
+    slots.pass_on(Signal::USR1);
+    slots.started(1, target);
+    take(&slots, 2);
+    slots.started(2, other);
+    let ended = std::os::unix::process::ExitStatusExt::signal(&starting.wait().unwrap());
+    assert_eq!(ended, Some(Signal::USR1.as_raw()));
+    assert!(next.try_wait().unwrap().is_none(), "a later command gets nothing");
+    next.kill().unwrap();
+    next.wait().unwrap();
+}
+
+/// The next attempt of a job may start at the same moment.
 #[test]
 fn a_job_that_is_released_may_take_a_slot_again() {
     let slots = Slots::new(2, 9);
@@ -71,9 +88,9 @@ fn a_job_that_is_released_may_take_a_slot_again() {
     child.wait().unwrap();
 }
 
-/// Its output may wait for a reader, long after it has ended.
+/// The output of a command may wait for a reader long after the end of the command.
 #[test]
-fn a_process_that_has_the_number_of_a_command_that_was_waited_for_gets_no_signal() {
+fn a_process_with_the_number_of_a_reaped_one_gets_no_signal() {
     let slots = Slots::new(0, 9);
     let (mut stranger, target) = sleeper();
     take(&slots, 1);
@@ -109,7 +126,7 @@ fn what_a_command_that_was_waited_for_has_left_gets_signals() {
 }
 
 #[test]
-fn processes_of_a_command_that_ended_during_a_suspend_are_resumed() {
+fn processes_of_a_command_that_ended_stopped_are_resumed() {
     let slots = Slots::new(0, 9);
     let slot = take(&slots, 1);
     let (mut child, target) = sleeper();

@@ -1,4 +1,4 @@
-//! Which word of a command a shell will run as a script.
+//! Finds the word of a command that a shell will run as a script.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 const SHELLS: [&str; 5] = ["sh", "bash", "dash", "zsh", "ksh"];
 
-/// Commands that run the command which their last words are.
+/// Commands that run another command, given in their last words.
 const WRAPPERS: [&str; 16] = [
     "busybox", "chrt", "doas", "env", "flock", "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo", "taskset",
     "time", "timeout", "unshare", "xargs",
 ];
 
-/// Long options that take the next word. bash takes long ones with a single dash, too.
-const LONG_WITH_VALUE: [&[u8]; 3] = [b"rcfile", b"init-file", b"emulate"];
-const LONG: [&[u8]; 6] = [b"norc", b"noprofile", b"posix", b"login", b"restricted", b"verbose"];
+/// Long options that take the next word. bash also accepts long options with a single dash.
+const LONG_OPTIONS_WITH_VALUE: [&[u8]; 3] = [b"rcfile", b"init-file", b"emulate"];
+const LONG_OPTIONS: [&[u8]; 6] = [b"norc", b"noprofile", b"posix", b"login", b"restricted", b"verbose"];
 
 /// A script in the words of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) struct Script<'a> {
 }
 
 impl<'a> Script<'a> {
-    /// The script after a shell's `-c`, if `words` start a shell, or a wrapper around one.
+    /// Finds the script after a shell's `-c`, if `words` start a shell directly or through a wrapper.
     pub(super) fn in_words(words: &'a [OsString]) -> Option<Self> {
         let place = if is_wrapper(words.first()?) { words.iter().position(|word| shell(word).is_some())? } else { 0 };
         let (text, arguments) = operand_of_c(shell(&words[place])?, &words[place + 1..])?;
@@ -42,9 +42,9 @@ impl<'a> Script<'a> {
 pub(super) struct Language {
     /// Its name, without a version.
     name: &'static str,
-    /// What the options before the code end in, and options whose value is the next word.
+    /// The endings of the options that are followed by the code, and the other options that take the next word.
     options: [&'static [&'static str]; 2],
-    /// How to pass the unit as an argument instead, and what the code calls it then.
+    /// How to pass the unit as an argument instead, and the name of that argument in the code.
     pub(super) instead: [&'static str; 2],
 }
 
@@ -57,7 +57,7 @@ const LANGUAGES: [Language; 5] = [
     Language { name: "su", options: [&["c", "-command"], &["-s", "-g", "-G"]], instead: ["su -c CODE USER sh", "\"$1\""] },
 ];
 
-/// The option and the language of a word of code with a `{}` in it, if `words` run one for certain.
+/// Finds a word of code that contains `{}`, if `words` certainly run it. Returns its option and its language.
 pub(super) fn code_with_unit(words: &[OsString]) -> Option<(String, &'static Language)> {
     let language = |word: &OsString| {
         let name = basename(word)?.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -66,7 +66,7 @@ pub(super) fn code_with_unit(words: &[OsString]) -> Option<(String, &'static Lan
     let place = if is_wrapper(words.first()?) { words.iter().position(|word| language(word).is_some())? } else { 0 };
     let language = language(&words[place])?;
     let mut rest = words[place + 1..].iter().map(|word| word.to_string_lossy());
-    // What follows the name of a file is not read by the language; su takes options behind its user, too.
+    // Only options before the name of a file count. su also accepts options after its user.
     while let Some(word) = rest.next().filter(|word| *word != "--" && (word.starts_with('-') || language.name == "su"))
     {
         let [before_code, with_value] = language.options;
@@ -119,7 +119,7 @@ pub(super) fn is_wrapper(word: &OsStr) -> bool {
     basename(word).is_some_and(|name| WRAPPERS.contains(&name))
 }
 
-/// The first operand after a shell's options, if `-c` is one of them, and the words after it. Without `-c` the operand is
+/// The first operand after a shell's options, if they include `-c`, and the words after it. Without `-c` the operand is
 /// the name of a file, and the words after it are not options of the shell.
 fn operand_of_c<'a>(shell: &str, words: &'a [OsString]) -> Option<(&'a OsStr, &'a [OsString])> {
     let (mut words, mut has_c) = (words.iter(), false);
@@ -139,10 +139,10 @@ fn operand_of_c<'a>(shell: &str, words: &'a [OsString]) -> Option<(&'a OsStr, &'
     has_c.then_some((operand.as_os_str(), words.as_slice()))
 }
 
-/// A word as a shell reads it.
+/// A word as a shell parses it.
 #[derive(Debug, PartialEq, Eq)]
 enum Word {
-    /// Options: whether `c` is among them, and how many of the next words belong to them.
+    /// Options: whether `c` is among them, and how many of the next words are their values.
     Options {
         c: bool,
         values: usize,
@@ -156,18 +156,18 @@ impl Word {
         let long = |values| Word::Options { c: false, values };
         match word {
             b"-" | b"--" => Word::EndOfOptions,
-            [b'-', b'-', name @ ..] | [b'-', name @ ..] if LONG_WITH_VALUE.contains(&name) => long(1),
+            [b'-', b'-', name @ ..] | [b'-', name @ ..] if LONG_OPTIONS_WITH_VALUE.contains(&name) => long(1),
             [b'-', b'-', ..] => long(0),
-            [b'-', name @ ..] if LONG.contains(&name) => long(0),
+            [b'-', name @ ..] if LONG_OPTIONS.contains(&name) => long(0),
             [b'-' | b'+', letters @ ..] => Word::cluster(shell, letters),
             _ => Word::Operand,
         }
     }
 
-    /// Letters after one dash or plus: with either, `c` has the same meaning to all of these shells.
+    /// Parses letters after one dash or plus. All of these shells give `c` the same meaning after both.
     fn cluster(shell: &str, letters: &[u8]) -> Self {
         let takes_rest = matches!(shell, "zsh" | "ksh");
-        // In these shells the text attached to an `o` is the name of an option: -oextendedglob.
+        // In these shells, text attached to an `o` is the name of an option: -oextendedglob.
         if let Some((letters, [_, ..])) = memchr::memchr(b'o', letters).map(|o| letters.split_at(o + 1))
             && takes_rest
         {

@@ -54,7 +54,7 @@ fn the_shell_gets_the_unit_as_its_first_argument() {
 
 #[test]
 fn a_unit_that_would_run_as_code_of_another_language_is_refused() {
-    for (text, said) in [
+    for (text, expected) in [
         ("python3 -c print('{}')", "write python3 -c CODE {}, where the unit is sys.argv[1] (or -I {} if it is meant)"),
         ("/usr/bin/python3.11 -W ignore -Bc {}", "the code of 'python3.11 -Bc'"),
         ("timeout 5 perl -lne print'{}'", "write perl -e CODE {}, where the unit is $ARGV[0]"),
@@ -65,7 +65,7 @@ fn a_unit_that_would_run_as_code_of_another_language_is_refused() {
         ("su user --command rm_{}", "the code of 'su --command'"),
     ] {
         let error = Template::new(&words(text), &reading(1, Place::Arguments)).unwrap_err();
-        assert!(error.contains("would run the unit as code") && error.contains(said), "{text}: {error}");
+        assert!(error.contains("would run the unit as code") && error.contains(expected), "{text}: {error}");
     }
     for text in [
         "python3 -c code {}",
@@ -127,13 +127,18 @@ fn a_script_in_which_braces_would_stay_is_refused() {
 
 #[test]
 fn a_script_that_does_not_use_the_unit_is_noticed() {
+    let is_unused = |unused| matches!(unused, Unused::All | Unused::Lost);
     let unused = |text: &[&str], place| {
         let words: Vec<OsString> = text.iter().map(OsString::from).collect();
-        Template::new(&words, &reading(1, place)).map(|template| template.unused_units() == Unused::All)
+        Template::new(&words, &reading(1, place)).map(|template| is_unused(template.unused_units()))
     };
-    let script = |text: &str, place| {
-        Template::shell(OsStr::new(text), &reading(1, place)).unwrap().unused_units() == Unused::All
-    };
+    let found = |text: &str, place| Template::shell(OsStr::new(text), &reading(1, place)).unwrap().unused_units();
+    let script = |text: &str, place| is_unused(found(text, place));
+    for (text, expected) in
+        [("echo ", Unused::Lost), ("f  x", Unused::Lost), ("f ''", Unused::Lost), ("f x", Unused::All)]
+    {
+        assert_eq!(found(text, Place::Arguments), expected, "{text}");
+    }
     assert!(script("echo ", Place::Arguments) && unused(&["bash", "-c", "echo ", "x"], Place::Arguments).unwrap());
     assert!(unused(&["bash", "-c", "echo ", "{}"], Place::Arguments).unwrap());
     assert!(!script("echo", Place::Nowhere) && !script("cat", Place::StandardInput));
@@ -150,7 +155,7 @@ fn a_script_that_does_not_use_the_unit_is_noticed() {
         assert_eq!(is_unused, text[2] == "f", "{text:?}");
     }
     let error = unused(&["timeout", "5", "bash", "-c", "echo \"$1\""], Place::Arguments).unwrap_err();
-    assert!(error.contains("write bash -c 'echo \"$1\"' bash {}"), "{error}");
+    assert!(error.contains("like bash -c 'echo \"$1\"' bash {}"), "{error}");
     assert!(unused(&["bash", "-c", "echo $1", "{}"], Place::Arguments).is_err());
     assert!(unused(&["bash", "-c", "echo $1"], Place::Nowhere).is_ok_and(|is_unused| !is_unused));
 }
@@ -173,7 +178,7 @@ fn what_would_surprise_is_refused_with_the_right_spelling() {
     let marker = |max_args, place| Reading { replace: Some("%".into()), ..reading(max_args, place) };
     let refused = error("echo {}", &marker(1, Place::Arguments));
     assert!(
-        refused.starts_with("-I '%': the command has no '%' for the unit, and xargs would run it without"),
+        refused.starts_with("-I '%': the command does not contain '%'; write '%' where the unit goes"),
         "{refused}"
     );
     for (max_args, place) in [(0, Place::Arguments), (1, Place::Nowhere), (1, Place::StandardInput)] {
@@ -205,20 +210,20 @@ fn columns_replace_numbers_in_braces_or_follow_the_words() {
 }
 
 #[test]
-fn columns_that_no_unit_has_or_that_would_run_as_code_are_refused() {
-    for (text, said) in [
-        ("echo {0}", "{0}: columns are {1} to {99}; {} is the whole unit"),
-        ("echo a{100}", "{100}: columns are {1} to {99}"),
-        ("echo {18446744073709551617}", "columns are {1} to {99}"),
+fn impossible_columns_and_columns_in_code_are_refused() {
+    for (text, expected) in [
+        ("echo {0}", "{0} is not a column; write {1} to {99}, or {} for the whole unit"),
+        ("echo a{100}", "{100} is not a column; write {1} to {99}"),
+        ("echo {18446744073709551617}", " is not a column; write {1} to {99}"),
         ("sh -c {2}", "write -c '\"${2}\"'"),
         ("sudo sh -c rm{}", "write … sh -c 'rm\"$@\"' sh {1} {2}"),
         ("python3 -c {1}", "write python3 -c CODE {}"),
     ] {
         let error = Template::new(&words(text), &with_columns(Separator::Blanks)).unwrap_err();
-        assert!(error.contains(said), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
     let error = Template::shell("echo {2}".as_ref(), &with_columns(Separator::Blanks)).unwrap_err();
     assert!(error.contains("write -c 'echo \"${2}\"'"), "{error}");
     let error = Template::new(&words("echo {2}"), &reading(1, Place::Arguments)).unwrap_err();
-    assert!(error.contains("{2} is a column of the unit; write --columns"), "{error}");
+    assert!(error.contains("{2} is a column of the unit and needs --columns"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Further attempts, and what is kept of those that have ended.
+//! Further attempts, and the records of ended attempts.
 
 use super::values::{duration, parsed, refuse_month};
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -12,115 +12,98 @@ use throttle::launch::{Backoff, Failure, Later, RetryPolicy};
 #[command(next_help_heading = "Launch")]
 #[group(skip)]
 pub(crate) struct AgainFlags {
-    /// Run a unit up to N times, the first one included. Any failure is tried again, and a signal and a timeout, but
-    /// not an exit of 126, 127 or 255, nor an HTTP status from 400 to 499 in the reply, other than 408, 425 and 429.
-    /// Each attempt takes a grant, so the rate holds for all of them together. A unit that waits for another attempt
-    /// holds no slot; once it is due it goes before newer ones. What a command writes to standard output is dropped if
-    /// its unit is tried again; standard error is printed.
+    /// Run a unit up to N times, the first time included. Any failure is tried again, even a signal or a timeout, but
+    /// not an exit of 126, 127 or 255, and not an HTTP status from 400 to 499 in the reply other than 408, 425 and 429.
+    /// The rate holds for all attempts together.
     ///
-    /// A command may say that the server asked to wait: with an exit of 75, or in the file THROTTLE_REPLY, which takes
-    /// HTTP header fields as curl -D writes them: a status of 429 or 503, a status of 403 with x-ratelimit-remaining: 0
-    /// and x-ratelimit-reset, or retry-after and a failure. Then nothing starts until the time that the server named
-    /// (retry-after in seconds, like 2m, or a date; else x-ratelimit-reset). If it named none, the pause is two
-    /// intervals of the rate, at least 50 ms, and doubles until a unit succeeds, up to the longest wait of --backoff.
-    /// With --bucket that holds for everyone who uses the bucket. The bucket is empty then, and the unit goes first; it
-    /// has used up no attempt, so --attempts 1 tries nothing else again.
+    /// A command can report that the server requests a wait: with an exit of 75, or with the response header in the
+    /// file THROTTLE_REPLY, as curl -D writes it. Then nothing starts before the time that the server gave, and the
+    /// unit uses up no attempt.
     ///
-    /// If a server allows less than the rate, units start more slowly after such an answer: at nine tenths of the pace that
-    /// was reached just before. They return to that one within 20 successes, stay there for 40 more, and then start a
-    /// little faster with each success, never faster than the rate. Of a bucket all slow down together. See --no-learn.
-    ///
-    /// One unit that is always told to wait holds up nobody else. Units that are told so twice get one of nine turns, all
-    /// of them together, and all turns when nothing else waits. If the server has served others since, and told none so
-    /// for the first time, the answer pauses nobody; if it serves eight others for each such answer, it counts as a failed
-    /// attempt (with --attempts 1 the second such answer does). A status from 400 to 499, other than 408, 425 and 429, shows
-    /// that the server serves, as a success does. When only such units are left, it is enough that the server has served
-    /// one other since, and then nothing for as long as the longest wait of --backoff.
+    /// All rules: throttle --help attempts, ATTEMPTS in the manual, and docs/api.md.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = attempts)]
     #[arg(help = "Run a unit up to N times if it fails", long_help)]
     pub(crate) attempts: Option<NonZeroU32>,
 
-    /// The first and the longest wait before another attempt: waits double. Before attempt k+1 a unit waits between
-    /// half and all of FIRST * 2^(k-1), at most LONGEST. One time alone holds for all waits.
+    /// The first and the longest wait before another attempt. Waits double: before attempt k+1, a unit waits for a
+    /// random part, at least half, of FIRST * 2^(k-1), at most LONGEST. A single time is the time of all waits.
     #[arg(long, value_name = "FIRST..LONGEST", allow_negative_numbers = true, value_parser = backoff)]
     #[arg(help = "Waits between attempts [default: 1s..60s]", long_help)]
     pub(crate) backoff: Option<Backoff>,
 
-    /// Try again only after these failures: exit codes, timeout, signal, separated by commas. An exit of 255 ends the run,
-    /// unless it is named here or in --later-on: ssh exits 255 if it cannot connect.
+    /// Try again only after these failures: exit codes, timeout, signal, separated by commas. An exit of 255 ends the
+    /// run, unless this option or --later-on names it: ssh exits 255 if it cannot connect.
     #[arg(long, value_name = "CODES", allow_negative_numbers = true, value_parser = retry_on)]
-    #[arg(help = "Which failures are tried again: 6,7,28,timeout,signal", long_help)]
+    #[arg(help = "Failures to try again: 6,7,28,timeout,signal", long_help)]
     pub(crate) retry_on: Option<Failures>,
 
-    /// What else means that the server asked to wait: exit codes, and HTTP statuses of the reply as http:CODE, separated by
-    /// commas. Some servers answer 403 to those who call too often.
+    /// Further answers with which the server requests a wait: exit codes, and HTTP statuses of the reply as http:CODE,
+    /// separated by commas. Some servers answer 403 to too many calls.
     #[arg(long, value_name = "CODES", allow_negative_numbers = true, value_parser = later_on)]
-    #[arg(help = "What also means that the server asked to wait: 254,http:403", long_help)]
+    #[arg(help = "Further answers that request a wait: 254,http:403", long_help)]
     pub(crate) later_on: Option<Laters>,
 
-    /// End the run with 75 if a server asks to wait for longer than TIME, counted from the first answer that asks to
-    /// wait since the last success. A pause is never cut short.
+    /// End the run with 75 if a server requests a wait longer than TIME. TIME counts from the first such answer since
+    /// the last success. A pause is never cut short.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
-    #[arg(help = "The longest pause that a server may ask for [default: 1h]", long_help)]
+    #[arg(help = "The longest pause that a server may request [default: 1h]", long_help)]
     pub(crate) max_pause: Option<Duration>,
 
-    /// Keep to the rate, whatever the server allows: only pauses follow from an answer that asks to wait.
-    #[arg(long, help = "Do not slow down if the server allows less than the rate", long_help)]
+    /// Keep to the rate, even if the server allows less: a refusal pauses the run but does not lower the rate.
+    #[arg(long, help_heading = "Advanced")]
+    #[arg(help = "Do not slow down if the server allows less than the rate", long_help)]
     pub(crate) no_learn: bool,
 
-    /// Start nothing more after TIME, as after a QUIT signal (Ctrl-\). What runs may finish. If units are left, the exit
-    /// is 75, and the last lines say how many; with --done the same command goes on where this one stopped.
+    /// Start nothing more after TIME, as after a QUIT signal (Ctrl-\). Running commands may finish. If units are left,
+    /// the exit code is 75, and the last lines report their number. With --done, the same command continues where this
+    /// run stopped.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
-    #[arg(help = "Start nothing more after TIME, and let what runs finish", long_help)]
+    #[arg(help = "Start nothing more after TIME; running commands finish", long_help)]
     pub(crate) stop_after: Option<Duration>,
 
-    /// Launch nothing more once N units have failed for good, or N percent of those that have ended (from 20 on). What
-    /// runs may finish; then the exit is 123.
+    /// Launch nothing more once N units have failed for good, or N percent of the ended units (from 20 on). Running
+    /// commands may finish; then the exit code is 123.
     #[arg(long, value_name = "N|N%", allow_negative_numbers = true, value_parser = max_fail)]
     #[arg(help = "Launch nothing more once N units, or N%, have failed", long_help)]
     pub(crate) max_fail: Option<MaxFail>,
 
-    /// Add each unit that succeeded, and whose output was written, to FILE, as it was read. Skip units that are in it,
-    /// or that were read before in this run: so a run that was stopped can continue. What counts are a unit's
-    /// bytes, not its place in the input. At least once is promised: what had succeeded in the moment of a crash may
-    /// run again, at most one unit for each slot (--jobs), and with -k those whose output waits for its turn. One
-    /// process at a time uses FILE.
+    /// Add each unit that succeeded, and whose output was written, to FILE, as it was read. Skip units that are in
+    /// FILE, or that were read before in this run. So a run that was stopped can continue. Write its output with
+    /// >> out: > out empties it first. Units are compared by their bytes, not by their place in the input.
+    ///
+    /// Each unit succeeds at least once. After a crash, units that had just succeeded may run again: at most one unit
+    /// for each slot (--jobs), and with -k the units whose output waits for its turn. Only one process at a time may
+    /// use FILE.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = record())]
-    #[arg(help = "Keep units that succeeded in FILE, and skip those in it", long_help)]
+    #[arg(help = "Add units that succeed to FILE; skip units in FILE", long_help)]
     pub(crate) done: Option<PathBuf>,
 
-    /// Add a line of JSON to FILE for each attempt that has ended, with these fields: seq (of the command), unit (or
-    /// unit_base64 if it is no UTF-8; units or units_base64 if there are several), cut (whether a unit for --stdin is
-    /// cut to its beginning), key, try (from 1), start (seconds since 1970), waited and ran (seconds), exit, signal,
-    /// timed_out, http (the reply's status), verdict (ok, again, later, failed, stopped), pace (units a second, if the
-    /// server allows less than the rate), until (when the next attempt is due, in seconds since 1970), charged (by the limits; of several, by the first with cost=), cost (of the
-    /// reply), slot, error, run (the id of the run). Fields without a value are null.
+    /// Add a line of JSON to FILE for each attempt that has ended: its unit, key, start, times, exit code, HTTP status,
+    /// verdict, cost and more. A line at the beginning of a run has its limits and its command, a line at the end has
+    /// its totals. In jq, select(.seq) leaves both lines out.
     ///
-    /// The first and the last line of a run have no seq, and run is an object there. The first line has its id, start,
-    /// utc_offset (of local time, in seconds), version, limits, jobs and command, without passwords in addresses. The last
-    /// line has its id, end, units, attempts, ok, failed, stopped and refused. In jq, select(.seq) leaves both out.
-    ///
-    /// --plot makes a page with charts from it.
+    /// --plot makes a page with charts from FILE. All fields: throttle --help log, and LOG in the manual.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = record())]
     #[arg(help = "Add a line of JSON to FILE for each attempt", long_help)]
     pub(crate) log: Option<PathBuf>,
 }
 
-/// A value of one option; clap would take a `Vec` for several.
+/// A list that is one value. A plain `Vec` would mean to clap that the option may be repeated.
 pub(crate) type Failures = Vec<Failure>;
 pub(crate) type Laters = Vec<Later>;
 
-/// How many failed units end a run.
+/// The number or share of failed units that ends a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaxFail {
-    /// So many.
+    /// A number of units.
     Units(NonZeroU64),
-    /// So many of a hundred.
+    /// A share of the ended units.
     Percent(u8),
 }
 
 impl AgainFlags {
-    /// When units are tried again, if they are. `ahead`: how many may wait. `interval`: the time between two of one key.
+    /// The policy for retries, or `None` without `--attempts`. `ahead` is the most units that may wait for a retry.
+    /// `interval` is the time between two starts of one key.
     pub(crate) fn policy(&self, ahead: usize, interval: Duration) -> Option<RetryPolicy> {
         self.attempts.map(|attempts| RetryPolicy {
             attempts,
@@ -186,7 +169,8 @@ fn failure(word: &str) -> Result<Failure, String> {
             "a status of {word} in THROTTLE_REPLY is tried again anyway; write exit codes, like --retry-on 6,7,28"
         )),
         _ if word.parse().is_ok_and(|status: u16| (400..600).contains(&status)) => Err(format!(
-            "{word} is no exit code; a status that means later is --later-on http:{word}, exit codes are like --retry-on 6,7,28"
+            "{word} is not an exit code; for a status that requests a wait write --later-on http:{word}, for exit \
+             codes write for example --retry-on 6,7,28"
         )),
         (_, Err(_)) => Err("write exit codes, timeout or signal, like --retry-on 6,7,28,timeout".to_owned()),
     }
@@ -206,11 +190,12 @@ fn later(word: &str) -> Result<Later, String> {
     })
 }
 
-/// A file that is written, whose name may be any bytes. Many programs take - for standard output, where units are.
+/// The parser for a file to write, whose name may be any bytes. It refuses `-`, which means standard output for many
+/// programs. Here, standard output has the units.
 fn record() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().try_map(|text| match text.as_bytes() {
         b"" => Err("the name of the file is missing; write for example ./records"),
-        b"-" => Err("- is no file; for standard error write /dev/stderr, for a file of that name ./-"),
+        b"-" => Err("- is not a file; for standard error write /dev/stderr, for a file of that name ./-"),
         _ => Ok(PathBuf::from(text)),
     })
 }

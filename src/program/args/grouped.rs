@@ -1,4 +1,4 @@
-//! Limits that were named, in groups that count the same.
+//! The limits of the command line, grouped by cost.
 
 use super::rule::Rule;
 use crate::program::lookup::quoted;
@@ -10,33 +10,33 @@ use throttle_limits::limits::{Disagreement, OfKeys, Policy, PolicyError, Said};
 use throttle_limits::line::NamedKey;
 use throttle_limits::rate::{Amount, Limit};
 
-/// The most commands that a bucket counts, which are all in its state.
-const MOST_JOBS: NonZeroU32 = NonZeroU32::new(10_000).unwrap();
+/// The most commands that a bucket counts. Its state has an entry for each.
+const MAX_BUCKET_JOBS: NonZeroU32 = NonZeroU32::new(10_000).unwrap();
 
-/// Limits named with `--rate` and `--burst`, sorted by what they hold for and what they count.
+/// Limits given with `--rate` and `--burst`, sorted by scope (all units, or each key) and by cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Grouped {
-    /// Those of all units together.
+    /// Limits of all units together.
     pub(crate) all: Vec<Group>,
-    /// Those of each key by itself.
+    /// Limits that each key has separately.
     pub(crate) each: Vec<Group>,
     pub(crate) per: Option<Selector>,
-    /// The most commands of one key at once.
+    /// The most commands of one key that run at once.
     pub(crate) jobs: Option<NonZeroU32>,
-    /// The most commands at once, in a bucket: of all who use it.
+    /// The most commands that run at once, counted over all processes that share a bucket.
     pub(crate) jobs_of_all: Option<NonZeroU32>,
-    /// So many failures in a row end a key.
+    /// The number of consecutive failures that ends a key.
     pub(crate) fails: Option<NonZeroU32>,
     pub(crate) burst: Option<Amount>,
-    /// Keys that have other limits.
+    /// Keys with limits of their own.
     pub(crate) named: Vec<NamedKey>,
-    /// Limits that can never bind and were left out, each with the one that is stricter.
+    /// Limits that can never bind and were left out, each with the stricter limit.
     pub(super) idle: Vec<Idle>,
-    /// As the user wrote them.
-    pub(super) rules: Vec<Rule>,
+    /// The rules as the user wrote them.
+    pub(crate) rules: Vec<Rule>,
 }
 
-/// A limit that can never bind, and the one that is always stricter.
+/// A limit that can never bind, and the limit that is always stricter.
 pub(crate) type Idle = (String, String);
 
 /// The limits of `policy` that can never bind.
@@ -44,21 +44,21 @@ pub(super) fn idle_in(policy: &Policy) -> impl Iterator<Item = Idle> {
     policy.never_bind().map(|(idle, other)| (policy.describe(idle), policy.describe(other)))
 }
 
-/// Limits that count the same.
+/// Limits with the same cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) policy: Policy,
-    /// `None`: each unit takes 1.
+    /// The cost of a unit; `None` is 1.
     pub(crate) cost: Option<Cost>,
-    /// Those of `policy`.
+    /// The limits of `policy` as the user wrote them.
     pub(crate) written: Vec<Limit>,
 }
 
 impl Grouped {
-    /// `None` without `--rate`.
+    /// Sorts the rules into groups. Returns `None` without `--rate`.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// The rules or the burst contradict each other.
     pub(crate) fn new(rules: &[Rule], burst: Option<Amount>) -> Result<Option<Self>, String> {
         if rules.is_empty() {
             return Ok(None);
@@ -88,20 +88,21 @@ impl Grouped {
         Ok(Some(Grouped { all, each, per, jobs, jobs_of_all, fails, burst, named, idle, rules }))
     }
 
-    /// What is wrong with them in a run by itself, which counts its commands with -j.
+    /// The message if a private run has `jobs=` without a key. Such a run limits the number of all its commands with
+    /// -j.
     pub(super) fn jobs_without_keys(&self) -> Option<String> {
         let jobs = self.jobs_of_all?;
-        Some(format!("--rate: jobs={jobs}: of what? add per=host, or use -j {jobs}"))
+        Some(format!("--rate: jobs={jobs} needs a key; add per=host, or use -j {jobs}"))
     }
 
-    /// The same for a bucket, which must be able to keep them.
+    /// Sorts the rules into groups for a bucket, which must be able to store them.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and why the bucket cannot.
+    /// The rules or the burst contradict each other, or the bucket cannot store them.
     pub(crate) fn for_bucket(rules: &[Rule], burst: Option<Amount>) -> Result<Option<Self>, String> {
         rules.iter().find_map(not_kept).map_or(Ok(()), Err)?;
         if rules.is_empty() && burst.is_some() {
-            return Err("--burst belongs to a rate; write for example -r 5/s -b 10".to_owned());
+            return Err("--burst needs a rate; write for example -r 5/s -b 10".to_owned());
         }
         let named = Grouped::new(rules, burst)?;
         if let Some(named) = &named {
@@ -110,12 +111,12 @@ impl Grouped {
         Ok(named)
     }
 
-    /// The limits of all units together, group after group.
+    /// The limits of all units together, group by group.
     pub(crate) fn policy(&self) -> Policy {
         Policy::of_all(self.all.iter().map(|group| &group.policy))
     }
 
-    /// All of it, as a bucket keeps it.
+    /// The whole policy, as a bucket stores it.
     pub(crate) fn kept(&self) -> Policy {
         let policy = self.policy().with_jobs(self.jobs_of_all);
         let Some(per) = &self.per else { return policy };
@@ -123,12 +124,13 @@ impl Grouped {
         policy.with_keys(OfKeys { per: per.to_string(), each, jobs: self.jobs, fails: self.fails })
     }
 
-    /// The same as they were written, and behind them those of each key.
+    /// All limits as the user wrote them: first the limits of all units, then the limits of each key.
     pub(crate) fn written_all(&self) -> impl Iterator<Item = Limit> {
         self.all.iter().chain(&self.each).flat_map(|group| group.written.iter().copied())
     }
 
-    /// Leaves out limits that can never bind. A bucket keeps them: they matter once others change.
+    /// Leaves out limits that can never bind. A bucket stores such limits, because they matter once other limits
+    /// change.
     pub(super) fn leave_out_idle(&mut self) {
         for group in self.all.iter_mut().chain(&mut self.each) {
             self.idle.extend(idle_in(&group.policy));
@@ -139,18 +141,19 @@ impl Grouped {
         }
     }
 
-    /// The file that names the limits of some keys.
+    /// The file with the limits of some keys.
     pub(crate) fn rates(&self) -> Option<&Path> {
         self.rules.iter().find_map(|rule| rule.rates.as_deref())
     }
 
-    /// The limits of a key that has this one instead of that with `rates=`, and which of the costs each counts.
+    /// The limits of a key that the file of `rates=` names. `limit` is its limit in the file, and replaces the limit of
+    /// the rule with `rates=`. Each policy comes with the index of its cost among the costs of all limits.
     ///
     /// # Errors
-    /// It does not go with the others.
+    /// `limit` contradicts the other limits.
     pub(crate) fn each_with(&self, limit: Limit) -> Result<Vec<(Policy, usize)>, String> {
         if limit.rate().is_some_and(|rate| rate.is_bytes()) {
-            return Err(format!("'{limit}' counts bytes, and per= is about units; write for example 5/s"));
+            return Err(format!("'{limit}' counts bytes, but per= needs a limit in units; write for example 5/s"));
         }
         let mut rules = self.rules.clone();
         rules.iter_mut().filter(|rule| rule.rates.is_some()).for_each(|rule| rule.limit = limit);
@@ -164,21 +167,21 @@ impl Grouped {
         Ok(groups.into_iter().filter_map(|group| Some((kind(&group)?, group.policy))).map(|(k, p)| (p, k)).collect())
     }
 
-    /// Where the limits that were written are among those of a bucket, which must agree with them: first those of all, then
-    /// those of each key.
+    /// The index of each written limit among the limits of a bucket: first the limits of all units, then the limits of
+    /// each key.
     ///
     /// # Errors
-    /// They do not agree.
+    /// The written limits disagree with the limits of the bucket.
     pub(crate) fn places_in(&self, policy: &Policy) -> Result<Vec<usize>, Disagreement> {
-        let said = |group: &Group| -> Vec<Said> {
+        let one_group = |group: &Group| -> Vec<Said> {
             let cost = group.cost.as_ref().map(ToString::to_string);
             group.written.iter().map(|limit| (*limit, cost.clone())).collect()
         };
-        let said = |groups: &[Group]| groups.iter().flat_map(said).collect::<Vec<_>>();
+        let limits = |groups: &[Group]| groups.iter().flat_map(one_group).collect::<Vec<_>>();
         let written = || self.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         let disagrees = || Disagreement { said: written(), known: policy.to_string() };
         let is_none_or_same = |own: Option<NonZeroU32>, known| own.is_none() || own == known;
-        let mut places = policy.places_of(&said(&self.all), self.burst).map_err(|found| match policy.of_keys() {
+        let mut places = policy.places_of(&limits(&self.all), self.burst).map_err(|found| match policy.of_keys() {
             Some(_) => disagrees(),
             None => found,
         })?;
@@ -189,7 +192,7 @@ impl Grouped {
                 if !is_none_or_same(self.jobs, keys.jobs) || !is_none_or_same(self.fails, keys.fails) {
                     return Err(disagrees());
                 }
-                let of_each = keys.each.places_of(&said(&self.each), self.burst).map_err(|_| disagrees())?;
+                let of_each = keys.each.places_of(&limits(&self.each), self.burst).map_err(|_| disagrees())?;
                 places.extend(of_each.into_iter().map(|place| policy.len() + place));
             }
             _ => return Err(disagrees()),
@@ -197,7 +200,8 @@ impl Grouped {
         Ok(places)
     }
 
-    /// Takes the numbers out that `--once` says its call costs, one for each limit written: a bucket does not keep them.
+    /// Removes the costs that are numbers. Returns an entry for each written limit: its cost, if that is a number. With
+    /// `--once` these numbers are the costs of the call, which a bucket does not store.
     pub(crate) fn take_numbers(&mut self) -> Vec<Option<u64>> {
         let mut numbers = Vec::new();
         for group in self.all.iter_mut().chain(&mut self.each) {
@@ -210,7 +214,7 @@ impl Grouped {
         numbers
     }
 
-    /// What to say if commands of a key are counted, but none is run.
+    /// The message if a limit counts the commands of a key, but no command is run.
     pub(crate) fn jobs_without_commands(&self) -> Option<String> {
         let counts = |rule: &Rule| {
             let jobs = rule.jobs.map(|jobs| format!("jobs={jobs}"));
@@ -218,37 +222,36 @@ impl Grouped {
         };
         let (rule, counts) = self.rules.iter().find_map(|rule| Some((rule, counts(rule)?)))?;
         let rule = word(rule);
-        Some(format!("--rate: {counts} counts commands, and none is run; write -r {rule} COMMAND"))
+        Some(format!("--rate: {counts} counts commands, but no COMMAND was given; write -r {rule} COMMAND"))
     }
 }
 
-/// The most characters of a cost in a bucket: all its limits fit into one record.
-const LONGEST_COST: usize = 100;
+/// The most bytes of a cost or a selector in a bucket. All limits of a bucket fit into one record.
+const MAX_TEXT_BYTES: usize = 100;
 
-/// Why a bucket cannot keep a rule.
+/// Why a bucket cannot store a rule.
 fn not_kept(rule: &Rule) -> Option<String> {
     let is_long = |text: &dyn ToString| {
         let text = text.to_string();
-        text.len() > LONGEST_COST || text.contains(char::is_control)
+        text.len() > MAX_TEXT_BYTES || text.contains(char::is_control)
     };
     let short = |what: &str, example: &str| {
         format!(
-            "a bucket keeps a {what} of at most {LONGEST_COST} characters, without control characters, like {example}"
+            "the {what} has control characters or more than {MAX_TEXT_BYTES} bytes, so a bucket cannot store it; \
+             write for example {example}"
         )
     };
     let why = match rule {
         Rule { rates: Some(_), .. } => {
             let right = word(&Rule { rates: None, ..rule.clone() });
-            format!("a bucket keeps no file of rates; write -r {right}")
+            format!("a bucket cannot store a file of rates; write -r {right}")
         }
         Rule { limit: Limit::Unlimited, jobs: None, fails: None, .. } => {
-            return Some(
-                "--rate: 'unlimited' is no limit that a bucket could keep; write for example -r 5/s".to_owned(),
-            );
+            return Some("--rate: a bucket cannot store 'unlimited'; write for example -r 5/s".to_owned());
         }
-        Rule { jobs: Some(jobs), .. } if *jobs > MOST_JOBS => {
-            let right = word(&Rule { jobs: Some(MOST_JOBS), ..rule.clone() });
-            format!("a bucket counts at most {MOST_JOBS} commands; write -r {right}")
+        Rule { jobs: Some(jobs), .. } if *jobs > MAX_BUCKET_JOBS => {
+            let right = word(&Rule { jobs: Some(MAX_BUCKET_JOBS), ..rule.clone() });
+            format!("a bucket counts at most {MAX_BUCKET_JOBS} commands; write -r {right}")
         }
         Rule { per: Some(per), .. } if is_long(per) => short("selector", "per=host"),
         Rule { cost: Some(cost), .. } if is_long(cost) => short("cost", "cost=/max_tokens"),
@@ -257,10 +260,10 @@ fn not_kept(rule: &Rule) -> Option<String> {
     Some(format!("--rate: '{rule}': {why}"))
 }
 
-/// The rules sorted by what they count. Their policies are not filled in yet.
+/// Groups the rules by cost. The policies of the groups are still empty.
 fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    // Beside a number of jobs, `unlimited` is no limit.
+    // `unlimited` with jobs= or per= only counts commands; it is not a limit.
     let is_limit = |rule: &&Rule| rule.limit != Limit::Unlimited || rule.per.is_none() && rule.jobs.is_none();
     for Rule { limit, cost, .. } in rules.filter(is_limit) {
         match groups.iter_mut().find(|group| group.cost == *cost) {
@@ -271,7 +274,7 @@ fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
     groups
 }
 
-/// What rules must not say together.
+/// Checks that the rules do not contradict each other.
 fn check(rules: &[Rule]) -> Result<(), String> {
     if rules.len() > 1
         && rules.iter().any(|rule| rule.limit == Limit::Unlimited && rule.per.is_none() && rule.jobs.is_none())
@@ -284,12 +287,12 @@ fn check(rules: &[Rule]) -> Result<(), String> {
     {
         let right = Rule { per: Some(first.clone()), ..rule.clone() };
         return Err(format!(
-            "--rate: per={first} beside per={other}: a run has one selector; write -r {}",
+            "--rate: per={first} and per={other} are given, but a run has one selector; write -r {}",
             word(&right)
         ));
     }
     let without_jobs = |rule: &Rule| Rule { jobs: None, ..rule.clone() };
-    // A bucket counts the commands of each key, and those of all together.
+    // A bucket counts the commands of each key, and the commands of all keys together.
     for is_of_key in [true, false] {
         let is_given = |rule: &Rule| rule.jobs.is_some() && rule.per.is_some() == is_of_key;
         check_once(rules, "jobs", is_given, without_jobs)?;
@@ -306,7 +309,7 @@ fn check(rules: &[Rule]) -> Result<(), String> {
     Ok(())
 }
 
-/// What is wrong if something that holds for the run is given twice. `without` leaves it out.
+/// Checks that a setting of the whole run is given at most once. `without` removes it from a rule, for the message.
 fn check_once(
     rules: &[Rule],
     name: &str,
@@ -320,7 +323,7 @@ fn check_once(
     Err(format!("--rate: {name}= is given in '{first}' and '{second}'; write it once: -r {}", word(&right)))
 }
 
-/// A burst beside limits that count different things belongs to one of them.
+/// The message for a burst with limits of different costs: the burst must be written in one of the limits.
 fn burst_of_several(rules: &[Rule], burst: Amount) -> String {
     let burst = Amount::plain(burst.value().max(1));
     let with_burst = rules.iter().find_map(|rule| match rule.limit {
@@ -330,24 +333,24 @@ fn burst_of_several(rules: &[Rule], burst: Amount) -> String {
         _ => None,
     });
     let example = with_burst.map_or_else(|| format!("5/s,burst={burst}"), |rule| word(&rule));
-    format!("--burst: of which limit? They count different things; write it in one of them, like -r {example}")
+    format!("--burst: the limits count different things; write it in one of them, like -r {example}")
 }
 
-/// A rule as one would type it.
+/// A rule as a user would type it in a shell.
 fn word(rule: &Rule) -> String {
     let text = rule.to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ",=/._:+-".contains(c);
     if text.chars().all(is_plain) { text } else { quoted(text) }
 }
 
-/// What is wrong with the limits, with the names of the options.
+/// The message about wrong limits, with the names of the options.
 fn in_limits(error: &PolicyError) -> String {
     match error {
         PolicyError::None | PolicyError::UnlimitedAlone | PolicyError::InitialAboveBurst { .. } => {
             format!("--rate: {error}")
         }
         PolicyError::BytesBesideUnits { .. } => {
-            format!("--rate: {error}; run two throttles one after the other for both, each as a pipe")
+            format!("--rate: {error}, or a pipe of two throttles, one for each kind")
         }
         PolicyError::BurstTwice(limit) => {
             format!("--burst: the limit '{limit}' already names its burst; leave one of them out, like -r 5/s -b 10")

@@ -1,4 +1,4 @@
-//! Where units come from, and what ends them.
+//! The source of the units, and their delimiter.
 
 use super::values::parsed;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -10,8 +10,8 @@ use throttle::flow::framing::Framing;
 use throttle_limits::limits::Policy;
 use throttle_limits::rate::Amount;
 
-/// Units read ahead by default.
-const AHEAD: usize = 10_000;
+/// The most units read ahead by default.
+const DEFAULT_AHEAD: usize = 10_000;
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Input")]
@@ -29,31 +29,32 @@ pub(crate) struct InputFlags {
     #[arg(long, help = "Every byte is a unit (implied by a rate in bytes)", long_help)]
     pub(crate) bytes: bool,
 
-    /// Read FILE instead of standard input; - is standard input. Commands have /dev/null as theirs in both cases.
+    /// Read FILE instead of standard input; - is standard input. In both cases, the standard input of commands is
+    /// /dev/null.
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     #[arg(help = "Read FILE instead of standard input", long_help)]
     pub(crate) arg_file: Option<PathBuf>,
 
-    /// Instead of reading input, make the units 1 to N, or without end. Nothing is appended to COMMAND; {} is the
+    /// Do not read input: the units are the numbers 1 to N, or have no end. Nothing is appended to COMMAND; {} is the
     /// number, and in a script "$1".
     #[arg(long, value_name = "N|inf", allow_negative_numbers = true, value_parser = repeat)]
-    #[arg(help = "Instead of input, the units 1 to N, or without end", long_help)]
+    #[arg(help = "Read no input: the units are 1 to N, or have no end", long_help)]
     pub(crate) repeat: Option<Repeat>,
 
-    /// With limits for each key (per=), units are read while others wait, and with --attempts, some wait for another
-    /// attempt: read no more while N of them, or 64 MiB, wait. N may end with k, M or G, for thousands, millions or
+    /// With limits for each key (per=), units are read while others wait. With --attempts, some units wait for another
+    /// attempt. Read no more while N units, or 64 MiB, wait. N may end with k, M or G, for thousands, millions or
     /// billions.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ahead)]
     #[arg(help = "Most units read while others wait [default: 10000]", long_help)]
     pub(crate) ahead: Option<NonZeroUsize>,
 }
 
-/// The last of the units that are made instead of read; `None`: they have no end.
+/// The last unit of `--repeat`, whose units are the numbers from 1 on. `None` means that they have no end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Repeat(pub(crate) Option<u64>);
 
 impl InputFlags {
-    /// The file to read; `None`: standard input.
+    /// The file to read; `None` is standard input.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.arg_file.as_deref().filter(|file| *file != Path::new("-"))
     }
@@ -63,25 +64,26 @@ impl InputFlags {
         self.repeat.is_none() && self.file().is_none()
     }
 
-    /// Whether units are lines because nothing else was asked for: then blank ones are no units of commands.
+    /// Whether no flag sets another framing than lines. Then commands skip blank lines.
     pub(crate) fn is_default(&self) -> bool {
         !self.null && self.delimiter.is_none() && !self.bytes
     }
 
-    /// The most units that are read while others wait.
+    /// The most units that are read ahead while other units wait.
     pub(crate) fn ahead(&self) -> usize {
-        self.ahead.map_or(AHEAD, NonZeroUsize::get)
+        self.ahead.map_or(DEFAULT_AHEAD, NonZeroUsize::get)
     }
 
-    /// How the input is cut under these limits.
+    /// How to split the input into units under these limits.
     ///
     /// # Errors
-    /// Records are not bytes.
+    /// A flag splits the input into records, but the rate counts bytes.
     pub(crate) fn framing(&self, policy: &Policy) -> Result<Framing, String> {
         let (byte, flag) = if self.null { (Some(0), "-0") } else { (self.delimiter, "-d") };
         match byte {
             Some(_) if policy.counts_bytes() => Err(format!(
-                "{flag}: the rate counts bytes, and {flag} cuts records; for records a second write -r 100/s {flag}, for bytes leave {flag} out"
+                "{flag}: the rate counts bytes, but {flag} cuts records; for records a second write -r 100/s \
+                 {flag}, for bytes leave {flag} out"
             )),
             Some(byte) => Ok(Framing::EndedBy(byte)),
             None if self.bytes || policy.counts_bytes() => Ok(Framing::Bytes),
@@ -99,7 +101,7 @@ fn repeat(text: &str) -> Result<Repeat, String> {
     }
 }
 
-/// A number of units, or a short form of it.
+/// Reads a number of units, such as `10000` or `10M`.
 fn ahead(text: &str) -> Result<NonZeroUsize, String> {
     let units = text.parse::<Amount>().ok().filter(|amount| !amount.is_bytes());
     let units = units.and_then(|amount| NonZeroUsize::new(usize::try_from(amount.value()).ok()?));
@@ -110,20 +112,23 @@ fn delimiter() -> impl TypedValueParser<Value = u8> {
     OsStringValueParser::new().try_map(|text| parse_delimiter(&text))
 }
 
-/// One byte, or an escape as in xargs.
+/// Reads a delimiter: one byte, or an escape as in xargs.
 pub(super) fn parse_delimiter(text: &OsStr) -> Result<u8, String> {
     let bytes = text.as_bytes();
     match bytes {
         [byte] => Ok(*byte),
         [b'\\', escape @ ..] if !escape.is_empty() => escaped(escape).ok_or_else(|| {
-            format!("'{}' is no escape; use \\n \\t \\r \\0 \\\\ \\a \\b \\f \\v, \\xHH or octal \\OOO", text.display())
+            format!(
+                "'{}' is not an escape; use \\n \\t \\r \\0 \\\\ \\a \\b \\f \\v, \\xHH or octal \\OOO",
+                text.display()
+            )
         }),
-        [] => Err("it is empty; give one byte, like -d , or -d '\\t'; for NUL use -0".to_owned()),
+        [] => Err("the delimiter is empty; give one byte, like -d , or -d '\\t'; for NUL use -0".to_owned()),
         _ => Err(format!("'{}' is more than one byte; give one, like -d , or -d '\\t'", text.display())),
     }
 }
 
-/// What follows the backslash.
+/// The byte of an escape, given without its backslash.
 fn escaped(escape: &[u8]) -> Option<u8> {
     Some(match escape {
         b"a" => 0x07,

@@ -21,83 +21,42 @@ use throttle_limits::store::Address;
 #[command(next_help_heading = "Limit")]
 #[group(skip)]
 pub(crate) struct LimitFlags {
-    /// Let through at most this; repeat it for several limits at once.
+    /// Pass on at most this. Repeat the option for several limits: each limit holds.
     ///
-    /// LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,initial=N][,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N][,fails=N]
-    /// [,rates=FILE].
+    /// RATE is units or bytes for a time: 5/s, 100/min, 3/15s, 5k/h, 10MiB/s, or unlimited. Parts may follow after
+    /// commas:
     ///
-    /// RATE is COUNT[/[N]UNIT]: 5/s 100/min 3/15s 0.5/s 5k/h 2/500ms 1MiB/s 1.5GB/s, or unlimited.
+    /// -r 5/s -r 5000/h: up to 5 a second, and at most 5000 in any hour.
     ///
-    /// After the slash: ns, us, ms, s, min (m), h, d, with or without a whole number before it. Before it: k, M, G for a
-    /// thousand, million, billion, or bytes: B kB MB GB TB, KiB MiB GiB TiB. A bare number, or a bare amount of bytes,
-    /// is per second.
+    /// 5/s,burst=10: up to 10 at once after a pause, then 5 a second.
     ///
-    /// burst=N: most units that may go at once after a pause (see --burst). initial=N: how many of them may go at the
-    /// start; the default is all.
+    /// 100/min,window: at most 100 in any minute.
     ///
-    /// window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once; with
-    /// initial=N only N, as if the others had just gone. A unit counts from the time it leaves; in a shared bucket, from the time it was granted. It counts for the PERIOD and
-    /// slack, because units that leave together do not arrive together: PERIOD/20, at most 250ms; slack=0 is exact.
+    /// 1/s,per=host,jobs=2: for each host at most one a second, and two commands at once.
     ///
-    /// Which limit fits which server: a log or a fixed window takes RATE,window. A token bucket (limit_req of nginx
-    /// with burst=B) takes its rate, and -b one or two less than it lets through at once. A counter that estimates
-    /// (HAProxy, sliding counters) takes 1 % less, without window: 99/10s for 100 in 10 s.
+    /// 200k/min,cost=bytes/4+300: each unit takes its cost.
     ///
-    /// Of several limits the fastest sets the pace; each other one that names no burst is a window. So -r 5/s -r 5000/h
-    /// is up to 5 a second and never more than 5000 in any hour. Limits that differ in per or cost do not count as
-    /// several: of each kind the fastest sets the pace.
+    /// unlimited,per=host,fails=3: give up a host after three failures in a row.
     ///
-    /// per=SEL: the limit holds for each value of SEL by itself. -r 1/s,per=host -r 50/s is at most one a second for
-    /// each host, and 50 a second for all together. A run has one SEL. Units without it share one limit. Units of one
-    /// value keep their order. Values that wait for the limits of all take turns, so that each gets an equal share: of
-    /// tokens, if a limit of all counts those with cost=.
-    ///
-    /// SEL host is that of the first URL in the unit, in lower case, without user and port; without a URL it is b.org
-    /// of a@b.org.
-    ///
-    /// SEL f2 is the second field; blanks separate fields, as in awk.
-    ///
-    /// SEL f2:X is the same, but each byte X separates fields: f2:; or f2:, or, for a tab, f2:\t.
-    ///
-    /// SEL /user/id is a value in a unit of JSON, a JSON Pointer (RFC 6901); a comma in it is \,.
-    ///
-    /// SEL re:REGEX is the first group of a regular expression that matches, or else the match; it comes last, since it
-    /// takes all that follows.
-    ///
-    /// jobs=N beside per=SEL: at most N commands for one value at once. unlimited,per=host,jobs=2 limits nothing else. In a
-    /// bucket these are the commands of all who use it, and without per=SEL, N is for all values together.
-    ///
-    /// fails=N beside per=SEL: after N commands for one value have failed in a row, its other units are not tried, and fail
-    /// as such: unlimited,per=host,fails=3 does not wait 90 times for a host that is gone. All who use a bucket count
-    /// together, and try the value again an hour after the last failure, or after --clear --key.
-    ///
-    /// rates=FILE beside per=SEL: lines of KEY LIMIT name values that have another limit than this one; blank lines, and
-    /// lines that begin with #, count for nothing. The file is read once, before anything else.
-    ///
-    /// cost=COST: how much of the limit a unit takes, instead of 1: a number, 800; a field with a whole number in it,
-    /// f3 or f3:X; a value in JSON, /max_tokens; bytes[/N], its bytes divided by N and rounded up; or a sum of these,
-    /// /max_tokens+bytes/4+300 (a plus in a name of JSON is \+). 0 passes free. else=N is the cost of a unit whose own
-    /// cannot be read; without it such a unit fails, and ends a pipe. -r 500/min
-    /// -r 200k/min,burst=200k,cost=bytes/4+300 is for an API that counts requests and tokens.
-    ///
-    /// A unit that is looked into, for SEL or COST, may be 64 MiB long. bytes counts units of any length: a pipe passes
-    /// one that outgrows its buffer at once, and those behind it wait until all of it is paid.
+    /// All parts, and limits for known servers: throttle --help limits, LIMITS in the manual.
     #[arg(short, long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = rule())]
-    #[arg(help = "At most this: 5/s, 100/min, 10MiB/s; repeat for several", long_help)]
+    #[arg(help = "The limit: 5/s, 100/min, 10MiB/s; repeat for several", long_help)]
     pub(crate) rate: Vec<Rule>,
 
-    /// Most units that may go at once after a pause, for the limit that sets the pace. With -r 5/s -b 10, ten units go
-    /// at once, then one every 200 ms; after a pause of a second, five may go at once again.
+    /// The most units that may go at once after a pause, for the limit that sets the pace. With -r 5/s -b 10, ten units
+    /// go at once, then one every 200 ms. After a pause of a second, five units may go at once again.
     ///
     /// The default is 10 ms' worth of the rate, at least 1.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| text.parse::<Amount>())]
-    #[arg(help = "Most at once after a pause [default: 10 ms of rate]", long_help)]
+    #[arg(help = "Units at once after a pause [default: 10 ms of rate]", long_help)]
     pub(crate) burst: Option<Amount>,
 
-    /// Pass on what conforms, and drop every unit that would wait longer than --max-wait (0 without it), so that a fast
-    /// writer never waits for us: tail -F app.log | throttle -r 10/s,burst=50,per=/service --drop. A unit is dropped as
-    /// soon as it is known that it cannot leave in time, also if --ahead units wait, or if the reader of the output
-    /// stalls. How many units were dropped is said at most every 10 s and at the end; --summary=json counts them by key.
+    /// Drop every unit that would wait longer than --max-wait (default 0), so that a fast writer never waits: tail -F
+    /// app.log | throttle -r 10/s,burst=50,per=/service --drop.
+    ///
+    /// A unit is dropped as soon as it cannot leave in time, even when --ahead units wait or the reader of the output
+    /// stalls. The number of dropped units is reported at most every 10 s and at the end. --summary=json counts them by
+    /// key.
     #[arg(long, help = "Drop units that would wait, instead of passing them on late", long_help)]
     pub(crate) drop: bool,
 }
@@ -106,7 +65,7 @@ fn rule() -> impl TypedValueParser<Value = Rule> {
     OsStringValueParser::new().try_map(|text| {
         // A regular expression may look like an address.
         if Address::is_meant(before_pattern(text.as_bytes())) {
-            return Err("a bucket is named with --bucket, a limit is like 5/s".to_owned());
+            return Err("this is a bucket, not a limit; write --bucket before it, and a limit like -r 5/s".to_owned());
         }
         match (foreign_flags::in_place_of_limit(&text), text.to_str()) {
             (Some(mistake), _) => Err(mistake),
@@ -122,21 +81,21 @@ pub(super) fn before_pattern(limit: &[u8]) -> &[u8] {
     pattern.map_or(limit, |place| &limit[..place])
 }
 
-/// Where the limits of a run are kept.
+/// The limits of a run, and the place that stores them.
 #[derive(Clone, Debug)]
 pub(crate) enum Limits {
-    /// In this run alone.
+    /// The limits are stored in this run alone.
     Own(Grouped),
-    /// In a bucket. Limits that were named must agree with it.
+    /// The limits are stored in a bucket. Limits on the command line must agree with it.
     Shared(Bucket, Option<Grouped>),
 }
 
 impl Limits {
-    /// The limits of a stream. If it names limits, and no bucket, it has them for itself: `THROTTLE_BUCKET`, which is set
-    /// for other scripts, does not change what a script does.
+    /// The limits of a stream. With -r and without --bucket, the stream has private limits. Then `THROTTLE_BUCKET` is
+    /// ignored: it may be set for other scripts, and must not change the meaning of this one.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// The limits or the bucket are wrong, or there is no limit.
     pub(crate) fn of_stream(
         flags: &LimitFlags,
         shared: &SharedFlags,
@@ -152,7 +111,7 @@ impl Limits {
         }
         if shared.on_store_error.is_some() {
             let or = if is_private { " (with -r, THROTTLE_BUCKET is not used)" } else { ", or THROTTLE_BUCKET=NAME" };
-            return Err(format!("--on-store-error is about a bucket on a server; name it: --bucket NAME{or}"));
+            return Err(format!("--on-store-error needs a bucket on a server; name the bucket: --bucket NAME{or}"));
         }
         let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command, launch))?;
         named.jobs_without_keys().map_or(Ok(()), Err)?;
@@ -160,10 +119,10 @@ impl Limits {
         Ok(Limits::Own(named))
     }
 
-    /// No limits, for one call that needs none.
+    /// No limits, for one call without a bucket.
     ///
     /// # Errors
-    /// Flags are about limits or a bucket.
+    /// A flag is about limits or a bucket.
     pub(crate) fn none(flags: &LimitFlags, shared: &SharedFlags) -> Result<Self, String> {
         let is_given = [
             (!flags.rate.is_empty(), "--rate"),
@@ -172,13 +131,15 @@ impl Limits {
             (shared.on_store_error.is_some(), "--on-store-error"),
         ];
         if let Some((_, flag)) = is_given.into_iter().find(|(is_given, _)| *is_given) {
-            return Err(format!("{flag}: one call by itself has no limits; name a bucket, like --bucket NAME --once"));
+            return Err(format!(
+                "{flag}: one call without a bucket has no limits; name a bucket, like --bucket NAME --once"
+            ));
         }
         let unlimited = "unlimited".parse::<Rule>()?;
         Grouped::new(&[unlimited], None)?.map(Limits::Own).ok_or_else(String::new)
     }
 
-    /// The same, to add what a file says.
+    /// The limits of the command line, to add the limits of a file.
     pub(crate) fn named_mut(&mut self) -> Option<&mut Grouped> {
         match self {
             Limits::Own(named) => Some(named),
@@ -186,7 +147,7 @@ impl Limits {
         }
     }
 
-    /// The limits that were named; `None` if only the bucket knows them.
+    /// The limits of the command line; `None` if only the bucket has limits.
     pub(crate) fn named(&self) -> Option<&Grouped> {
         match self {
             Limits::Own(named) => Some(named),
@@ -194,7 +155,7 @@ impl Limits {
         }
     }
 
-    /// The limits that can never bind. `policy` is in force.
+    /// The limits that can never bind. `policy` is the policy in force.
     pub(crate) fn idle(&self, policy: &Policy) -> Vec<Idle> {
         match self {
             Limits::Own(named) => named.idle.clone(),
@@ -202,11 +163,12 @@ impl Limits {
         }
     }
 
-    /// How units are sorted under `policy`, which is in force: if it keeps limits for each key, or counts commands that run,
-    /// if units are dropped, or if commands may tell what they cost.
+    /// How to sort units under `policy`, the policy in force. Units are sorted in four cases: `policy` has limits for
+    /// each key, it counts running commands, units are dropped, or commands may report their cost. Otherwise the result
+    /// is `None`.
     ///
     /// # Errors
-    /// What it keeps cannot be read.
+    /// A selector or a cost of `policy` cannot be parsed.
     pub(crate) fn sorting(&self, policy: &Policy, stream: Stream) -> Result<Option<Sorting>, String> {
         let (keys, Stream { ahead, runs, settles, drop_after }) = (policy.of_keys(), stream);
         let is_shared = matches!(self, Limits::Shared(..));
@@ -222,7 +184,7 @@ impl Limits {
             let counted = limits.filter(|(cost, _)| look.costs.get(*kind) == Some(cost));
             counted.for_each(|(_, (_, most))| *most = granted.max(*most));
         }
-        // A bucket counts the commands of a key itself. What it is asked for keeps its key.
+        // A bucket counts the commands of a key itself. A request to the bucket keeps its key.
         let jobs = keys.and_then(|keys| keys.jobs).filter(|_| !is_shared).unwrap_or(NonZeroU32::MAX);
         Ok(Some(Sorting {
             look,
@@ -246,7 +208,7 @@ impl Limits {
         }
     }
 
-    /// The limits as a list of texts: those that the user wrote, or those of `policy`, which the bucket keeps.
+    /// The limits as a list of texts: the limits of the command line, or of `policy`, which the bucket stores.
     pub(crate) fn list(&self, policy: &Policy) -> Vec<String> {
         let Some(named) = self.named() else {
             let keys = policy.of_keys().into_iter();
@@ -257,31 +219,31 @@ impl Limits {
         named.rules.iter().map(ToString::to_string).chain(burst).collect()
     }
 
-    /// The limits as the user wrote them, or `policy`, which the bucket keeps.
+    /// The limits as the user wrote them, or else `policy`, which the bucket stores.
     pub(crate) fn written(&self, policy: &Policy) -> String {
         let join = |named: &Grouped| named.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         self.named().map_or_else(|| policy.to_string(), join)
     }
 }
 
-/// What a run asks of the order of its units.
+/// The requirements of a run on the order of its units.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
-    /// The most units that are read while others wait.
+    /// The most units that are read ahead while other units wait.
     pub(crate) ahead: usize,
-    /// Whether commands run for them.
+    /// Whether a command runs for each unit.
     pub(crate) runs: bool,
-    /// Whether commands may tell what they really cost. Then those that wait for a limit with costs wait uncharged.
+    /// Whether commands may report their real cost. Then units that wait for a limit with costs wait uncharged.
     pub(crate) settles: bool,
-    /// Units that would wait longer are dropped.
+    /// The longest wait of a unit. Units that would wait longer are dropped.
     pub(crate) drop_after: Option<Duration>,
 }
 
-/// What the limits of `policy` want to know of each unit: its key, and what it costs each limit of all, then each limit of its
-/// key.
+/// Which parts of each unit the limits of `policy` need: its key, and its cost for each limit. The costs of limits for
+/// all units come first, then the costs of limits for each key.
 ///
 /// # Errors
-/// What cannot be read.
+/// A selector or a cost of `policy` cannot be parsed.
 pub(crate) fn look(policy: &Policy) -> Result<Look, String> {
     let keys = policy.of_keys();
     let per = keys.map(|keys| keys.per.parse().map_err(|error| format!("per={} cannot be read: {error}", keys.per)));
@@ -296,20 +258,20 @@ pub(crate) fn look(policy: &Policy) -> Result<Look, String> {
     })
 }
 
-/// Each limit of `policy`, and its place behind `first` others.
+/// Each limit of `policy` as a policy of its own, and its index, counted from `first`.
 fn alone(policy: &Policy, first: usize) -> Vec<(Policy, usize)> {
     let others = |place| (0..policy.len()).filter(|other| *other != place).collect::<Vec<_>>();
     (0..policy.len()).map(|place| (policy.without(&others(place)), first + place)).collect()
 }
 
-/// The time between two units of one key under `policy`; 0 if nothing limits it.
+/// The time between two units of one key under `policy`; 0 if no limit applies.
 pub(crate) fn interval(policy: &Policy) -> Duration {
     let paces = [Some(policy), policy.of_keys().map(|keys| &keys.each)].into_iter().flatten();
     let interval = |pace: Rate| Duration::from_nanos(pace.period().div_ceil(pace.units()));
     paces.filter_map(|policy| policy.of_units().fastest()).map(interval).max().unwrap_or_default()
 }
 
-/// What is wrong with --bytes beside limits that need whole units.
+/// Refuses --bytes with a limit that needs whole units.
 pub(crate) fn refuse_bytes(flags: &LimitFlags) -> Result<(), String> {
     match flags.rate.iter().find(|rule| rule.per.is_some() || rule.cost.is_some()) {
         Some(rule) => Err(format!("--bytes: '{rule}' needs whole units, not single bytes; leave --bytes out")),
@@ -317,14 +279,14 @@ pub(crate) fn refuse_bytes(flags: &LimitFlags) -> Result<(), String> {
     }
 }
 
-/// What is wrong if no limit is named. `command` and `launch` are what is to be run.
+/// The message about a command line without a limit. `command` and `launch` describe the command.
 fn without_rate(command: &[OsString], launch: &LaunchFlags) -> String {
     let is_rate = |word: &OsString| word.as_bytes().starts_with(b"-r") || word.as_bytes().starts_with(b"--rate");
     let what = if launch.shell.is_some() { "-c SCRIPT" } else { "COMMAND" };
     let how_fast = if command.iter().any(is_rate) {
-        "options after the command are the command's; put -r before it, like -r 5/s COMMAND"
+        "options after the command are options of the command; write -r before it, like -r 5/s COMMAND"
     } else if let Some(jobs) = launch.jobs {
-        return format!("--rate: how fast? for no limit but the number of jobs write -r unlimited -j {jobs} {what}");
+        return format!("--rate: how fast? to limit only the number of jobs, write -r unlimited -j {jobs} {what}");
     } else if command.is_empty() && launch.shell.is_none() {
         "write for example -r 5/s, -r 100/min or -r 10MiB/s; throttle -h shows more"
     } else {

@@ -1,4 +1,4 @@
-//! Messages about a command line that clap refuses, in our words: the option, what is wrong, what to write.
+//! Messages about a command line that clap refuses. They name the option, the mistake, and what to write.
 
 use super::definition::{Args, command, instead_of};
 use super::foreign_flags;
@@ -10,16 +10,19 @@ use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use throttle::launch::quoted;
+use throttle_limits::rate::{Limit, ParseError};
 use throttle_limits::store::Address;
 
-/// One line for `error`, caused by `args`.
+/// The message of `error` in one line. `args` is the command line that caused it.
 pub(super) fn words(error: &Error, args: &[OsString]) -> String {
     let shown = context(error, ContextKind::InvalidArg).unwrap_or_default();
     let flag = name(&shown);
     let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
     match error.kind() {
         ErrorKind::ValueValidation => {
-            invalid(flag, &value, &error.source().map(ToString::to_string).unwrap_or_default())
+            let why = error.source().map(ToString::to_string).unwrap_or_default();
+            let of_commands = (flag == "--rate").then(|| rate_of_commands(&value, args)).flatten();
+            of_commands.unwrap_or_else(|| invalid(flag, &value, &why))
         }
         ErrorKind::InvalidValue if value.is_empty() && flag == "--rate" => foreign_flags::RATE_TAKES_A_LIMIT.to_owned(),
         ErrorKind::InvalidValue if value.is_empty() => {
@@ -35,33 +38,51 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
         }
         ErrorKind::TooManyValues => format!("{flag} takes no value; write {flag}"),
         ErrorKind::InvalidUtf8 => {
-            "a value of an option is not text; what may be any bytes are files, units and commands".to_owned()
+            "a value of an option is not UTF-8 text; only names of files, units and commands may be any bytes"
+                .to_owned()
         }
         _ => plain(error),
     }
 }
 
-/// `text` without the passwords in `args`.
+/// Hides the passwords of `args` wherever `text` repeats them, and cuts the long words of `args` in `text`.
 pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
     let is_limit = |word: &OsString| {
         let before = before_pattern(word.as_bytes());
         before.len() < word.len() && !Address::is_meant(before)
     };
-    // An argument as a whole, or what is attached to an option.
+    // A message may repeat a whole argument, or only the value that is attached to an option.
     let repeated = |word: &OsString| longest_end_in(text, &word.to_string_lossy()).map(str::to_owned);
     let redacted = |text: String, part: String| match Address::redacted(part.as_ref()) {
-        // Nothing is hidden of a scheme alone, which may also be in what to write instead.
+        // A scheme alone has no password, and may also be part of the advice.
         shown if shown.strip_suffix('…') == Some(part.trim_end_matches([':', '/'])) => text,
-        shown => text.replace(&part, &shown),
+        shown => replaced(&text, &part, &shown),
     };
     let text = args.iter().filter(|word| !is_limit(word)).filter_map(repeated).fold(text.to_owned(), redacted);
-    args.iter().map(|word| word.to_string_lossy()).filter(|word| word.len() > LONG).fold(text, |text, word| {
-        let end = word.char_indices().map(|(place, _)| place).take_while(|place| *place <= LONG / 2).last();
+    args.iter().map(|word| word.to_string_lossy()).filter(|word| word.len() > MAX_WORD).fold(text, |text, word| {
+        let end = word.char_indices().map(|(place, _)| place).take_while(|place| *place <= MAX_WORD / 2).last();
         text.replace(&*word, &format!("{}…", &word[..end.unwrap_or(0)]))
     })
 }
 
-/// The command line of this process as one would type it, without passwords and without the rest of long words.
+/// The places at which `text` repeats `part` as a whole. A place at which a longer word or address goes on does not
+/// count: the advice in `text` may have an example that begins with the same letters.
+fn repeats<'a>(text: &'a str, part: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let goes_on = |rest: &str| rest.strip_prefix([':', '/']).unwrap_or(rest).starts_with(char::is_alphanumeric);
+    text.match_indices(part).map(|(place, _)| place).filter(move |place| !goes_on(&text[place + part.len()..]))
+}
+
+/// Replaces `part` by `shown` wherever `text` repeats it.
+fn replaced(text: &str, part: &str, shown: &str) -> String {
+    let (mut result, mut end) = (String::new(), 0);
+    for place in repeats(text, part).collect::<Vec<_>>() {
+        result = result + &text[end..place] + shown;
+        end = place + part.len();
+    }
+    result + &text[end..]
+}
+
+/// The command line of this process as a user would type it. Passwords are hidden, and long words are cut.
 pub(crate) fn own_command_line() -> String {
     let mut words: Vec<OsString> = std::env::args_os().collect();
     words.first_mut().into_iter().for_each(|program| *program = "throttle".into());
@@ -70,22 +91,22 @@ pub(crate) fn own_command_line() -> String {
     String::from_utf8_lossy(&quoted).into_owned()
 }
 
-/// A word without a password, also in a value that is attached to its option. A long word is cut.
+/// Hides the password in a word, even in a value that is attached to an option. A long word is cut.
 fn redacted_word(word: &OsStr) -> String {
     let word = word.to_string_lossy();
     let value = word.find('=').filter(|_| word.starts_with("--")).map_or(0, |place| place + 1);
     let shown = format!("{}{}", &word[..value], redacted_value(&word[value..]));
-    match shown.char_indices().nth(LONG) {
+    match shown.char_indices().nth(MAX_WORD) {
         Some((end, _)) => format!("{}…", &shown[..end]),
         None => shown,
     }
 }
 
-/// A value without a password: an address, or a script with addresses in it. An address on the web without a user is shown.
+/// Hides the password in a value: an address, or a script with addresses in it. A web address without a user stays
+/// visible.
 fn redacted_value(value: &str) -> String {
     const ENDS: [char; 5] = [' ', '\t', '\n', '"', '\''];
     let whole = Address::redacted(value.as_ref());
-    let is_open = ["http://", "https://"].iter().any(|scheme| value.starts_with(scheme)) && !value.contains('@');
     if whole == "…" && value.contains(ENDS) {
         let redacted = |piece: &str| match piece.strip_suffix(ENDS) {
             Some(part) => redacted_value(part) + &piece[part.len()..],
@@ -93,19 +114,19 @@ fn redacted_value(value: &str) -> String {
         };
         return value.split_inclusive(ENDS).map(redacted).collect();
     }
-    if is_open { value.to_owned() } else { whole }
+    whole
 }
 
-/// The longest end of `word` that `text` repeats. Of an end that is repeated each shorter one is, too: so a few of them are
-/// looked for, however long the word is.
+/// The longest end of `word` that `text` repeats. If `text` repeats an end, it also repeats each shorter end. So a
+/// binary search finds it in a few steps, however long the word is.
 fn longest_end_in<'a>(text: &str, word: &'a str) -> Option<&'a str> {
     let places: Vec<usize> = word.char_indices().map(|(place, _)| place).collect();
-    let first = places.partition_point(|place| !text.contains(&word[*place..]));
+    let first = places.partition_point(|place| repeats(text, &word[*place..]).next().is_none());
     places.get(first).map(|place| &word[*place..])
 }
 
-/// Longer words are not repeated as a whole.
-const LONG: usize = 400;
+/// Messages cut words that are longer than this.
+const MAX_WORD: usize = 400;
 
 fn invalid(flag: &str, value: &str, why: &str) -> String {
     match why {
@@ -113,6 +134,16 @@ fn invalid(flag: &str, value: &str, why: &str) -> String {
         _ if value.is_empty() || why.contains(&format!("'{value}'")) => format!("{flag}: {why}"),
         _ => format!("{flag} '{value}': {why}"),
     }
+}
+
+/// The message about `-r 10k curl`: for a pipe, 10k could be lines or bytes, but commands are not counted in bytes.
+fn rate_of_commands(limit: &str, args: &[OsString]) -> Option<String> {
+    let count = limit.split(',').next().unwrap_or_default();
+    let is_unclear = matches!(count.parse::<Limit>(), Err(ParseError::LinesOrBytes(_)));
+    (is_unclear && has_command(args)).then(|| {
+        let spelling = limit.replacen(count, &format!("{count}/s"), 1);
+        format!("--rate '{limit}': the unit of time is missing; write for example -r {spelling}")
+    })
 }
 
 fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
@@ -127,15 +158,15 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
     }
 }
 
-/// What to say of `-rate`, whose letters clap reads as options of their own or as a value.
+/// The message about `-rate`: clap reads its letters as short options or as a value.
 pub(super) fn long_with_one_dash(args: &[OsString]) -> Option<String> {
-    let definition = command();
+    let (definition, given) = (command(), own_options(args));
     let mut options = definition.get_arguments().filter_map(|arg| Some(format!("-{}", arg.get_long()?)));
-    let option = options.find(|option| is_own_option(args, option))?;
+    let option = options.find(|option| given.iter().any(|word| is_option(word, option)))?;
     Some(format!("{option}: a long option begins with two dashes; write -{option}"))
 }
 
-/// What to say of `--timeout -1s`, which clap reads as an option.
+/// The message about `--timeout -1s`: clap reads the time as an option.
 fn negative(flag: &str, args: &[OsString]) -> Option<String> {
     flag.strip_prefix('-').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))?;
     let mut pairs = args.windows(2).map(|pair| (pair[0].to_string_lossy(), pair[1].to_string_lossy()));
@@ -143,7 +174,7 @@ fn negative(flag: &str, args: &[OsString]) -> Option<String> {
     Some(format!("{option} '{value}' is negative; write {option} {}", &value[1..]))
 }
 
-/// What to say of `-k4`: clap reads the 4 as an option.
+/// The message about `-k4`: clap reads the 4 as an option.
 fn attached(flag: &str, args: &[OsString]) -> Option<String> {
     let number = flag.strip_prefix('-').filter(|number| number.starts_with(|c: char| c.is_ascii_digit()))?;
     args.iter().map(|word| word.to_string_lossy()).find_map(|word| {
@@ -154,17 +185,17 @@ fn attached(flag: &str, args: &[OsString]) -> Option<String> {
     })
 }
 
-/// What to say of an option that was pasted from a text in which a dash has become another one.
+/// The message about an option pasted from a text in which another character has replaced a dash.
 pub(super) fn typographic_dash(word: &OsStr) -> Option<String> {
     let word = word.to_str()?;
     let name = word.trim_start_matches(['\u{2010}', '\u{2011}', '\u{2012}', '\u{2013}', '\u{2014}', '\u{2212}', '-']);
     let dashes = if name.find(['=', ' ']).unwrap_or(name.len()) > 1 { "--" } else { "-" };
     (name.len() < word.len() && name.starts_with(|c: char| c.is_ascii_alphabetic()))
-        .then(|| format!("'{word}' begins with a dash that is none on the command line; write {dashes}{name}"))
+        .then(|| format!("'{word}' begins with a character that looks like a dash but is none; write {dashes}{name}"))
 }
 
-/// What to write instead of a first word of the command that is none: a number after -t, an URL, a verb of another tool, or a
-/// limit.
+/// The message about a first word that is not a command, and what to write instead. The word may be a number after -t,
+/// a URL, a verb of another tool, or a limit.
 pub(super) fn no_command(args: &Args, word: &OsStr) -> Option<String> {
     let text = word.to_str()?;
     let is_number = text.starts_with(|c: char| c.is_ascii_digit()) && text.parse::<f64>().is_ok();
@@ -173,16 +204,20 @@ pub(super) fn no_command(args: &Args, word: &OsStr) -> Option<String> {
         _ if args.launch.trace && is_number => Some(format!(
             "-t is --trace and takes no number; for {text} commands at once write -j {text}, for a time --timeout {text}"
         )),
+        Some(_) if Address::redacted(word).ends_with("s…") => {
+            Some(format!("'{text}' is a bucket, not a command; write --bucket before it"))
+        }
         Some((scheme, _)) if scheme.chars().all(|c| c.is_ascii_alphabetic()) => Some(format!(
-            "'{text}' is no command; to fetch it write curl -sS '{text}', to fetch each line of the input curl -sS {{}}"
+            "'{text}' is not a command; to fetch it write curl -sS '{text}', to fetch each line of the input curl \
+             -sS {{}}"
         )),
         _ if has_limits => None,
         _ => verb(&args.command),
     };
-    meant.or_else(|| foreign_flags::limit_as_command(&args.limit.rate, word))
+    meant.or_else(|| foreign_flags::limit_as_command(&args.limit.rate, &args.command))
 }
 
-/// The option that does what this command line of other tools does.
+/// The message if `words` are a verb of other tools. It names the option with the same effect.
 fn verb(words: &[OsString]) -> Option<String> {
     let mut words = words.iter().map(|word| word.to_string_lossy());
     let (verb, name) = (words.next()?, words.next());
@@ -204,18 +239,21 @@ fn verb(words: &[OsString]) -> Option<String> {
     Some(format!("'{verb}' is an option here; write {option}"))
 }
 
-/// Of what clap finds similar, only what may be a typing mistake is suggested.
+/// The message about an unknown option. It suggests an option that clap finds similar, but only if the difference may
+/// be a typing mistake.
 fn unknown(error: &Error, flag: &str) -> String {
+    let definition = command();
     let is_slip = |known: &&String| {
         let (known, typed) = (known.trim_start_matches('-'), flag.trim_start_matches('-'));
-        let is_ours = command().get_arguments().any(|arg| arg.get_long() == Some(known));
-        is_ours && known.chars().next() == typed.chars().next() && known.len().abs_diff(typed.len()) <= 2
+        let is_ours = definition.get_arguments().any(|arg| arg.get_long() == Some(known));
+        let most = if known.len() > 5 { 2 } else { 1 };
+        let is_close = || strsim::osa_distance(known, typed) <= most;
+        is_ours && known.chars().next() == typed.chars().next() && is_close()
     };
     if flag.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
         return format!("'{flag}' is negative; write a number or a time without the minus");
     }
     let known = strings(error, ContextKind::SuggestedArg);
-    let definition = command();
     let begins = |long: &&str| flag.strip_prefix("--").is_some_and(|typed| typed.len() > 1 && long.starts_with(typed));
     let mut longer = definition.get_arguments().filter_map(|arg| arg.get_long()).filter(begins);
     match (known.iter().find(is_slip), longer.next()) {
@@ -227,6 +265,27 @@ fn unknown(error: &Error, flag: &str) -> String {
 
 /// Whether `option` comes before the command, and is not the value of another option.
 pub(super) fn is_own_option(args: &[OsString], option: &str) -> bool {
+    own_options(args).iter().any(|word| is_option(word, option))
+}
+
+/// Whether `word` is `option`, alone or with a value after an equals sign.
+fn is_option(word: &str, option: &str) -> bool {
+    word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
+
+/// The options before the command. Values that are words of their own are left out.
+fn own_options(args: &[OsString]) -> Vec<Cow<'_, str>> {
+    before_command(args).0
+}
+
+/// Whether a command or a script is given.
+fn has_command(args: &[OsString]) -> bool {
+    let (options, has_command) = before_command(args);
+    has_command || options.iter().any(|word| word.starts_with("-c") || is_option(word, "--shell"))
+}
+
+/// The options before the command, and whether there is a command.
+fn before_command(args: &[OsString]) -> (Vec<Cow<'_, str>>, bool) {
     let definition = foreign_flags::with_foreign_flags(command());
     let takes_next_word = |word: &str| {
         let mut takers = definition.get_arguments().filter(|arg| arg.get_action().takes_values());
@@ -237,16 +296,18 @@ pub(super) fn is_own_option(args: &[OsString], option: &str) -> bool {
             }),
         })
     };
-    let mut words = args.iter().skip(1).map(|word| word.to_string_lossy());
-    while let Some(word) = words.next().filter(|word| word.starts_with('-') && word != "--") {
-        if word == option || word.strip_prefix(option).is_some_and(|rest| rest.starts_with('=')) {
-            return true;
+    let (mut words, mut options) = (args.iter().skip(1).map(|word| word.to_string_lossy()), Vec::new());
+    while let Some(word) = words.next() {
+        if word == "--" || !word.starts_with('-') {
+            let has_command = word != "--" || words.next().is_some();
+            return (options, has_command);
         }
         if takes_next_word(&word) {
             words.next();
         }
+        options.push(word);
     }
-    false
+    (options, false)
 }
 
 /// `--rate` of `--rate <LIMIT>`, and `COMMAND` of `[COMMAND]...`.
@@ -267,7 +328,7 @@ fn strings(error: &Error, kind: ContextKind) -> Vec<String> {
     }
 }
 
-/// clap's own words without what it adds to them.
+/// The message of clap, without its prefix and its hints.
 fn plain(error: &Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);

@@ -1,4 +1,4 @@
-//! What follows `--rate`: a limit, what it counts, and how it is kept apart for each key.
+//! The value of `--rate`: a limit, the cost of a unit, and the selector of its key.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -12,22 +12,22 @@ use throttle_limits::rate::Limit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub(crate) limit: Limit,
-    /// The limit holds for each value of this by itself.
+    /// The selector of the key. Each key has the limit separately.
     pub(crate) per: Option<Selector>,
-    /// `None`: each unit takes 1.
+    /// The cost of a unit; `None` is 1.
     pub(crate) cost: Option<Cost>,
-    /// The most commands of one key at once.
+    /// The most commands of one key that run at once.
     pub(crate) jobs: Option<NonZeroU32>,
-    /// After so many commands of one key have failed in a row, its other units are not tried.
+    /// The number of consecutive failed commands of a key after which no more of its units start.
     pub(crate) fails: Option<NonZeroU32>,
-    /// Names the limits of some keys.
+    /// The file with the limits of some keys.
     pub(crate) rates: Option<PathBuf>,
 }
 
-/// The items of a list, as they are found.
+/// The items of a rule, collected while they are read.
 #[derive(Default)]
 struct Items<'a> {
-    /// Those of the limit itself.
+    /// The items of the limit itself.
     limit: Vec<&'a str>,
     per: Option<Selector>,
     cost: Option<Cost>,
@@ -38,7 +38,7 @@ struct Items<'a> {
 }
 
 impl<'a> Items<'a> {
-    /// Reads the first item of `list`, and returns what follows it: a comma and the next one, or nothing.
+    /// Reads the first item of `list`, and returns the rest, which is empty or begins with a comma.
     fn read_first(&mut self, list: &'a str) -> Result<&'a str, String> {
         let (item, rest) = list.split_at(list.find(',').unwrap_or(list.len()));
         let about = |error: &dyn fmt::Display| format!("{item}: {error}");
@@ -77,10 +77,10 @@ impl<'a> Items<'a> {
                 set_once(&mut self.jobs, value.parse().map_err(|_| about(&why))?, "per=host,jobs=2")
             }
             "fails" => {
-                let why = "so many in a row are at least one; write for example per=host,fails=3";
+                let why = "the number of failures is at least 1; write for example per=host,fails=3";
                 set_once(&mut self.fails, value.parse().map_err(|_| about(&why))?, "per=host,fails=3")
             }
-            "rates" if value.is_empty() => Err(about(&"which file? write per=host,rates=FILE")),
+            "rates" if value.is_empty() => Err(about(&"the name of the file is missing; write per=host,rates=FILE")),
             "rates" => set_once(&mut self.rates, value.into(), "per=host,rates=FILE"),
             _ => {
                 self.refuse_unknown_key(key, item)?;
@@ -90,7 +90,7 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// As [`refuse_unknown_key`], with the rate that was read before it.
+    /// Calls [`refuse_unknown_key`] with the rate that was read before the key.
     fn refuse_unknown_key(&self, key: &str, item: &str) -> Result<(), String> {
         let rate = self.limit.first().copied().filter(|rate| rate.parse::<Limit>().is_ok());
         refuse_unknown_key(key, item, rate.unwrap_or("5/s"))
@@ -99,18 +99,18 @@ impl<'a> Items<'a> {
     fn into_rule(self, text: &str) -> Result<Rule, String> {
         let Items { limit, per, cost, otherwise, jobs, fails, rates } = self;
         if let (None, Some(fails)) = (&per, fails) {
-            return Err(format!("fails={fails}: of what? add per=host, or use --max-fail {fails}"));
+            return Err(format!("fails={fails} needs a key; add per=host, or use --max-fail {fails}"));
         }
         if let (None, Some(rates)) = (&per, &rates) {
-            return Err(format!("rates={}: of which keys? add per=host", rates.display()));
+            return Err(format!("rates={} needs a key; add per=host", rates.display()));
         }
         let cost = match (cost, otherwise) {
-            (None, Some(_)) => return Err("else= belongs to a cost; write for example cost=f3,else=100".to_owned()),
+            (None, Some(_)) => return Err("else= needs a cost; write for example cost=f3,else=100".to_owned()),
             (Some(cost), Some(otherwise)) => Some(cost.or_else(otherwise).map_err(|error| error.to_string())?),
             (cost, None) => cost,
         };
         if limit.is_empty() && !text.is_empty() {
-            return Err(format!("how fast? a rate comes first, like 5/s,{text}"));
+            return Err(format!("the rate is missing; write it first, like 5/s,{text}"));
         }
         let limit: Limit =
             limit.join(",").parse().map_err(|error: throttle_limits::rate::ParseError| error.to_string())?;
@@ -120,26 +120,27 @@ impl<'a> Items<'a> {
 }
 
 impl Rule {
-    /// What does not go together.
+    /// The message if two parts of the rule contradict each other.
     fn contradiction(&self) -> Option<String> {
         let is_bytes = self.limit.rate().is_some_and(|rate| rate.is_bytes());
         let Rule { limit, per, cost, jobs, fails, rates } = self;
         match (limit, per, cost) {
-            (_, Some(per), _) if is_bytes => {
-                Some(format!("'{limit}' counts bytes, and per= is about units; write for example 5/s,per={per}"))
-            }
+            (_, Some(per), _) if is_bytes => Some(format!(
+                "'{limit}' counts bytes, but per= needs a limit in units; write for example 5/s,per={per}"
+            )),
             (_, _, Some(_)) if is_bytes => Some(format!(
-                "'{limit}' counts bytes, and cost= is about units; the bytes of units are counted by 10M/s,cost=bytes"
+                "'{limit}' counts bytes, but cost= needs a limit in units; to count the bytes of units write \
+                 10M/s,cost=bytes"
             )),
             (Limit::Unlimited, _, Some(_)) => {
                 Some("unlimited takes no cost; write a rate, like 500/min,cost=f3".to_owned())
             }
             (Limit::Unlimited, ..) if rates.is_some() => Some(
-                "rates= names keys with another limit than this one; write a rate, like 1k/s,per=host,rates=FILE"
+                "rates= needs a rate for the keys that FILE does not name; write for example 1k/s,per=host,rates=FILE"
                     .to_owned(),
             ),
             (Limit::Unlimited, Some(per), None) if jobs.is_none() && fails.is_none() => {
-                Some(format!("unlimited limits no key; write 1/s,per={per} or unlimited,jobs=2,per={per}"))
+                Some(format!("unlimited,per={per} limits nothing; write 1/s,per={per} or unlimited,jobs=2,per={per}"))
             }
             _ => None,
         }
@@ -155,7 +156,8 @@ fn set_once<T>(slot: &mut Option<T>, value: T, example: &str) -> Result<(), Stri
     }
 }
 
-/// A pattern takes all that follows, so keys must come before it. `before` are the items that do.
+/// Refuses keys after `per=re:`, because the pattern extends to the end of the rule. `before` has the items before
+/// `per=`.
 fn refuse_keys_in_pattern(selector: &str, before: &[&str]) -> Result<(), String> {
     const KEYS: [&str; 10] =
         ["per=", "cost=", "else=", "jobs=", "fails=", "rates=", "burst=", "initial=", "slack=", "window"];
@@ -168,10 +170,14 @@ fn refuse_keys_in_pattern(selector: &str, before: &[&str]) -> Result<(), String>
     if keys.is_empty() || !pattern.starts_with("re:") {
         return Ok(());
     }
-    Err(format!("re: takes all that follows, so it comes last: {}{keys},per={pattern}", before.join(",")))
+    Err(format!(
+        "re: extends to the end of the limit, so it must be the last part; write {}{keys},per={pattern}",
+        before.join(",")
+    ))
 }
 
-/// What another name of a key was meant to be, or which keys there are.
+/// Refuses an unknown key. The message names the key that was probably meant, or lists all keys. Keys that the limit
+/// itself parses are accepted.
 fn refuse_unknown_key(key: &str, item: &str, rate: &str) -> Result<(), String> {
     let meant = match key.to_lowercase().as_str() {
         "pre" | "per" | "key" | "by" | "each" | "for" | "group" | "host" => "per=host",
@@ -180,7 +186,7 @@ fn refuse_unknown_key(key: &str, item: &str, rate: &str) -> Result<(), String> {
         "fail" | "failures" | "max-fail" | "errors" => "per=host,fails=3",
         "rate" | "file" | "tiers" => "per=host,rates=FILE",
         "else" | "default" | "otherwise" => "cost=f3,else=100",
-        // The limit itself knows these, or says what is wrong: burst, initial, window, slack, and numbers.
+        // The limit itself parses these, or reports the mistake: burst, initial, window, slack, and numbers.
         other if other.starts_with(|first: char| "biws".contains(first) || !first.is_alphabetic()) => return Ok(()),
         _ => {
             return Err(format!(
@@ -193,7 +199,7 @@ fn refuse_unknown_key(key: &str, item: &str, rate: &str) -> Result<(), String> {
     Err(format!("no key '{item}' in a limit; did you mean {rate},{meant}?"))
 }
 
-/// What a limit may be pasted with.
+/// Quotation marks that may be pasted with a limit.
 const QUOTES: [char; 8] = ['\'', '"', '`', '\u{2018}', '\u{2019}', '\u{201c}', '\u{201d}', '\u{201e}'];
 
 impl FromStr for Rule {
@@ -220,7 +226,7 @@ impl FromStr for Rule {
     }
 }
 
-/// As it can be read again: a pattern comes last.
+/// Prints the rule so that it can be parsed again: a pattern comes last.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per = self.per.as_ref().map_or_else(String::new, |per| format!(",per={per}"));

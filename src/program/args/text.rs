@@ -1,5 +1,6 @@
-//! What the help and the man page say beside the flags.
+//! The parts of the help and the man page that are not about a flag.
 
+use super::chapters::{self, entry};
 use crate::program::exit;
 
 pub(super) const USAGE: &str = "\
@@ -8,7 +9,7 @@ throttle [OPTIONS] -r LIMIT < input
        throttle [OPTIONS] -r LIMIT -c SCRIPT < input
        throttle [OPTIONS] [--bucket BUCKET] --once [COMMAND]…";
 
-/// Command and meaning. `-h` shows the first four.
+/// An example command, and its meaning. `-h` shows the first four.
 pub(crate) const EXAMPLES: [(&str, &str); 7] = [
     ("cat urls | throttle -r 5/s curl -sSO {}", "a command for each line"),
     ("cat urls | throttle -r 5/s -b 10 > paced", "10 at once, then one every 200 ms"),
@@ -29,23 +30,23 @@ fn examples(of: &[(&str, &str)]) -> String {
     format!("Examples:\n{}", examples.join("\n"))
 }
 
-/// Each variable of the environment, and its meaning.
+/// Each environment variable, and its meaning.
 pub(crate) fn environment() -> impl Iterator<Item = (&'static str, String)> {
     let entries = include_str!("environment.txt").split("\n\n").filter_map(|entry| entry.split_once('\n'));
     entries.map(|(name, meaning)| (name, meaning.trim_end().replace('\n', " ")))
 }
 
 pub(crate) const SIGNALS: &str = "\
-USR1 writes a status line to standard error: the counts, the slots, the limits and a pause. INT, QUIT, TERM and HUP end the program at once, after the summary if one was \
-asked for. Commands and their process groups get the signal too, and are waited for; a second signal kills them. But a run \
-of commands starts nothing more after a QUIT (Ctrl-\\), and lets what runs finish; with -j 1 the terminal sends Ctrl-\\ to \
-the command, too. A signal that was ignored at the start stays ignored. If the reader is gone, the program dies of SIGPIPE, as cat does.";
+USR1 writes a status line to standard error: the counts, the slots, the limits and a pause. INT, QUIT, TERM and HUP end the program at once, after the report of \
+--summary. Commands and their process groups also get the signal, and throttle waits for them; a second signal kills them. \
+But after a QUIT (Ctrl-\\), a run of commands starts nothing more and lets running commands finish; with -j 1 the terminal \
+also sends Ctrl-\\ to the command. A signal that was ignored at the start stays ignored. If the reader of the output is gone, the program dies of SIGPIPE, as cat does.";
 
-/// Examples, exit codes, signals and environment, for `--help`.
+/// Examples, chapters, exit codes, signals and environment, for `--help`.
 pub(super) fn after_long_help() -> String {
-    let entry = |name: String, meaning: &str| format!("  {name}\n          {meaning}");
-    let codes: Vec<String> = exit::codes().map(|(code, meaning)| entry(code.to_string(), &meaning)).collect();
-    let environment: Vec<String> = environment().map(|(name, meaning)| entry(name.to_owned(), &meaning)).collect();
-    let (examples, codes, environment) = (examples(&EXAMPLES), codes.join("\n"), environment.join("\n"));
-    format!("{examples}\n\nExit codes:\n{codes}\n\nSignals:\n  {SIGNALS}\n\nEnvironment:\n{environment}")
+    let codes: Vec<String> = exit::codes().map(|(code, meaning)| entry(&code.to_string(), &meaning)).collect();
+    let environment: Vec<String> = environment().map(|(name, meaning)| entry(name, &meaning)).collect();
+    let (examples, chapters) = (examples(&EXAMPLES), chapters::list());
+    let (codes, environment) = (codes.join("\n"), environment.join("\n"));
+    format!("{examples}\n\n{chapters}\n\nExit codes:\n{codes}\n\nSignals:\n  {SIGNALS}\n\nEnvironment:\n{environment}")
 }

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-/// For people or for programs.
+/// An output format: for people or for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Text,
@@ -14,19 +14,16 @@ pub(super) fn format(text: &str) -> Result<Format, String> {
     match text {
         "text" => Ok(Format::Text),
         "json" => Ok(Format::Json),
-        _ => {
-            Err("the format is text or json, like --show json or --list json; a bucket is named with --bucket"
-                .to_owned())
-        }
+        _ => Err("the format is text or json, like --show json or --list json; name a bucket with --bucket".to_owned()),
     }
 }
 
-/// Reads a value, or says `how` to write it.
+/// Parses a value. The error is `how`, which shows the right spelling.
 pub(super) fn parsed<T: FromStr>(text: &str, how: &str) -> Result<T, String> {
     text.parse().map_err(|_| how.to_owned())
 }
 
-/// Refuses an M: to humantime it is a month, and most people who write one mean minutes.
+/// Refuses an M. For humantime it is a month, but most people who write it mean minutes.
 pub(super) fn refuse_month(text: &str) -> Result<(), String> {
     let minutes = text.replace('M', "min");
     if minutes != text && humantime::parse_duration(&minutes).is_ok() {
@@ -35,17 +32,17 @@ pub(super) fn refuse_month(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `30s`, `1m 30s`; a bare number is seconds, as for timeout(1).
+/// Reads a time such as `30s` or `1m 30s`. A bare number is in seconds, as for timeout(1).
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     refuse_month(text)?;
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let seconds = text.parse().ok().filter(|_| is_number);
     let bare = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let time = bare.or_else(|| humantime::parse_duration(text).ok()).ok_or("write for example 30s, 500ms or 2min")?;
-    if time.is_zero() { Err("it must be longer than nothing; write for example 30s".to_owned()) } else { Ok(time) }
+    if time.is_zero() { Err("the time must be above 0; write for example 30s".to_owned()) } else { Ok(time) }
 }
 
-/// Like other durations, but it may be 0.
+/// Reads a time that may be 0.
 pub(super) fn duration_or_zero(text: &str) -> Result<Duration, String> {
     let is_nothing = text.trim_start_matches('0').trim_start_matches(|c: char| c.is_ascii_alphabetic()).is_empty();
     if text.starts_with('0') && is_nothing { Ok(Duration::ZERO) } else { duration(text) }

@@ -12,7 +12,7 @@ fn fresh() -> (TempDir, std::path::PathBuf) {
     (folder, path)
 }
 
-/// What opening a file that holds `before` finds, and what it holds then.
+/// Opens a file that holds `before`. Returns the result, and the content of the file after that.
 fn opened(before: &[u8], delimiter: u8) -> (Result<Option<u64>, String>, Vec<u8>) {
     let (_folder, path) = fresh();
     fs::write(&path, before).unwrap();
@@ -23,18 +23,14 @@ fn opened(before: &[u8], delimiter: u8) -> (Result<Option<u64>, String>, Vec<u8>
     (found, fs::read(&path).unwrap())
 }
 
-fn message(path: &Path) -> String {
-    format!("{:#}", Done::open(path, b'\n', HOUR).map(drop).unwrap_err())
-}
-
 fn units<'a>(units: &'a [&[u8]]) -> impl Iterator<Item = &'a [u8]> {
     units.iter().copied()
 }
 
 #[test]
-fn units_of_any_bytes_are_known_in_the_next_run_and_once_they_are_taken() {
+fn units_of_any_bytes_are_known_when_done_or_taken() {
     let (_folder, path) = fresh();
-    let long = b"x".repeat(3 * READ + 1);
+    let long = b"x".repeat(3 * BUFFER_BYTES + 1);
     let added: [&[u8]; 6] = [b"a", b"a\r", b" a", b"\xff\0\xfe", b"", &long];
     let (done, torn) = Done::open(&path, b'\n', HOUR).unwrap();
     assert_eq!((done.taken().count(), torn), (0, None), "a missing file is made");
@@ -58,7 +54,7 @@ fn units_of_any_bytes_are_known_in_the_next_run_and_once_they_are_taken() {
 
 #[test]
 fn a_torn_last_record_is_cut_off_and_reported() {
-    let long = "y".repeat(2 * READ);
+    let long = "y".repeat(2 * BUFFER_BYTES);
     for (delimiter, before, bytes) in
         [(b'\n', "a\nb\nc", 1), (0, "a\0{\n}\n", 4), (b',', "a,b\nc", 3), (b'\n', &long, 0)]
     {
@@ -68,49 +64,6 @@ fn a_torn_last_record_is_cut_off_and_reported() {
         assert_eq!(found.unwrap(), Some(torn as u64), "{before:.9}");
         assert_eq!(after, before.as_bytes()[..before.len() - torn]);
     }
-}
-
-#[test]
-fn a_file_with_another_delimiter_or_without_any_is_refused_and_not_touched() {
-    for (delimiter, before, why) in [
-        (b'\n', "a\0b\0", "its records end with NUL: add -0"),
-        (b'\n', "a\nb\0c\0", "its records end with NUL: add -0"),
-        (b',', "a,b\0", "its records end with NUL: add -0"),
-        (0, "a\nb\n", "its records end with newline: leave out -0"),
-        (b',', "a,b\nc\n", "its records end with newline: leave out -d"),
-        (b'\n', "a,b,", "no record in it has an end"),
-    ] {
-        let (found, after) = opened(before.as_bytes(), delimiter);
-        let error = found.unwrap_err();
-        assert!(error.starts_with("--done: /") && error.contains(why), "{before:?}: {error}");
-        assert_eq!(after, before.as_bytes());
-    }
-}
-
-#[test]
-fn a_file_in_use_names_the_process_and_is_free_after_it() {
-    let (_folder, path) = fresh();
-    let (done, _) = Done::open(&path, b'\n', HOUR).unwrap();
-    let holder = if Path::new("/proc/locks").exists() { std::process::id().to_string() } else { String::new() };
-    let error = message(&path);
-    assert!(error.contains("done: in use by ") && error.contains(&holder), "{error}");
-    assert!(error.ends_with("; wait until that has ended, or name another file"), "{error}");
-    done.finish().unwrap();
-    drop(done);
-    Done::open(&path, b'\n', HOUR).unwrap().0.finish().unwrap();
-}
-
-#[test]
-fn a_path_that_is_no_file_to_read_and_write_is_refused_with_advice() {
-    let (folder, path) = fresh();
-    assert!(message(folder.path()).contains(&format!("is a directory; name a file: --done {}", path.display())));
-    assert!(message(&path.join("x")).contains("name a file that can be read and written, in a folder that exists: No"));
-    // The system refuses to write to a program that runs.
-    let ours = std::env::current_exe().unwrap();
-    assert!(message(&ours).starts_with(&format!("--done: cannot open {}; name a file", ours.display())));
-    let made = Command::new("mkfifo").arg(&path).status().unwrap();
-    assert!(made.success() && message(&path).contains("is no regular file"));
-    assert!(message(Path::new("/dev/null")).contains("is no regular file"));
 }
 
 #[test]
@@ -172,7 +125,7 @@ fn records_in(path: &str) -> Done {
 }
 
 #[test]
-fn after_an_error_nothing_more_is_written_and_each_call_returns_it_again() {
+fn after_an_error_nothing_is_written_and_each_call_fails() {
     let full = records_in("/dev/full");
     for _ in 0..2 {
         assert_eq!(full.append(b"a\n").unwrap_err().kind(), ErrorKind::StorageFull);
@@ -185,7 +138,8 @@ fn after_an_error_nothing_more_is_written_and_each_call_returns_it_again() {
     assert!(!lock(&null.state).is_unsynced, "it was not written");
 }
 
-/// Runs itself again with a limit on the size of files, which works as a full disk does: what has room is written.
+/// Runs this test again in a process with a limit on the size of files. That works like a full disk: bytes that fit are
+/// written.
 #[test]
 fn a_record_that_does_not_fit_on_the_disk_leaves_no_part_of_it() {
     const NAME: &str = "program::done::tests::a_record_that_does_not_fit_on_the_disk_leaves_no_part_of_it";

@@ -5,7 +5,7 @@ use std::path::Path;
 
 const REGENERATE: &str = "THROTTLE_REGENERATE";
 
-/// Whether the file says what it should; or it is written, if that is asked for.
+/// Checks that the file has the expected text. Writes the file instead if `THROTTLE_REGENERATE` is set.
 #[track_caller]
 pub(super) fn check(path: &str, expected: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -15,7 +15,7 @@ pub(super) fn check(path: &str, expected: &str) {
     let committed = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         committed == expected,
-        "{} is not what the flags say; run: {REGENERATE}=1 cargo test generated",
+        "{} does not agree with the flags; run: {REGENERATE}=1 cargo test generated",
         path.display()
     );
 }

@@ -1,5 +1,5 @@
-//! The completions. clap's own complete options; here COMMAND and its arguments, and the names of buckets, are added.
-//! What clap writes for bash knows nothing of a command after the options, so that script is our own.
+//! The completions. clap generates the completions of options. This module adds COMMAND and its arguments, and the
+//! names of buckets. The script of clap for bash ignores a command after the options, so that script is our own.
 
 use super::committed::check;
 use crate::program::args;
@@ -7,11 +7,11 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, ValueHint};
 use clap_complete::Shell;
 
-/// Limits that show what can be written, and what may follow one after a comma.
+/// Examples of limits, and of parts that may follow a limit after a comma.
 const LIMITS: &str = "1/s 10/s 100/min 5000/h,window 1MiB/s unlimited";
 const KEYS: &str = "window burst=10 initial=0 slack=0 per=host jobs=2 fails=3 rates=FILE cost=bytes/4+300 else=100";
 
-/// The command line with what only a shell needs to know: values to choose from, and which values are no files.
+/// The command line with details that only a shell needs: values to choose from, and which values are not files.
 fn command() -> Command {
     let values = |option: Arg, values: &'static [&str]| option.value_parser(PossibleValuesParser::new(values));
     let mut command = args::command().mut_args(|option| match option.get_id().as_str() {
@@ -26,19 +26,34 @@ fn command() -> Command {
     command
 }
 
+/// The names of the chapters, which may follow --help.
+fn chapters() -> String {
+    args::CHAPTERS.map(|chapter| chapter.name).join(" ")
+}
+
 fn generated(shell: Shell, command: &mut Command) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, command, "throttle", &mut script);
     String::from_utf8(script).unwrap()
 }
 
-/// `text` with each `from` changed `to`; what is not there cannot be changed.
+/// Replaces each `from` in `text` with `to`. `from` must occur.
 fn replaced(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "{from:?} is missing in: {text}");
     text.replace(from, to)
 }
 
-/// In a specification of zsh, colons and brackets have a meaning.
+/// In the specifications of zsh, excludes the command beside the flags that run nothing. More logs may follow --plot.
+fn without_command(options: &str) -> String {
+    let runs_nothing = |line: &str| {
+        let mut flags = args::VERBS.iter().filter(|flag| !["once", "plot"].contains(flag));
+        flags.any(|flag| line.contains(&format!(")--{flag}[")) || line.contains(&format!(")--{flag}=[")))
+    };
+    let without = |line: &str| if runs_nothing(line) { line.replacen("'(", "'(* ", 1) } else { line.to_owned() };
+    options.split_inclusive('\n').map(without).collect()
+}
+
+/// The completions for zsh. Colons and brackets are escaped, because they have a meaning in a specification of zsh.
 fn zsh() -> String {
     let mut command = command();
     let mut script = generated(Shell::Zsh, &mut command);
@@ -48,9 +63,12 @@ fn zsh() -> String {
     }
     let script = replaced(&script, "]:BUCKET:_files'", "]:BUCKET:_throttle_buckets'");
     let script = replaced(&script, "]:LIMIT:'", "]:LIMIT:_throttle_limits'");
-    // Behind the first word that is no option everything belongs to the command.
+    let help = r"'--help[Print help (see more with '\''--help'\'')";
+    let script = replaced(&script, &format!("{help}]'"), &format!("{help}]:CHAPTER:({})'", chapters()));
+    // After the first word that is not an option, all words belong to the command.
     let script = replaced(&script, "_arguments_options[@]}\" :", "_arguments_options[@]}\" -A '-*' :");
     let (options, _) = script.split_once("'*::command -- ").expect("the command is the last one");
+    let options = without_command(options);
     format!(
         r"{options}'*:::command:_normal' \
 && ret=0
@@ -93,12 +111,13 @@ fn names(option: &Arg) -> impl Iterator<Item = String> {
     short.into_iter().map(|short| format!("-{short}")).chain(long)
 }
 
-/// Whether the next word is its value.
+/// Whether the next word is the value of the option.
 fn takes_next_word(option: &Arg) -> bool {
     option.get_action().takes_values() && !option.is_positional() && !option.is_require_equals_set()
 }
 
-/// Letters of short options, of those that take a value in the next word or of the others.
+/// The letters of short options: with `with_value`, of options that take a value in the next word, else of the other
+/// options.
 fn letters(command: &Command, with_value: bool) -> String {
     let options =
         command.get_arguments().filter(|option| !option.is_positional() && takes_next_word(option) == with_value);
@@ -115,14 +134,16 @@ fn fish() -> String {
     let mut command = command();
     let (takers, letters, flags) = (takers(&command).join(" "), letters(&command, true), letters(&command, false));
     let options = generated(Shell::Fish, &mut command);
+    let help = "__fish_prev_arg_in --help; and not __throttle_command";
+    let help = format!("complete -c throttle -f -n '{help}' -a '{}'\n", chapters());
     let options = replaced(&options, "complete -c throttle ", "complete -c throttle -n 'not __throttle_command' ");
     let options = replaced(&options, " -l bucket ", " -l bucket -a '(__throttle_buckets)' ");
     let options = replaced(&options, " -l rate ", " -l rate -a '(__throttle_limits)' ");
     let functions = fish_words(&takers, &letters, &flags) + &fish_values(&flags);
-    format!("{functions}complete -c throttle -f -a '(__throttle_complete_command)'\n{options}")
+    format!("{functions}complete -c throttle -f -a '(__throttle_complete_command)'\n{help}{options}")
 }
 
-/// What completes the words of COMMAND.
+/// The functions that complete the words of COMMAND.
 fn fish_words(takers: &str, letters: &str, flags: &str) -> String {
     format!(
         r"# The words of COMMAND before the cursor; fails if it has not begun.
@@ -148,7 +169,7 @@ end
 
 function __throttle_complete_command
     set -l words (__throttle_command)
-    or not string match -q -- '-*' (commandline -ct)
+    or not string match -q -- '-*' (commandline -ct); and not __fish_prev_arg_in --help
     or return
     complete --do-complete=(string join ' ' -- $words (commandline -ct))
 end
@@ -157,7 +178,7 @@ end
     )
 }
 
-/// What completes the names of buckets, and limits.
+/// The functions that complete names of buckets, and limits.
 fn fish_values(flags: &str) -> String {
     format!(
         r"function __throttle_buckets
@@ -197,6 +218,7 @@ fn bash() -> String {
     let options: Vec<String> = options.filter_map(Arg::get_long).map(|long| format!("--{long}")).collect();
     let template = include_str!("throttle.bash");
     let template = replaced(template, "@OPTIONS@", &options.join(" "));
+    let template = replaced(&template, "@CHAPTERS@", &chapters());
     let template = replaced(&template, "@TAKERS@", &takers(&command).join(" | "));
     let template = replaced(&template, "@FLAGS@", &letters(&command, false));
     let template = replaced(&template, "@LETTERS@", &letters(&command, true));

@@ -1,9 +1,10 @@
 //! The man page.
 
 use super::committed::check;
+use crate::program::args::{CHAPTERS, Part};
 use crate::program::{args, exit};
 
-/// Of the last release; its recipe sets it.
+/// The date of the last release. The recipe of the release sets it.
 const DATE: &str = "2026-11-22";
 
 fn man() -> String {
@@ -15,20 +16,21 @@ fn man() -> String {
     man.render_options_section(&mut page).unwrap();
     let page = String::from_utf8(page).unwrap();
     let (before, options) = page.split_once(".SH OPTIONS\n").unwrap();
-    // Groups of options are parts of one section, as in other manuals; and roff writes a backslash as \e.
+    // Groups of options become parts of one section, as in other manuals. A backslash is \e in roff.
     let mut options = options.replace("\\\\", "\\e");
     for heading in args::command().get_arguments().filter_map(|option| option.get_help_heading()) {
         options = options.replace(&format!(".SH {}\n", heading.to_uppercase()), &format!(".SS {heading}\n"));
     }
     let page = format!("{before}.SH OPTIONS\n{options}{}", sections());
-    // Options and rates are neither hyphenated nor spread out: one copies them.
+    // Options and rates are neither hyphenated nor spread out, because users copy them.
     let (version, quote) = (env!("CARGO_PKG_VERSION"), ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n");
     let title =
         format!(".TH THROTTLE 1 {DATE} \"throttle {version}\" \"User Commands\"\n{quote}.nh\n.ad l\n.ss 12 0\n");
     title + &in_short_lines(&page.replace(quote, ""))
 }
 
-/// As roff wants its text: no long lines, and `.sp` instead of blank ones. What follows `.TP` is one line, or is cut.
+/// Rewrites the text as roff requires it: without long lines, and with `.sp` instead of blank lines. The text after
+/// `.TP` stays one line, because roff would cut it.
 fn in_short_lines(page: &str) -> String {
     let (mut text, mut is_tag, mut is_text) = (String::new(), false, false);
     for line in page.lines() {
@@ -51,9 +53,13 @@ fn in_short_lines(page: &str) -> String {
     text
 }
 
-/// What clap does not know of.
+/// The sections that clap does not generate.
 fn sections() -> String {
-    let mut text = String::from(".SH \"EXIT STATUS\"\n");
+    let mut text = String::new();
+    for chapter in &CHAPTERS {
+        text = text + ".SH " + &chapter.name.to_uppercase() + "\n" + &parts(chapter.parts());
+    }
+    text += ".SH \"EXIT STATUS\"\n";
     text.extend(exit::codes().map(|(code, meaning)| entry(&code.to_string(), &meaning)));
     text = text + ".SH SIGNALS\n" + &escaped(args::SIGNALS) + "\n.SH ENVIRONMENT\n";
     text.extend(args::environment().map(|(name, meaning)| entry(name, &meaning)));
@@ -62,6 +68,23 @@ fn sections() -> String {
     let others = ["cat", "curl", "flock", "nice", "parallel", "pv", "timeout", "xargs"];
     let others = others.map(|name| format!("\\fB{name}\\fR(1)"));
     text + ".SH \"SEE ALSO\"\n" + &others.join(", ") + "\n"
+}
+
+/// A paragraph directly after a heading has no `.PP`.
+fn parts(parts: impl Iterator<Item = Part>) -> String {
+    let (mut text, mut is_first) = (String::new(), true);
+    for part in parts {
+        let is_heading = matches!(part, Part::Heading(_));
+        let shown = match part {
+            Part::Heading(heading) => format!(".SS {}\n", escaped(&heading)),
+            Part::Entry(name, meaning) => entry(&name, &meaning),
+            Part::Paragraph(paragraph) if is_first => escaped(&paragraph) + "\n",
+            Part::Paragraph(paragraph) => format!(".PP\n{}\n", escaped(&paragraph)),
+        };
+        text += &shown;
+        is_first = is_heading;
+    }
+    text
 }
 
 fn entry(name: &str, meaning: &str) -> String {
@@ -77,7 +100,7 @@ fn the_man_page_is_what_the_flags_say() {
     check("man/throttle.1", &man());
 }
 
-/// Skipped, with a word, where these are not installed.
+/// A program that is not installed is skipped, with a message.
 #[test]
 fn the_man_page_satisfies_mandoc_and_groff() {
     use std::io::Write;
@@ -89,19 +112,22 @@ fn the_man_page_satisfies_mandoc_and_groff() {
         match Command::new(program).args(options.split(' ')).arg(page.path()).output() {
             Ok(output) if program == "mandoc" => assert!(output.stdout.is_empty(), "{output:?}"),
             Ok(output) => assert!(output.stderr.is_empty(), "{output:?}"),
-            // Past the test harness, which shows no output of what passes.
+            // This bypasses the test harness, which hides the output of tests that pass.
             Err(_) => _ = writeln!(std::io::stderr(), "SKIPPED: no {program} here"),
         }
     }
 }
 
 #[test]
-fn the_man_page_has_one_section_of_options_and_each_exit_code_once() {
+fn the_man_page_has_its_options_and_exit_codes_once() {
     let page = man();
     let sections: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix(".SH ")).collect();
-    let expected =
-        ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "\"EXIT STATUS\"", "SIGNALS", "ENVIRONMENT", "EXAMPLES"];
-    assert_eq!((&sections[..8], &sections[8..]), (&expected[..], &["\"SEE ALSO\""][..]));
+    let chapters: Vec<String> = CHAPTERS.iter().map(|chapter| chapter.name.to_uppercase()).collect();
+    let (before, after) =
+        (["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS"], ["\"EXIT STATUS\"", "SIGNALS", "ENVIRONMENT"]);
+    let chapters = chapters.iter().map(String::as_str);
+    let expected = before.into_iter().chain(chapters).chain(after).chain(["EXAMPLES", "\"SEE ALSO\""]);
+    assert_eq!(sections, expected.collect::<Vec<_>>());
     let codes = page.split("EXIT STATUS").nth(1).unwrap().split(".SH ").next().unwrap();
     let codes: Vec<&str> = codes.lines().filter(|line| line.starts_with("\\fB")).collect();
     assert!(codes.len() > 7 && codes.iter().all(|code| codes.iter().filter(|other| *other == code).count() == 1));

@@ -1,10 +1,10 @@
-//! How the command of `--once` ended, and what follows for the program.
+//! How the command of `--once` ended, and the exit of the program that follows from it.
 
 use crate::program::exit::Exit;
 use crate::program::signals;
 use throttle::launch::{Ended, Outcome, Verdict};
 
-/// The last end of the command.
+/// How the last attempt of the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnceEnd {
     With(Exit),
@@ -12,7 +12,7 @@ pub(crate) enum OnceEnd {
 }
 
 impl OnceEnd {
-    /// `None`: it is tried again.
+    /// `None` if the command is tried again.
     pub(super) fn new(ended: &Ended) -> Option<Self> {
         if ended.verdict.is_repeated() {
             return None;
@@ -31,13 +31,13 @@ impl OnceEnd {
         }))
     }
 
-    /// The same end for this program. Dies of a signal that the command died of.
+    /// The same end for this program. If a signal killed the command, this program dies of it.
     pub(super) fn exit(self) -> Exit {
         match self {
             OnceEnd::With(exit) => exit,
             OnceEnd::Killed(signal) => {
                 signals::die_of(signal);
-                // No program dies of some signals at will.
+                // A program cannot make itself die of some signals.
                 Exit::OnceExited(u8::try_from(128 + signal).unwrap_or(u8::MAX))
             }
         }

@@ -1,23 +1,23 @@
-//! How long commands ran: the median, the slowest of a hundred, and the longest time.
+//! How long commands ran: the median, the 99th percentile, and the longest time.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use throttle::launch::Outcome;
 use throttle_limits::clock::{Nanos, shown};
 
-/// A longer run is counted as this much.
-const LONGEST: Nanos = 1 << 50;
+/// A longer run is recorded with this time.
+const MAX_RECORDED: Nanos = 1 << 50;
 
-/// The run times of commands, to two digits, and the longest one exactly.
+/// The run times of commands to two digits, and the longest time exactly.
 #[derive(Debug)]
-pub(super) struct Ran {
+pub(crate) struct Ran {
     times: Histogram<u64>,
     max: Nanos,
 }
 
 impl Default for Ran {
     fn default() -> Self {
-        let times = Histogram::new_with_bounds(1, LONGEST, 2).expect("constant bounds");
+        let times = Histogram::new_with_bounds(1, MAX_RECORDED, 2).expect("constant bounds");
         Ran { times, max: 0 }
     }
 }
@@ -32,13 +32,13 @@ impl Ran {
         }
     }
 
-    /// The time within which this share of the commands ended.
+    /// The time within which `share` of the commands ended.
     fn at(&self, share: f64) -> Nanos {
         self.times.value_at_quantile(share).min(self.max)
     }
 
     /// `took 120 ms (half), 480 ms (99 of 100), 2.1 s at most`
-    pub(super) fn text(&self) -> Option<String> {
+    pub(crate) fn text(&self) -> Option<String> {
         match self.times.len() {
             0 => None,
             1 => Some(format!("took {}", shown(self.max))),
@@ -49,7 +49,7 @@ impl Ran {
         }
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let at = |share| (!self.times.is_empty()).then(|| self.at(share));
         json!({"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1.0).map(|_| self.max)})
     }
@@ -61,7 +61,7 @@ mod tests {
     use throttle_limits::clock::SECOND;
 
     #[test]
-    fn of_many_commands_the_median_the_slow_ones_and_the_longest_show() {
+    fn run_times_show_the_median_the_percentile_and_the_maximum() {
         let mut ran = Ran::default();
         assert_eq!((ran.text(), ran.json()["max"].clone()), (None, Value::Null));
         ran.note(&Outcome::TooLong, SECOND);

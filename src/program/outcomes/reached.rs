@@ -1,12 +1,12 @@
-//! A rate that a run did not reach, since all of its slots were taken.
+//! A rate that a run did not reach, because all slots were taken.
 
 use throttle_limits::clock::{Nanos, SECOND};
 use throttle_limits::rate::Rate;
 
-/// A shorter wait for slots is not worth a line, and starts within a shorter time show no rate.
-const LEAST: Nanos = SECOND;
+/// A shorter wait for slots is not worth a line. Starts within a shorter time show no rate.
+const MIN_TIME: Nanos = SECOND;
 
-/// When commands started.
+/// The number of starts, and the times of the first and the last start.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     count: u64,
@@ -23,11 +23,11 @@ impl Starts {
         self.last = self.last.max(now);
     }
 
-    /// `23 starts a second of 100 allowed: 16 jobs were busy all the time`, if starts waited for a slot for at least half
-    /// of the time, and fewer than nine tenths of `allowed` started.
+    /// `23 starts a second, although 100 are allowed: 16 jobs were busy all the time`. `None`, unless starts waited for
+    /// a slot for at least half of the time, and the actual rate is below nine tenths of `allowed`.
     pub(super) fn short_of(&self, allowed: Rate, waited_for_jobs: Nanos, jobs: u32) -> Option<String> {
         let time = self.last.saturating_sub(self.first);
-        if waited_for_jobs < LEAST.max(time / 2) || time < LEAST {
+        if waited_for_jobs < MIN_TIME.max(time / 2) || time < MIN_TIME {
             return None;
         }
         #[allow(clippy::cast_precision_loss, reason = "only shown")]
@@ -40,7 +40,10 @@ impl Starts {
         let how_long = if waited_for_jobs / 9 >= time / 10 { "all the" } else { "most of the" };
         let [is_shown, allowed_shown] = [is, allowed].map(|rate| shown(rate * seconds));
         (is < 0.9 * allowed).then(|| {
-            format!("{is_shown} starts a {unit} of {allowed_shown} allowed: {jobs} job{s} {are} busy {how_long} time")
+            format!(
+                "{is_shown} starts a {unit}, although {allowed_shown} are allowed: {jobs} job{s} {are} busy \
+                 {how_long} time"
+            )
         })
     }
 }
@@ -61,11 +64,29 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_the_jobs_do_not_reach_is_told_in_its_own_unit() {
+    fn a_rate_that_the_jobs_do_not_reach_is_shown_in_its_own_unit() {
         for (rate, count, each, busy, expected) in [
-            ("100/s", 47, SECOND / 23, 2, "23 starts a second of 100 allowed: 16 jobs were busy all the time"),
-            ("5/s", 11, 2 * SECOND, 12, "0.5 starts a second of 5 allowed: 16 jobs were busy most of the time"),
-            ("5/min", 11, 30 * SECOND, 300, "2 starts a minute of 5 allowed: 16 jobs were busy all the time"),
+            (
+                "100/s",
+                47,
+                SECOND / 23,
+                2,
+                "23 starts a second, although 100 are allowed: 16 jobs were busy all the time",
+            ),
+            (
+                "5/s",
+                11,
+                2 * SECOND,
+                12,
+                "0.5 starts a second, although 5 are allowed: 16 jobs were busy most of the time",
+            ),
+            (
+                "5/min",
+                11,
+                30 * SECOND,
+                300,
+                "2 starts a minute, although 5 are allowed: 16 jobs were busy all the time",
+            ),
         ] {
             let text = starts(count, each).short_of(rate.parse().unwrap(), busy * SECOND, 16);
             assert_eq!(text.as_deref(), Some(expected), "{rate}");
@@ -73,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_reached_or_held_back_by_the_input_is_not_told() {
+    fn a_rate_that_is_reached_or_lacks_input_is_not_shown() {
         let rate: Rate = "10/s".parse().unwrap();
         for (count, each, busy) in [
             (100, SECOND / 10, 9 * SECOND),

@@ -10,7 +10,7 @@ fn outcomes(args: &[&str]) -> Outcomes {
     Outcomes::new(&launch, policy, &launch.limits.written(policy), true)
 }
 
-/// The outcomes of `ended` commands of a second each.
+/// The outcomes after `ended` commands of one second each.
 fn after(ended: u64, args: &[&str]) -> Outcomes {
     Outcomes { started: ended, durations: ended * SECOND, ..outcomes(args) }
 }
@@ -18,47 +18,47 @@ fn after(ended: u64, args: &[&str]) -> Outcomes {
 #[test]
 fn the_hint_says_once_how_many_jobs_the_rate_needs() {
     let mut slow = after(100, &["-r", "50/s"]);
-    assert_eq!(slow.hint(SECOND, || SLOTS_TAKEN - 1), None, "not yet");
+    assert_eq!(slow.hint(SECOND, || MIN_TIME_SLOTS_TAKEN - 1), None, "not yet");
     assert_eq!(slow.hint(2 * SECOND - 1, || unreachable!("once a second")), None);
-    let hint = "16 jobs at once hold the work back, not the rate; 50/s needs about -j 51";
-    let hints = [2, 3].map(|second| slow.hint(second * SECOND, || SLOTS_TAKEN));
+    let hint = "the limit of 16 jobs at once slows the run, not the rate; 50/s needs about -j 51";
+    let hints = [2, 3].map(|second| slow.hint(second * SECOND, || MIN_TIME_SLOTS_TAKEN));
     assert_eq!(hints, [Some(hint.to_owned()), None]);
     for args in [&["-r", "50/s", "-j", "16"][..], &["-r", "50/s", "-q"], &["-r", "unlimited"], &["-r", "5/s"]] {
         assert_eq!(
-            after(100, args).hint(SECOND, || SLOTS_TAKEN),
+            after(100, args).hint(SECOND, || MIN_TIME_SLOTS_TAKEN),
             None,
             "{args:?}: it was chosen, unwanted, meaningless or no help"
         );
     }
-    assert_eq!(after(0, &["-r", "50/s"]).hint(SECOND, || SLOTS_TAKEN), None, "no command has ended");
+    assert_eq!(after(0, &["-r", "50/s"]).hint(SECOND, || MIN_TIME_SLOTS_TAKEN), None, "no command has ended");
     let mut unseen = Outcomes { sums_up: false, ..after(100, &["-r", "50/s"]) };
-    assert_eq!(unseen.hint(SECOND, || SLOTS_TAKEN), None, "nobody watches");
+    assert_eq!(unseen.hint(SECOND, || MIN_TIME_SLOTS_TAKEN), None, "nobody watches");
 }
 
-/// The server allows 20 of the 50 a second; a key's pace says nothing of all.
+/// The server allows 20 of the 50 starts a second. The pace of a single key is not the pace of the run.
 #[test]
 fn the_hint_counts_with_what_the_server_allows() {
     let learned = |key: Option<&[u8]>| Some((Duration::from_secs(1) / 20, key.map(Into::into)));
     let mut slow = after(100, &["-r", "50/s"]);
     slow.retries.learned = learned(None);
-    let hint = "16 jobs at once hold the work back, not the rate; about 20.0/s needs about -j 21";
-    assert_eq!(slow.hint(SECOND, || SLOTS_TAKEN).as_deref(), Some(hint));
+    let hint = "the limit of 16 jobs at once slows the run, not the rate; about 20.0/s needs about -j 21";
+    assert_eq!(slow.hint(SECOND, || MIN_TIME_SLOTS_TAKEN).as_deref(), Some(hint));
     let mut of_a_key = Outcomes {
         retries: Retries { learned: learned(Some(b"a")), ..Retries::default() },
         ..after(100, &["-r", "50/s"])
     };
-    assert!(of_a_key.hint(SECOND, || SLOTS_TAKEN).is_some_and(|hint| hint.contains("50/s needs about -j 51")));
+    assert!(of_a_key.hint(SECOND, || MIN_TIME_SLOTS_TAKEN).is_some_and(|hint| hint.contains("50/s needs about -j 51")));
 }
 
-/// With two slots a key cannot have fewer, and be no crowd.
+/// With two slots there is no hint, because `,jobs=2` would change nothing.
 #[test]
-fn the_hint_names_a_key_that_takes_more_than_three_quarters_of_the_slots() {
+fn the_hint_names_a_key_with_over_three_quarters_of_slots() {
     let hint = |jobs, keys: &str| {
         let running = (1..).zip(keys.bytes()).map(|(seq, key)| (seq, (SECOND, Some([key].into())))).collect();
-        Outcomes { running, ..outcomes(&["-r", "5/s,per=f1", "-j", jobs]) }.hint(SECOND, || SLOTS_TAKEN)
+        Outcomes { running, ..outcomes(&["-r", "5/s,per=f1", "-j", jobs]) }.hint(SECOND, || MIN_TIME_SLOTS_TAKEN)
     };
-    let told = "4 of 4 slots are taken by 'a'; ,jobs=2 keeps the others going";
-    assert_eq!(hint("4", "aaaa").as_deref(), Some(told));
+    let expected = "4 of 4 slots are taken by 'a'; ,jobs=2 leaves slots for other keys";
+    assert_eq!(hint("4", "aaaa").as_deref(), Some(expected));
     assert!(hint("7", "aaaaaab").is_some());
     for (jobs, keys) in [("4", "aaab"), ("2", "ab"), ("2", "aa"), ("3", "aab"), ("7", "aaaaabb")] {
         assert_eq!(hint(jobs, keys), None, "{keys}");
@@ -66,7 +66,7 @@ fn the_hint_names_a_key_that_takes_more_than_three_quarters_of_the_slots() {
 }
 
 #[test]
-fn the_status_says_how_many_slots_are_busy_and_how_many_the_rate_needs() {
+fn the_status_has_the_busy_slots_and_the_needed_slots() {
     let running = (1..=8).map(|seq| (seq, (SECOND, None))).collect();
     let full = Outcomes { started: 108, running, ..after(100, &["-r", "50/s", "-j", "8"]) };
     assert_eq!(full.slots_text().as_deref(), Some("8 of 8 slots busy (50/s needs about -j 51)"));
@@ -74,7 +74,7 @@ fn the_status_says_how_many_slots_are_busy_and_how_many_the_rate_needs() {
     assert_eq!(after(9, &["-r", "50/s", "-j", "0"]).slots_text(), None);
 }
 
-/// Four jobs of a second each manage 4 a second, whatever the limit would let through.
+/// Four jobs of one second each finish 4 units a second, whatever the limit allows.
 #[test]
 fn if_slots_are_short_the_time_left_is_that_of_the_commands() {
     let args = ["-r", "9/s", "-j", "4"];
@@ -92,9 +92,9 @@ fn if_slots_are_short_the_time_left_is_that_of_the_commands() {
     assert_eq!(stopped.time_left(36, 4 * SECOND, SECOND), None);
 }
 
-/// Not sooner than its backoff allows; and it is not done before that.
+/// The unit does not start before its backoff allows, so it does not end before that.
 #[test]
-fn a_unit_that_waits_for_another_attempt_lengthens_the_time_left() {
+fn a_unit_that_waits_for_a_retry_lengthens_the_time_left() {
     let mut outcomes = Outcomes { ok: 3, failed: 1, ..after(4, &["-r", "9/s", "-j", "4", "--attempts", "2"]) };
     assert_eq!((outcomes.time_left(1, 0, SECOND), outcomes.finished()), (Some(SECOND), 4));
     outcomes.retries.wait(SECOND, Duration::from_secs(30), None);
@@ -163,7 +163,7 @@ fn overlapping_pauses_count_once() {
     assert_eq!(pause(20 * SECOND, 1), (16 * SECOND, 4));
 }
 
-/// It was told to come back after two minutes, but others are served: no pause is made for it.
+/// The server requested a wait of two minutes for this unit, but serves other units. So there is no pause.
 #[test]
 fn a_unit_that_waits_alone_pauses_nobody() {
     let now = Instant::now();
@@ -184,16 +184,17 @@ fn a_unit_that_waits_alone_pauses_nobody() {
     };
     let mut outcomes = outcomes(&["-r", "5/s", "--attempts", "9"]);
     assert_eq!(outcomes.end(&alone, 0), [""; 0]);
-    let told = &outcomes.retries;
-    assert_eq!((told.due, told.later, told.paused, told.paused_until), (120 * SECOND, 1, 0, 0));
-    let all = Ended { pause: Paused { left: Duration::from_secs(120), is_overlong: false }, ..alone };
-    let said = outcomes.end(&all, 0);
-    assert!(said[0].contains("nothing starts for 2m") && outcomes.retries.paused == 120 * SECOND, "{said:?}");
+    let retries = &outcomes.retries;
+    assert_eq!((retries.due, retries.later, retries.paused, retries.paused_until), (120 * SECOND, 1, 0, 0));
+    let all = Ended { pause: Paused { rest: Duration::from_secs(120), is_overlong: false }, ..alone };
+    let lines = outcomes.end(&all, 0);
+    assert!(lines[0].contains("nothing starts for 2m") && outcomes.retries.paused == 120 * SECOND, "{lines:?}");
 }
 
-/// Units of 10 bytes each: a run that was stopped after 900 of 1000, then one in which every tenth had failed.
+/// Units of 10 bytes each. The first run was stopped after 900 of 1000 units. In the second run every tenth unit had
+/// failed.
 #[test]
-fn units_done_before_make_the_time_left_neither_too_short_nor_too_long() {
+fn units_done_before_do_not_distort_the_time_left() {
     let known = |known, done_before| {
         let mut outcomes = outcomes(&["-r", "5/s", "--done", "x"]);
         outcomes.retries.known = known;
@@ -208,13 +209,16 @@ fn units_done_before_make_the_time_left_neither_too_short_nor_too_long() {
 
 /// `-n` may be any number.
 #[test]
-fn commands_of_many_units_count_no_further_than_there_are_numbers() {
+fn counts_of_commands_with_many_units_do_not_overflow() {
     let most = u64::MAX.to_string();
     let mut outcomes = outcomes(&["-r", "5/s", "-n", &most]);
     outcomes.set_skipped(0, 3);
     assert_eq!(outcomes.commands_unread(2, 10, 40), 8);
     outcomes.leave("stopped".to_owned());
-    let left = |outcomes: &Outcomes, unread| outcomes.closing(0, 0, unread)[0].split("; ").next().map(str::to_owned);
-    assert_eq!(left(&outcomes, ("about ", 3)), Some("stopped: units are left".to_owned()));
-    assert_eq!(left(&outcomes, ("at least ", 3)), Some("stopped: at least 3 units are left".to_owned()));
+    let units_left =
+        |outcomes: &Outcomes, unread| outcomes.closing(0, 0, unread)[0].split("; ").next().map(str::to_owned);
+    for unread in [("about ", 3), ("", 1)] {
+        assert_eq!(units_left(&outcomes, unread), Some("stopped: units are left".to_owned()));
+    }
+    assert_eq!(units_left(&outcomes, ("at least ", 3)), Some("stopped: at least 3 units are left".to_owned()));
 }

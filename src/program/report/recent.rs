@@ -1,4 +1,4 @@
-//! Rates that are shown: of the last seconds, and of the whole time.
+//! The rates that are shown: over the last seconds, and over the whole time.
 
 use std::collections::VecDeque;
 use throttle::flow::meter::Reading;

@@ -1,4 +1,4 @@
-//! What the status line says of the slots, of the limits and of a pause.
+//! The part of the status line about the slots, the limits and a pause.
 
 use crate::program::time_of_day::until_text;
 use crate::program::unit_name::counted;
@@ -6,8 +6,8 @@ use throttle::flow::meter::Reading;
 use throttle_limits::clock::{self, Nanos};
 use throttle_limits::store::View;
 
-/// `; 5 of 16 slots busy, 12 units read ahead; 5/s: 0 left, next in 180 ms`, or `paused until 14:05 (3m 20s)` at the end.
-/// `paused`: until when nothing starts.
+/// `; 5 of 16 slots busy, 12 units read ahead; 5/s: 0 left, next in 180 ms`, or `paused until 14:05 (3m 20s)` at the
+/// end. `paused` is the end of the pause, before which nothing starts.
 pub(super) fn text(
     reading: &Reading,
     now: Nanos,
@@ -17,9 +17,9 @@ pub(super) fn text(
 ) -> String {
     let ahead = (reading.units_ahead > 0).then(|| format!("{} read ahead", counted(reading.units_ahead, "unit")));
     let mut state = Vec::new();
-    if let Some(View { policy, left, .. }) = limits {
-        let left = left.iter().enumerate();
-        state.extend(left.map(|(place, left)| format!("{}: {} left", policy.describe(place), (*left).max(0))));
+    if let Some(View { policy, left: rest, .. }) = limits {
+        let rest = rest.iter().enumerate();
+        state.extend(rest.map(|(place, units)| format!("{}: {} left", policy.describe(place), (*units).max(0))));
     }
     let wait = |until: Nanos| until.saturating_sub(now);
     let next = match (paused.map(wait).filter(|wait| *wait > 0), reading.wait) {

@@ -1,14 +1,15 @@
 use super::*;
 use crate::program::task::{Pipe, Task};
+use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump;
-use throttle::flow::{Copying, Sink, Source};
-use throttle_limits::clock::{Clock, FakeClock};
+use throttle::flow::{Copying, Look, Sink, Source};
+use throttle_limits::clock::{FakeClock, NanoClock};
 use throttle_limits::store::{Memory, Supply};
 
 const MS: Nanos = 1_000_000;
 
-/// Input that comes at given times.
+/// Input that arrives at given times.
 struct Script(FakeClock, Vec<(Nanos, &'static [u8])>);
 
 impl Source for Script {
@@ -24,7 +25,7 @@ impl Source for Script {
     }
 }
 
-/// A reader that takes its time over every write.
+/// A reader that takes a fixed time for every write.
 struct Slow(FakeClock, Nanos);
 
 impl Sink for Slow {
@@ -33,7 +34,7 @@ impl Sink for Slow {
     }
 
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.advance(self.1);
+        self.0.advance(Duration::from_nanos(self.1));
         Ok(bytes.len())
     }
 }
@@ -43,22 +44,23 @@ fn report(args: &[&str]) -> (FakeClock, Report) {
     let Pipe { limits, input, reporting, .. } = *pipe;
     let policy = &limits.named().unwrap().policy();
     let unit = UnitName::of(input.framing(policy).unwrap());
-    let clock = FakeClock::at(1000 * SECOND);
+    let clock = FakeClock::at(Duration::from_secs(1000));
     let supply = Supply::new(Box::new(Memory::new(policy, clock.clone())));
     let progress = Progress::new(&reporting, true, None);
     (clock, Report::new(unit, None, supply, limits.written(policy), false, None, progress))
 }
 
-/// At 10/s, burst 2: `a` and `b` go at 300 ms, when they come, and take 5 ms to write. `c` is asked for at 305 ms and
-/// granted at 400 ms, `d` at 500 ms; each takes 5 ms, so `d` is asked for at 405 ms. The end comes at 505 ms.
+/// At 10/s with burst 2, `a` and `b` arrive and leave at 300 ms, and take 5 ms to write. `c` is requested at 305 ms and
+/// granted at 400 ms; `d` is granted at 500 ms. Each takes 5 ms, so `d` is requested at 405 ms. The end comes at 505
+/// ms.
 #[test]
 fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
     let (clock, report) = report(&["-r", "10/s", "-b", "2", "-r", "1000/h"]);
     let start = clock.now();
     let input = Script(clock.clone(), vec![(start + 300 * MS, b"a\nb\nc\nd\n")]);
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
-    let mut flow = Copying::new(input, Slow(clock.clone(), 5 * MS), buffer, &report.meter);
-    pump::run(&mut flow, &report.supply, &report.meter).unwrap();
+    let mut flow = Copying::new(input, Slow(clock.clone(), 5 * MS), buffer, Look::default(), &report.meter);
+    pump::run(&mut flow, &report.supply, report.supply.clock(), &report.meter).unwrap();
     assert_eq!(
         report.summary_json(&report.read()),
         json!({
@@ -88,15 +90,15 @@ fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
     );
 }
 
-/// With 3 in a minute and slack of 250 ms, the third waits for the bucket until 1 s, and the fourth for the window until
-/// 60.25 s.
+/// With 3 units in a minute and a slack of 250 ms, the third unit waits for the bucket until 1 s. The fourth waits for
+/// the window until 60.25 s.
 #[test]
-fn the_limit_that_bound_is_the_one_that_is_charged_with_the_wait() {
+fn a_wait_counts_for_the_limit_that_caused_it() {
     let (clock, report) = report(&["-r", "1/s", "-b", "2", "-r", "3/min"]);
     let input = Script(clock.clone(), vec![(0, b"a\nb\nc\nd\n")]);
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
-    let mut flow = Copying::new(input, Slow(clock, 0), buffer, &report.meter);
-    pump::run(&mut flow, &report.supply, &report.meter).unwrap();
+    let mut flow = Copying::new(input, Slow(clock, 0), buffer, Look::default(), &report.meter);
+    pump::run(&mut flow, &report.supply, report.supply.clock(), &report.meter).unwrap();
     assert_eq!(report.read().limits, [SECOND, 59 * SECOND + SECOND / 4]);
 }
 
@@ -106,7 +108,7 @@ fn the_time_left_comes_from_the_schedule() {
     report.total = Some(Total::Bytes(1000));
     assert_eq!(report.supply.take_available(100), 50);
     report.meter.passed(50, 50, clock.now());
-    // 950 more at 100/s, from an empty bucket. The limit is shown as it was written.
+    // 950 more units follow at 100/s, from an empty bucket. The limit is shown as it was written.
     let shown = report.shown(&report.read(), 100.0);
     assert_eq!((&*shown.text(), shown.percent), ("50 B, 100 B/s now, 10 s left, limit 100B/s", Some(5)));
     report.meter.passed(950, 950, clock.now());
@@ -114,18 +116,18 @@ fn the_time_left_comes_from_the_schedule() {
     assert_eq!((&*shown.text(), shown.percent), ("1.00 kB, 0 B/s now, limit 100B/s", Some(100)));
 }
 
-/// With the second of three under way, two hours are left, not three.
+/// While the second of three units waits, two hours are left, not three.
 #[test]
 fn a_waiting_unit_has_paid_and_does_not_count_twice() {
     let (clock, mut report) = report(&["-r", "1/h", "-b", "1"]);
     report.total = Some(Total::Units(3));
     assert_eq!(report.supply.take_available(1), 1);
     report.meter.passed(1, 2, clock.now());
-    let (grant, asked) = report.supply.next_run(2).unwrap();
-    report.meter.enter(throttle::flow::meter::Phase::Limit(0), asked);
+    let (grant, requested) = report.supply.next_run(2).unwrap();
+    report.meter.enter(throttle::flow::meter::Phase::Limit(0), requested);
     report.meter.waits_until(grant.at, grant.units);
     assert_eq!(report.time_left(&report.read()), Some(2 * 3600 * SECOND));
-    clock.advance(1800 * SECOND);
+    clock.advance(Duration::from_secs(1800));
     assert_eq!(report.time_left(&report.read()), Some(5400 * SECOND));
     report.total = Some(Total::Units(2));
     assert_eq!(report.time_left(&report.read()), Some(1800 * SECOND));
@@ -141,7 +143,8 @@ fn without_a_known_total_no_time_left_is_shown() {
     assert_eq!(report.shown(&report.read(), 12.34).text(), "0 lines, 0 B, 12.3/s now, no limit");
 }
 
-/// Of 10 000 bytes, 20 lines of 200 bytes have gone and 5 more were read: 25 of 40 bytes each; so 250 in all, 230 to go.
+/// The file has 10 000 bytes. 20 lines (800 B) have left, and 5 more (200 B) were read. A line has 40 bytes, so there
+/// are 250 lines, and 230 of them are left.
 #[test]
 fn the_lines_of_a_file_are_estimated_from_those_read() {
     let (clock, mut report) = report(&["-r", "2/s", "-b", "1"]);
@@ -152,28 +155,28 @@ fn the_lines_of_a_file_are_estimated_from_those_read() {
     report.meter.read_ahead(5, 200, [0, 0]);
     let shown = report.shown(&report.read(), 2.0);
     assert_eq!((&*shown.text(), shown.percent), ("20 lines, 800 B, 2.00/s now, 1m 55s left, limit 2/s", Some(8)));
-    // The last of them is shorter than it should be.
+    // Now the whole file was read, so the number is exact.
     report.meter.read_ahead(5, 9_200, [0, 0]);
     assert_eq!(report.units_left(&report.read()), Some(5));
 }
 
-/// Ten lines took 5 s, all of them for the reader.
+/// Ten lines took 5 s, which the program spent waiting for the reader.
 #[test]
 fn if_the_reader_is_slow_the_time_left_is_that_of_the_reader() {
     let (clock, mut report) = report(&["-r", "1000/s"]);
     report.total = Some(Total::Bytes(1000));
     report.meter.enter(throttle::flow::meter::Phase::Sink, clock.now());
-    clock.advance(5 * SECOND);
+    clock.advance(Duration::from_secs(5));
     report.meter.passed(10, 100, clock.now());
     assert_eq!(report.time_left(&report.read()), Some(45 * SECOND));
 }
 
 #[test]
-fn instead_of_a_rate_near_zero_the_bar_shows_when_the_next_unit_leaves() {
+fn a_slow_bar_shows_the_time_to_the_next_unit() {
     let (clock, report) = report(&["-r", "1/h"]);
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
     report.meter.waits_until(clock.now() + 3600 * SECOND, 1);
-    clock.advance(125 * SECOND);
+    clock.advance(Duration::from_secs(125));
     assert_eq!(report.shown(&report.read(), 0.0).text(), "0 lines, 0 B, next in 58m, limit 1/h");
     report.meter.passed(1, 2, clock.now());
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
@@ -186,7 +189,7 @@ fn a_countdown_is_no_finer_than_what_matters() {
     let times = [1, 59 * SECOND, 59 * SECOND + 1, 200 * SECOND, 600 * SECOND, 3421 * SECOND, 3599 * SECOND];
     assert_eq!(times.map(countdown), ["1 s", "59 s", "1m", "3m 20s", "10m", "58m", "1h"]);
     let times = [4980 * SECOND, 86_399 * SECOND, 86_401 * SECOND, 180_000 * SECOND];
-    assert_eq!(times.map(countdown), ["1h 23m", "1d", "1d 1h", "2d 2h"]);
+    assert_eq!(times.map(countdown), ["1h 23m", "1d", "1d 1m", "2d 2h"]);
 }
 
 #[test]
@@ -206,16 +209,16 @@ fn the_rate_now_is_that_of_the_last_two_seconds() {
 }
 
 #[test]
-fn the_status_says_what_is_left_of_each_limit_and_when_the_next_unit_leaves() {
+fn the_status_has_the_rest_of_each_limit_and_the_next_unit() {
     let (clock, report) = report(&["-r", "10/s", "-b", "4", "-r", "1000/h"]);
     assert_eq!(report.supply.take_available(3), 3);
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
     report.meter.waits_until(clock.now() + 100 * MS, 1);
     report.meter.read_ahead(7, 14, [0, 0]);
     let limits = "10/s,burst=4: 1 left, 1000/h,window,slack=250ms: 997 left";
-    let said = |report: &Report| report.state_text(&report.read());
-    assert_eq!(said(&report), format!("; 7 units read ahead; {limits}, next in 100 ms"));
+    let state = |report: &Report| report.state_text(&report.read());
+    assert_eq!(state(&report), format!("; 7 units read ahead; {limits}, next in 100 ms"));
     report.supply.store().hold_until(clock.now() + 200 * SECOND).unwrap();
-    let paused = said(&report);
+    let paused = state(&report);
     assert!(paused.contains(", paused until ") && paused.ends_with(" (3m 20s)"), "{paused}");
 }

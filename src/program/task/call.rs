@@ -1,4 +1,5 @@
-//! One call of `--once`: what it asks of limits, without a unit that could be looked into.
+//! One call of `--once`: its key and its costs. No unit is read, so the key comes from `--key`, and each cost is a
+//! number of the command line or of `else=`.
 
 use crate::program::args::{Grouped, LimitFlags, look};
 use std::ffi::OsString;
@@ -8,26 +9,26 @@ use throttle::flow::selector::Selector;
 use throttle::flow::{Look, Sorting, short};
 use throttle_limits::limits::{Policy, Take};
 
-/// What is wrong if a key is named, and none has limits.
-pub(crate) const NO_KEYS: &str = "--key: there are no limits for each key; leave it out";
+/// The message if a key is given, but there are no limits for each key.
+pub(crate) const NO_KEYS: &str = "--key needs limits for each key, but there are none; leave --key out";
 
-/// What one call asks of limits.
+/// One call, and the limits on the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) named: Option<Grouped>,
-    /// What the call costs each limit that was named, if a number says so.
+    /// The cost of the call for each limit on the command line, if the limit has a number as its cost.
     numbers: Vec<Option<u64>>,
-    /// The key that it is for.
+    /// The key of the call.
     key: Option<Vec<u8>>,
     /// Whether a command runs.
     runs: bool,
 }
 
 impl Call {
-    /// A call under limits that `flags` name, for this key.
+    /// A call under the limits in `flags`, for this key.
     ///
     /// # Errors
-    /// What is wrong with the limits, in words.
+    /// The limits are wrong, or do not fit the call.
     pub(super) fn new(flags: &LimitFlags, key: Option<OsString>, runs: bool) -> Result<Self, String> {
         let mut named = Grouped::for_bucket(&flags.rate, flags.burst)?;
         let numbers = named.as_mut().map(Grouped::take_numbers).unwrap_or_default();
@@ -36,27 +37,27 @@ impl Call {
         Ok(call)
     }
 
-    /// What the call asks of a bucket that keeps `policy`: of each limit the number that was named, or else the cost of a unit
-    /// that cannot be read (`else=`), since no unit is read.
+    /// The request of the call to a bucket with `policy`. The cost for each limit is the number on the command line.
+    /// Without a number, it is the cost of a unit that cannot be parsed (`else=`), because no unit is read.
     ///
     /// # Errors
-    /// A number or the key is missing, or one cannot be taken under these limits.
+    /// A number or the key is missing, or does not fit these limits.
     pub(crate) fn take(&self, policy: &Policy) -> Result<Take, String> {
         if policy.counts_bytes() {
-            return Err("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s".to_owned());
+            return Err("--once takes one unit, so it cannot use a limit in bytes; write for example -r 5/s".to_owned());
         }
         if policy.counts_jobs() && !self.runs {
-            return Err("--once: the bucket counts commands that run; write --once COMMAND".to_owned());
+            return Err(
+                "--once: the bucket counts running commands, but no COMMAND was given; write --once COMMAND".to_owned()
+            );
         }
         let key = match (&self.key, policy.of_keys()) {
             (Some(key), Some(_)) => short(key),
-            // Nothing is known of a bucket on a server before it has answered.
+            // The policy of a bucket on a server is unknown before the first answer.
             (Some(key), None) if policy.is_empty() => return Ok(Sorting::price(0, key, &[])),
             (None, Some(keys)) => {
                 let per = &keys.per;
-                return Err(format!(
-                    "--once: the limits are those of one key each (per={per}); name it: --key a.example"
-                ));
+                return Err(format!("--once: each key has its own limits (per={per}); name the key: --key a.example"));
             }
             (Some(_), None) => return Err(NO_KEYS.to_owned()),
             (None, None) => return Ok(Take { key: None, ..Sorting::price(policy.len(), &[], &self.costs(policy)?) }),
@@ -64,7 +65,7 @@ impl Call {
         Ok(Sorting::price(policy.len(), &key, &self.costs(policy)?))
     }
 
-    /// What the call costs each limit: those of all, then those of each key.
+    /// The cost of the call for each limit: first the limits of all units, then the limits of each key.
     pub(super) fn costs(&self, policy: &Policy) -> Result<Box<[u64]>, String> {
         let places = self.named.as_ref().and_then(|named| named.places_in(policy).ok()).unwrap_or_default();
         let number = |place| self.numbers[places.iter().position(|known| *known == place)?];
@@ -76,14 +77,15 @@ impl Call {
         all.map_err(|place| {
             let limits = (0..count).map(|place| format!(" -r {}", with_number(policy, place)));
             let (limit, right) = (described(policy, place), limits.collect::<String>());
-            format!("--once: no unit is read, so the limit {limit} has no cost; write what the call costs:{right}")
+            format!("--once: no unit is read, so the limit {limit} has no cost; write the cost of the call:{right}")
         })
     }
 
-    /// `look`, for a unit that stands for the call: it has its key and its costs, whatever its bytes are.
+    /// Changes `look` for the unit that represents the call. It then finds the key and the costs of the call, whatever
+    /// the bytes of the unit are.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    /// The errors of [`take`](Self::take).
     pub(crate) fn look(&self, policy: &Policy, mut look: Look) -> Result<Look, String> {
         let costs = self.costs(policy)?;
         if !look.costs.is_empty() || costs.iter().any(|cost| *cost != 1) {
@@ -95,7 +97,7 @@ impl Call {
     }
 }
 
-/// The limit at this place, those of each key behind those of all.
+/// The limit at this place. The limits of each key come after the limits of all units.
 fn described(policy: &Policy, place: usize) -> String {
     match (policy.of_keys(), place.checked_sub(policy.len())) {
         (Some(keys), Some(place)) => keys.describe(place),
@@ -103,7 +105,7 @@ fn described(policy: &Policy, place: usize) -> String {
     }
 }
 
-/// The same with a number for a cost that it counts.
+/// The limit at this place, with a number if it has a cost.
 fn with_number(policy: &Policy, place: usize) -> String {
     let (of, limit, per) = match (policy.of_keys(), place.checked_sub(policy.len())) {
         (Some(keys), Some(place)) => (&keys.each, place, format!(",per={}", keys.per)),

@@ -9,13 +9,13 @@ use throttle::flow::framing::Framing;
 use throttle::launch::{Shape, Template};
 use throttle_limits::clock::{Nanos, in_nanos};
 
-/// Take one from a bucket, then become a command.
+/// The task to take one unit from a bucket, and then become a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Once {
     pub(crate) bucket: Bucket,
     pub(crate) call: Call,
     pub(crate) max_wait: Option<Duration>,
-    /// None: nothing is run.
+    /// The words of the command; empty if nothing runs.
     pub(crate) command: Vec<OsString>,
     pub(crate) quiet: bool,
 }
@@ -27,22 +27,22 @@ impl Once {
         Ok(Once { bucket, call, max_wait: args.shared.max_wait, command, quiet: args.report.quiet })
     }
 
-    /// The latest time for a grant that was asked for at this time.
-    pub(crate) fn latest(&self, asked: Nanos) -> Nanos {
-        self.max_wait.map_or(Nanos::MAX, |wait| asked.saturating_add(in_nanos(wait)))
+    /// The latest time for a grant that was requested at `requested`.
+    pub(crate) fn latest(&self, requested: Nanos) -> Nanos {
+        self.max_wait.map_or(Nanos::MAX, |wait| requested.saturating_add(in_nanos(wait)))
     }
 }
 
-/// Whether the command runs below this process, which does not become it.
+/// Whether the command runs as a child of this process. Otherwise this process becomes the command.
 pub(super) fn is_watched(args: &Args) -> bool {
     args.launch.again.attempts.is_some() || args.launch.timeout.is_some()
 }
 
 impl Launch {
-    /// A run of one command, for a unit that is not read.
+    /// Creates the task to run one command, without a unit from the input.
     ///
     /// # Errors
-    /// What is wrong with `args`, in words.
+    /// The arguments have a mistake.
     pub(super) fn once(bucket: Option<Bucket>, args: Args) -> Result<Self, String> {
         let all = words(&args);
         let Args { limit, shared, input, command, mut launch, mut report } = args;
@@ -51,7 +51,7 @@ impl Launch {
             None => Limits::none(&limit, &shared)?,
         };
         let call = Call::new(&limit, shared.key, true)?;
-        // One command has the terminal and the output for itself.
+        // A single command has the terminal and the output for itself.
         launch.jobs = Some(1);
         if report.progress == ProgressWhen::Auto {
             report.progress = ProgressWhen::Never;
@@ -64,7 +64,7 @@ impl Launch {
     }
 }
 
-/// The words of the command. A script gets the words behind it as its arguments.
+/// The words of the command. The words after a script are its arguments.
 fn words(args: &Args) -> Vec<OsString> {
     let script = args.launch.shell.iter();
     let script = script.flat_map(|script| ["sh".into(), "-c".into(), script.clone(), "throttle -c".into()]);

@@ -9,40 +9,40 @@ use throttle::flow::framing::Framing;
 use throttle::launch::{Place, Reading, Shape, Template};
 use throttle_limits::limits::Policy;
 
-/// Pass units on, or show which would leave.
+/// The task to pass units on, or to show which units would leave.
 #[derive(Clone, Debug)]
 pub(crate) struct Pipe {
     pub(crate) limits: Limits,
-    /// Units that would wait longer are dropped.
+    /// The longest wait of a unit. Units that would wait longer are dropped.
     drop_after: Option<Duration>,
     pub(crate) input: InputFlags,
     pub(crate) reporting: ReportFlags,
-    /// Units leave in input order, also if they have keys.
+    /// Whether units leave in input order, even if they have keys.
     pub(crate) keep_order: bool,
     pub(crate) dry_run: bool,
 }
 
-/// Run a command for each unit, or show what would run.
+/// The task to run a command for each unit, or to show which commands would run.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) limits: Limits,
     pub(crate) commands: Commands,
     pub(crate) flags: LaunchFlags,
     pub(crate) reporting: ReportFlags,
-    /// With --once: the call that the one unit stands for.
+    /// With --once, the call. The single unit represents it.
     pub(crate) call: Option<Call>,
 }
 
-/// Commands, and the units that they are for.
+/// Commands and their units.
 #[derive(Clone, Debug)]
 pub(crate) struct Commands {
     pub(crate) template: Template,
-    /// The command's words. Empty for a script.
+    /// The words of the command; empty for a script.
     pub(crate) words: Vec<OsString>,
     pub(crate) shape: Shape,
     pub(crate) input: InputFlags,
     pub(crate) framing: Framing,
-    /// Whether there is one command, for a unit that is not read.
+    /// Whether there is a single command (`--once`), for which no unit is read.
     pub(crate) is_once: bool,
 }
 
@@ -55,7 +55,7 @@ impl Pipe {
         }
         let drop_after = args.limit.drop.then(|| args.shared.max_wait.unwrap_or_default());
         let keep_order = args.launch.keep_order;
-        // What a bucket keeps is known when it is opened.
+        // The limits of a bucket are known only after it is opened.
         let has_keys = named.is_none_or(|named| named.per.is_some());
         if keep_order && (!has_keys || args.input.ahead.is_some()) {
             return Err(KEPT_ORDER.to_owned());
@@ -64,7 +64,7 @@ impl Pipe {
             return Err(AHEAD_OF_KEYS.to_owned());
         }
         if args.limit.drop && limits.bucket().is_some() {
-            return Err("--drop: a bucket's units are not dropped; write -r 5/s --drop".to_owned());
+            return Err("--drop cannot be used with a bucket; write for example -r 5/s --drop".to_owned());
         }
         if args.limit.drop && framing == Framing::Bytes {
             return Err("--drop drops lines or records, not bytes; write for example -r 100/s --drop".to_owned());
@@ -73,10 +73,10 @@ impl Pipe {
         Ok(Pipe { limits, drop_after, input, reporting, keep_order, dry_run })
     }
 
-    /// What ends a unit under the limits of `policy`, which a run or a bucket keeps.
+    /// The framing of the units under `policy`, which is the policy of the run or of a bucket.
     ///
     /// # Errors
-    /// Units cannot be passed on under these, or not as was asked for.
+    /// Units cannot be passed on under `policy`, or not as the flags require.
     pub(crate) fn framing(&self, policy: &Policy) -> Result<Framing, String> {
         let has_no_keys = self.limits.bucket().is_some() && policy.of_keys().is_none();
         if has_no_keys && self.keep_order {
@@ -99,21 +99,24 @@ impl Launch {
         let (flags, reporting) = (args.launch.clone(), args.report.clone());
         flags.refuse_unrepeatable_output()?;
         let launch = Launch { commands: Commands::new(args, &limits)?, limits, flags, reporting, call: None };
-        // What a bucket keeps is known when it is opened.
+        // The limits of a bucket are known only after it is opened.
         if let Some(named) = launch.limits.named() {
             launch.check(&named.kept())?;
         }
         Ok(launch)
     }
 
-    /// Whether commands can run under the limits of `policy`, which a run or a bucket keeps.
+    /// Checks that commands can run under `policy`, which is the policy of the run or of a bucket.
     ///
     /// # Errors
-    /// They cannot, or not as was asked for.
+    /// Commands cannot run under `policy`, or not as the flags require.
     pub(crate) fn check(&self, policy: &Policy) -> Result<(), String> {
         let has_order = policy.of_keys().is_some() || policy.counts_jobs() || self.flags.again.attempts.is_some();
         if self.commands.input.ahead.is_some() && !has_order {
-            return Err("--ahead belongs to --attempts and to limits for each key; write for example --attempts 5 --ahead 10000".to_owned());
+            return Err(
+                "--ahead needs --attempts or limits for each key; write for example --attempts 5 --ahead 10000"
+                    .to_owned(),
+            );
         }
         Commands::check(policy)?;
         self.call.as_ref().map_or(Ok(()), |call| call.take(policy).map(drop))
@@ -149,15 +152,15 @@ impl Commands {
         Ok(Commands { template, words, shape, input, framing, is_once: false })
     }
 
-    /// Whether they can run under these limits.
+    /// Checks that commands can run under `policy`.
     ///
     /// # Errors
-    /// Commands are not bytes.
+    /// `policy` counts bytes, but commands are not bytes.
     pub(crate) fn check(policy: &Policy) -> Result<(), String> {
         if policy.counts_bytes() { Err(NO_BYTES.to_owned()) } else { Ok(()) }
     }
 
-    /// What a message calls the command.
+    /// The name of the command in messages.
     pub(crate) fn name(&self) -> String {
         let name = self.words.first().and_then(|name| Path::new(name).file_name());
         name.map_or_else(|| "the script".to_owned(), |name| name.to_string_lossy().into_owned())
@@ -165,9 +168,9 @@ impl Commands {
 }
 
 const KEPT_ORDER: &str = "--keep-order needs a command, or limits for each key without --ahead, like -r 1/s,per=host -k; \
-    a pipe without such limits keeps the order";
+    a pipe without such limits keeps the order anyway";
 
-const AHEAD_OF_KEYS: &str = "--ahead belongs to limits for each key; write for example -r 1/s,per=host --ahead 10000";
+const AHEAD_OF_KEYS: &str = "--ahead needs limits for each key; write for example -r 1/s,per=host --ahead 10000";
 
-const NO_BYTES: &str = "--rate: a command is a unit, not bytes; write -r 5/s \
-    (for a command's own traffic use its option: rsync --bwlimit, curl --limit-rate)";
+const NO_BYTES: &str = "--rate: commands are not counted in bytes; write -r 5/s \
+    (to limit the traffic of a command use its own option: rsync --bwlimit, curl --limit-rate)";

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use throttle::flow::framing::Framing;
 
 impl Task {
-    /// The task of a whole command line without the program's name.
+    /// The task of a whole command line, given without the name of the program.
     pub(crate) fn from_words(words: &[&str]) -> Result<Self, String> {
         Task::from_environment(words, &Environment::default())
     }
@@ -15,7 +15,7 @@ impl Task {
             Ok(args) => Task::new(args, environment).map_err(|message| redacted(&message, &words)),
             Err(Refused::Mistake(message, _)) => Err(message),
             Err(Refused::Answer(answer)) => panic!("{answer}"),
-            Err(Refused::ShortHelp) => panic!("the short help"),
+            Err(Refused::Help(page)) => panic!("a page of help: {page}"),
         }
     }
 }
@@ -49,79 +49,51 @@ fn units_are_lines_by_default() {
 fn mistakes_name_the_flag_and_show_a_right_spelling() {
     for (args, expected) in [
         (&[][..], "--rate: how fast? write for example -r 5/s"),
-        (&["-r", "10M"], "--rate '10M': lines or bytes? 10M/s is ten million lines a second"),
-        (&["-r", "-1/s"], "'-1/s' is negative"),
-        (&["-r", "5/s", "--timeout", "-1s"], "'-1s' is negative"),
-        (&["-r"], "-r takes a limit, like -r 5/s"),
         (&["-r", "-n", "1"], "-r takes a limit, like -r 5/s"),
-        (&["-r", "-0"], "-r takes a limit, like -r 5/s"),
-        (&["-r", "5/s", "-b", "0"], "--burst: a burst of 0 would let nothing through; the least is 1"),
-        (&["-r", "5/s", "-b", "1KiB"], "--burst: a burst of '1KiB' is in bytes, but the limit counts units"),
-        (&["-r", "5/s,burst=2", "-b", "3"], "--burst: the limit '5/s,burst=2' already names its burst"),
         (&["-r", "5/s,window", "-b", "3"], "write -r 5/s -b N"),
-        (&["-r", "unlimited", "-r", "5/s"], "--rate: unlimited stands alone"),
-        (&["-r", "5MB/s", "-0"], "-0: the rate counts bytes, and -0 cuts records"),
-        (&["-r", "5MB/s", "-r", "5/s"], "--rate: '5MB/s' counts bytes and '5/s' units"),
-        (&["-r", "5/s", "-0", "-d", ","], "cannot be used with"),
-        (&["-r", "5/s", "--bytes", "-0"], "cannot be used with"),
-        (&["-r", "5/s", "-d", "ab"], "'ab' is more than one byte; give one, like -d , or -d '\\t'"),
-        (&["-L", "10M"], "-L is not an option here: write -r 10MB/s for bytes, -r 10M/s for lines"),
         (
             &["--reset"],
-            "--reset is not an option here: to start a bucket anew write --bucket NAME --clear --set -r 5/s",
+            "--reset is not an option here: to start a bucket again write --bucket NAME --clear --set -r 5/s",
         ),
-        (&["--delay", "2s"], "--delay is not an option here: a delay is a rate: for one every 2s write -r 1/2s"),
         (&["--delay=2"], "for one every 2s write -r 1/2s"),
         (&["--delay=x"], "for one every 2 s write -r 1/2s"),
-        (&["--delay", "0.02"], "for one every 0.02s write -r 50/s"),
-        (&["--delay=1.5"], "for one every 1.5s write -r 2/3s"),
         (&["--delay=0.0015s"], "for one every 0.0015s write -r 2000/3s"),
         (&["--delay=.25"], "for one every .25s write -r 4/s"),
         (&["--delay", "3m"], "for one every 3m write -r 1/3m"),
-        (&["--delay", "0"], "for one every 2 s write -r 1/2s"),
-        (&["--rate-limit", "10M"], "--rate-limit is not an option here: write -r 10MB/s for bytes"),
-        (&["-r", "5/s", ":::", "a"], "::: is not an option here: pass units on standard input"),
-        (&["-r", "5/s", "-c", "echo", ":::", "a"], "::: is not an option here: pass units on standard input"),
+        (&["--delay", "0"], "--delay is not an option here: for no delay write -r unlimited"),
+        (&["-c", "50", "-r", "5/s", "curl"], "for 50 commands at once write -j 50"),
+        (&["-r", "5/s", "-c50", "curl"], "for 50 commands at once write -j 50"),
+        (&["--rpm", "60"], "write -r 60/min"),
+        (&["--tpslimit=5"], "write -r 5/s"),
+        (&["--limit-rate=1000"], "write -r 1000B/s"),
+        (&["--connections=8"], "write -j 8"),
+        (&["--tries", "3"], "write --attempts 3"),
+        (&["--tries", "0"], "run up to N times in all with --attempts N"),
+        (&["--burst-size=0"], "the burst is -b N"),
+        (&["--max-time=10"], "write --timeout 10"),
+        (&["--burst-size=9"], "write -b 9"),
+        (&["--redis", "redis://h/b"], "a bucket on a server is --bucket redis://HOST/NAME"),
         (&["-r", "5/s", "-c", "echo", "--", ":::", "a"], "cannot be used with"),
-        (&["-r", "5/s", "--bogus", "--", "grep", "-r", "-n", "x"], "'--bogus'"),
         (&["-0r", "5/s", "-j4", "-n", "2", "--bogus", "grep", "-r", "-n", "x"], "'--bogus'"),
         (&["-P", "4", "--burst", "2", "-r", "-n", "1", "grep"], "-r takes a limit, like -r 5/s"),
-        (&["-r", "5/s", "-p"], "-p is not an option here: to see what would run write --dry-run"),
         (&["-r", "5/s", "--raet", "5/s"], "there is no option '--raet'; did you mean --rate?"),
-        (&["-r", "5/s", "--tries", "3"], "there is no option '--tries'; throttle --help lists them all"),
-        (
-            &["-r", "5/s", "--max-wait", "3s"],
-            "--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s",
-        ),
-        (&["-r", "5/s", "-j", "-1"], "--jobs '-1': write a number of commands, like -j 8, or -j 0 for no cap"),
         (&["-r", "5/s", "-n", "x"], "--max-args 'x': write a number of units, like -n 10"),
         (&["-r", "5/s", "--timeout", "-5"], "--timeout '-5': write for example 30s, 500ms or 2min"),
         (&["-r", "5/s", "-a"], "--arg-file takes a value; write --arg-file FILE"),
         (&["-r", "5/s", "--null=x"], "--null takes no value"),
         (&["-r", "5/s", "-j1", "-j2"], "--jobs is given twice"),
-        (&["-r", "5/s", "--summary", "json"], "write --summary=json"),
         (&["-r", "5/s", "-c", "echo", "x"], "--shell cannot be used with a command"),
-        (&["5/s"], "--rate: a limit follows its option; write -r 5/s"),
         (&["-j4", "10MB/s", "curl"], "write -r 10MB/s"),
-        (&["-r", "5", "/s"], "--rate: write it as one word: -r 5/s"),
-        (&["-r", "5/s", "100/min"], "write -r 5/s -r 100/min"),
-        (&["-r", "5/s", "burst=10"], "--rate: write it as one word: -r 5/s,burst=10"),
-        (&["-r", "inf"], "--rate: 'inf': for no limit write unlimited"),
-        (&["-N2"], "-N is not an option here: write -n 2"),
-        (&["-r", "5/s", "--no-run-if-empty"], "leave it out: empty input does nothing"),
-        (&["-r", "5/s", "--bar"], "--bar is not an option here: a bar is shown on a terminal anyway"),
         (&["--bwlimit=10"], "--bwlimit is not an option here: write --rate, or -r: -r 10MB/s"),
         (&["--limit-rate=10k"], "write -r 10kB/s for bytes, -r 10k/s for lines"),
         (&["--rate-limit=5/s"], "--rate-limit is not an option here: write -r 5/s"),
-        (&["-r", "5/s", "--progress=often"], "often"),
-        (&["-r", "5/s", "--summary=xml"], "write --summary, --summary=json"),
     ] {
         let error = mistake(args).expect(expected);
         assert!(error.contains(expected), "{args:?}: {error}");
     }
 }
 
-/// What a message shows after `-r`.
+/// The limits that a message shows after `-r`.
 fn limits_shown(message: &str) -> Vec<String> {
     let behind = message.split("-r ").skip(1).filter_map(|rest| rest.split(' ').next());
     let limits = behind.map(|limit| limit.trim_end_matches([',', ';', ':', ')']).to_owned());
@@ -129,7 +101,7 @@ fn limits_shown(message: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_rates_shown_for_the_options_of_other_tools_parse_and_are_those_that_were_typed() {
+fn rates_shown_for_foreign_options_parse_to_the_typed_rate() {
     let mut shown = 0;
     for name in ["-L", "-R", "--rate-limit", "--limit-rate", "--bwlimit", "--limit", "--delay", "-N", "--line-mode"] {
         for value in
@@ -149,6 +121,9 @@ fn the_rates_shown_for_the_options_of_other_tools_parse_and_are_those_that_were_
         ("--rate-limit=5/s", &["5/s"][..]),
         ("--bwlimit=10M", &["10MB/s", "10M/s"]),
         ("-L1.5k", &["1.5kB/s", "1.5k/s"]),
+        ("--limit-rate=500K", &["500kB/s", "500k/s"]),
+        ("--bandwidth=1m", &["1MB/s", "1M/s"]),
+        ("--limit=1g", &["1GB/s", "1G/s"]),
         ("-R10MB/s", &["10MB/s"]),
     ] {
         assert_eq!(limits_shown(&mistake(&[option]).unwrap()), limits, "{option}");
@@ -159,7 +134,7 @@ fn the_rates_shown_for_the_options_of_other_tools_parse_and_are_those_that_were_
 }
 
 #[test]
-fn a_limit_in_the_place_of_the_command_is_shown_as_one_that_parses() {
+fn a_limit_in_place_of_the_command_is_shown_so_that_it_parses() {
     for (args, limits) in [
         (&["5/s"][..], &["5/s"][..]),
         (&["10MB/s,burst=5kB", "cat"], &["10MB/s,burst=5kB"]),
@@ -181,48 +156,39 @@ fn a_limit_in_the_place_of_the_command_is_shown_as_one_that_parses() {
 #[test]
 fn mistakes_about_buckets_show_a_right_spelling() {
     for (args, expected) in [
-        (&["--once"][..], "--once takes one from a bucket; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"),
-        (&["--show"], "--show shows a bucket; name it"),
-        (&["--set", "-r", "5/s"], "--set sets the limits of a bucket; name it"),
-        (&["--bucket", "a b", "-r", "5/s"], "--bucket 'a b': a name is of letters, digits and .:-_"),
+        (&["--once"][..], "--once takes a unit from a bucket; name the bucket: --bucket NAME, or THROTTLE_BUCKET=NAME"),
+        (&["--show"], "--show shows a bucket; name the bucket"),
+        (&["--set", "-r", "5/s"], "--set sets the limits of a bucket; name the bucket"),
+        (&["--bucket", "a b", "-r", "5/s"], "--bucket 'a b': a bucket name has only letters, digits and .:-_"),
         (&["--bucket", "redis://me:secret@db/a b", "--once"], "--bucket 'redis…': the bucket's name"),
         (&["--bucket", "redis://:sec#ret@db/b", "--once"], "--bucket 'redis…': in user and password write / ?"),
         (&["--bucket", "redis://db:99999/b", "--once"], "--bucket 'redis…': a port is a number from 1 to 65535"),
-        (&["-r", "5/s", "--on-store-error", "fail"], "--on-store-error is about a bucket on a server; name it"),
+        (&["-r", "5/s", "--on-store-error", "fail"], "--on-store-error needs a bucket on a server; name the bucket"),
         (&["--bucket", "./b", "--on-store-error", "sometimes"], "write --on-store-error=wait or --on-store-error=fail"),
-        (&["--bucket", "./b", "--set"], "--set: to what? write for example --set -r 5000/h"),
-        (&["--bucket", "./b", "--set", "-r", "5/s", "true"], "--set runs nothing"),
+        (&["--bucket", "./b", "--set"], "--set needs a limit; write for example --set -r 5000/h"),
         (
             &["--bucket", "./b", "--set", "--clear", "--key", "a", "-r", "1/s,per=host"],
-            "--key: --set sets the limits of all keys; leave it out",
+            "--key cannot be used with --set, which sets the limits of all keys; leave --key out",
         ),
-        (&["--bucket", "./b", "--show", "-r", "5/s"], "--show sets no limits; leave -r out"),
         (&["--bucket", "./b", "--clear", "-r", "5/s"], "--clear sets no limits; leave -r out, or write --set"),
         (&["--bucket", "./b", "--pause", "5s", "true"], "--pause runs nothing"),
-        (&["--pause", "5s"], "--pause pauses a bucket; name it"),
+        (&["--pause", "5s"], "--pause pauses a bucket; name the bucket"),
         (&["--bucket", "./b", "--clear", "--show"], "cannot be used with"),
-        (&["--bucket", "./b", "-r", "unlimited"], "'unlimited' is no limit that a bucket could keep"),
-        (&["--bucket", "./b", "-b", "5"], "--burst belongs to a rate"),
-        (&["--bucket", "./b", "--once", "-r", "5/s", "-j", "5"], "cannot be used with"),
         (&["--bucket", "./b", "--once", "-r", "5/s", "-n", "2", "true"], "cannot be used with"),
-        (&["--bucket", "./b", "--max-wait", "5s", "-r", "5/s"], "--once"),
-        (&["--bucket", "./b", "--once", "-r", "5MB/s"], "counts bytes"),
-        (
-            &["--bucket", "./b", "-r", "1/s,per=host,rates=./tiers", "curl"],
-            "--rate: '1/s,per=host,rates=./tiers': a bucket keeps no file of rates; write -r 1/s,per=host",
-        ),
         (
             &["--bucket", "./b", "--once", "-r", "9/s", "-r", "1/s,cost=f2"],
-            "--once: no unit is read, so the limit 1/s,burst=1,cost=f2 has no cost; write what the call costs: \
+            "--once: no unit is read, so the limit 1/s,burst=1,cost=f2 has no cost; write the cost of the call: \
              -r 9/s,burst=1 -r 1/s,burst=1,cost=800",
         ),
-        (&["--bucket", "./b", "--set", "-r", "1/s,cost=/a\nb"], "a bucket keeps a cost of at most 100 characters"),
+        (
+            &["--bucket", "./b", "--set", "-r", "1/s,cost=/a\nb"],
+            "the cost has control characters or more than 100 bytes",
+        ),
         (
             &["--bucket", "redis://db/b", "--set", "-r", "1/s", "--group", "devs"],
-            "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs",
+            "--group needs the path of a bucket; write for example --bucket ./b --set --group devs",
         ),
-        (&["--bucket", "./b", "-r", "1/s", "--group", "devs"], "--group belongs to --set; write for example"),
-        (&["--bucket", "./b", "--show", "--key", "a"], "--key belongs to --once and to --clear and to --pause"),
+        (&["--bucket", "./b", "-r", "1/s", "--group", "devs"], "--group needs --set; write for example"),
     ] {
         let error = mistake(args).expect(expected);
         assert!(error.contains(expected), "{args:?}: {error}");
@@ -266,7 +232,7 @@ fn limits_that_name_their_start_start_anew() {
 }
 
 #[test]
-fn a_bucket_keeps_the_costs_of_its_limits_but_not_the_number_of_one_call() {
+fn a_bucket_stores_costs_but_not_the_number_of_one_call() {
     let words = ["--bucket", "./b", "--set", "-r", "5/s", "-r", "9/s,cost=f2,else=3", "-r", "7/s,cost=4"];
     let Ok(Task::Bucket(_, Verb::Set(set))) = Task::from_words(&words) else { panic!("no --set") };
     assert_eq!(set.policy.to_string(), "5/s,burst=1 and 9/s,burst=1,cost=f2,else=3 and 7/s,burst=1,cost=4");
@@ -277,19 +243,19 @@ fn a_bucket_keeps_the_costs_of_its_limits_but_not_the_number_of_one_call() {
     let kept = once.call.named.as_ref().unwrap().policy();
     assert_eq!(kept.to_string(), "5/s,burst=1 and 9/s,burst=1,cost=f2,else=3 and 7/s,burst=1");
     assert_eq!(once.call.costs(&kept), Ok([1, 3, 4].into()));
-    // The bucket's own, in another order.
+    // The bucket has the same limits in another order.
     assert_eq!(once.call.costs(&set.policy.without(&[0])).map_err(drop), Ok([3, 4].into()));
 }
 
 /// A wrong name in the environment is a mistake only if the bucket is needed.
 #[test]
-fn a_stream_with_limits_and_without_a_bucket_does_not_use_the_bucket_of_the_environment() {
+fn a_stream_with_limits_ignores_the_bucket_of_the_environment() {
     let environment = Environment::new(Some("a b".into()), None, None);
     let task = |args: &[&str]| Task::from_environment(args, &environment);
     assert!(matches!(task(&["-r", "5/s"]), Ok(Task::Pipe(pipe)) if matches!(pipe.limits, Limits::Own(_))));
     for args in [&[][..], &["true"], &["--once"], &["--show"], &["--set", "-r", "5/s"]] {
         let error = task(args).expect_err("it is needed");
-        assert!(error.starts_with("THROTTLE_BUCKET 'a b': a name is of"), "{args:?}: {error}");
+        assert!(error.starts_with("THROTTLE_BUCKET 'a b': a bucket name has only"), "{args:?}: {error}");
     }
 }
 
@@ -299,7 +265,7 @@ fn units_are_dropped_only_under_limits_of_the_stream_itself() {
     let task = |args: &[&str]| Task::from_environment(args, &environment);
     for args in [&["--drop"][..], &["--drop", "--max-wait", "1s"], &["--drop", "--dry-run"]] {
         let error = task(args).expect_err("the bucket would be used");
-        assert_eq!(error, "--drop: a bucket's units are not dropped; write -r 5/s --drop", "{args:?}");
+        assert_eq!(error, "--drop cannot be used with a bucket; write for example -r 5/s --drop", "{args:?}");
     }
     let Ok(Task::Pipe(pipe)) = task(&["-r", "5/s", "--drop"]) else { panic!("no pipe") };
     assert!(matches!(pipe.limits, Limits::Own(_)) && pipe.stream().drop_after == Some(Duration::ZERO));

@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// After so long without a request the server has forgotten all of them.
+/// After this time without a request, the server has forgotten all requests.
 pub(crate) const REST: Duration = Duration::from_millis(500);
 
 /// A running server; it ends with this value.

@@ -1,4 +1,4 @@
-//! A server of HTTP that answers as a test says, and notes when.
+//! A server of HTTP that follows a test's script and records the requests.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a client wants.
+/// A request of a client.
 pub(crate) struct Request {
     pub(crate) path: String,
     /// Requests are counted from 1.
@@ -16,8 +16,8 @@ pub(crate) struct Request {
     pub(crate) visit: u64,
 }
 
-/// What it gets.
-#[derive(Default)]
+/// The answer to a request.
+#[derive(Clone, Default)]
 pub(crate) struct Answer {
     status: u16,
     headers: String,
@@ -28,6 +28,11 @@ pub(crate) struct Answer {
 impl Answer {
     pub(crate) fn new(status: u16) -> Self {
         Answer { status, ..Answer::default() }
+    }
+
+    /// 429 with a `Retry-After`.
+    pub(crate) fn later(retry_after: &str) -> Self {
+        Answer::new(429).with(&format!("Retry-After: {retry_after}"))
     }
 
     /// `lines` of the head, each without its end.
@@ -47,11 +52,51 @@ impl Answer {
 
 /// One request that was answered; times since the server was started.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Visit {
     pub(crate) path: String,
     pub(crate) status: u16,
     pub(crate) arrived: Duration,
     pub(crate) answered: Duration,
+}
+
+/// The script of a server, which answers 200 and `ok` to every other request.
+#[derive(Default)]
+pub(crate) struct Script {
+    first: Option<Answer>,
+    pages: BTreeMap<String, Vec<Answer>>,
+    always: Vec<(String, Answer)>,
+}
+
+impl Script {
+    /// The answer to the first request for each page that the script does not name.
+    pub(crate) fn first(self, answer: Answer) -> Self {
+        Script { first: Some(answer), ..self }
+    }
+
+    /// The answers to the first requests for `path`, in turn.
+    pub(crate) fn page(mut self, path: &str, answers: impl Into<Vec<Answer>>) -> Self {
+        self.pages.insert(path.to_owned(), answers.into());
+        self
+    }
+
+    /// The answer to every request whose path begins with `start`.
+    pub(crate) fn always(mut self, start: &str, answer: Answer) -> Self {
+        self.always.push((start.to_owned(), answer));
+        self
+    }
+
+    fn answer(&self, request: &Request) -> Option<&Answer> {
+        let visit = usize::try_from(request.visit).unwrap();
+        if let Some(answers) = self.pages.get(&request.path) {
+            return answers.get(visit - 1);
+        }
+        let always = self.always.iter().find(|(start, _)| request.path.starts_with(start));
+        always.map(|(_, answer)| answer).or(self.first.as_ref().filter(|_| visit == 1))
+    }
+
+    pub(crate) fn start(self) -> Server {
+        Server::start(move |request| self.answer(request).cloned().unwrap_or(Answer::new(200).body(b"ok")))
+    }
 }
 
 /// A server that lives as long as the test's process.
@@ -65,10 +110,14 @@ pub(crate) struct Server {
 struct Notes {
     count: u64,
     visits: BTreeMap<String, u64>,
-    seen: Vec<Seen>,
+    served: Vec<Visit>,
 }
 
 impl Server {
+    pub(crate) fn that_answers() -> Script {
+        Script::default()
+    }
+
     pub(crate) fn start(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (port, notes) = (listener.local_addr().unwrap().port(), Arc::default());
@@ -89,11 +138,11 @@ impl Server {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// What was answered so far, in the order of arrival.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
-        let mut seen = self.notes.lock().unwrap().seen.clone();
-        seen.sort_by_key(|seen| seen.arrived);
-        seen
+    /// The requests that were answered so far, in the order of arrival.
+    pub(crate) fn visits(&self) -> Vec<Visit> {
+        let mut visits = self.notes.lock().unwrap().served.clone();
+        visits.sort_by_key(|visit| visit.arrived);
+        visits
     }
 }
 
@@ -120,6 +169,6 @@ fn serve(
     let length = body.len();
     let head = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\nConnection: close\r\n{headers}\r\n");
     let answered = begun.elapsed();
-    notes.lock().unwrap().seen.push(Seen { path, status, arrived: at, answered });
+    notes.lock().unwrap().served.push(Visit { path, status, arrived: at, answered });
     client.write_all(&[head.as_bytes(), &body].concat()).ok()
 }

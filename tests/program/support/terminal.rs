@@ -1,20 +1,57 @@
-//! A terminal of so many columns, and what can be read on its screen.
+//! Pseudo-terminals, and the text on their screens.
 
+use super::program::{HANGS, text};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::ioctl_fionread;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::num::NonZero;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const ROWS: u16 = 50;
 /// Rows that have left the screen at the top and can still be read.
 const ABOVE: usize = 1000;
-/// Nothing here takes so long, unless it hangs.
-const HANGS: Duration = Duration::from_secs(300);
+
+/// The controlling side of a new pseudo-terminal, and the name of the other side.
+fn open() -> (OwnedFd, String) {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&controller).and_then(|()| unlockpt(&controller)).unwrap();
+    let name = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
+    (controller, name)
+}
+
+/// The side that a program has.
+fn open_end(name: &str) -> File {
+    let no_tty = rustix::fs::OFlags::NOCTTY.bits().cast_signed();
+    OpenOptions::new().read(true).write(true).custom_flags(no_tty).open(name).unwrap()
+}
+
+/// Both sides of a terminal: a program writes to the second, and the test reads from the first.
+pub(crate) fn terminal() -> (OwnedFd, File) {
+    let (controller, name) = open();
+    (controller, open_end(&name))
+}
+
+/// The side of a terminal that a program has, and all that is written to it.
+pub(crate) fn recorded_terminal() -> (File, JoinHandle<String>) {
+    let (controller, end) = terminal();
+    let read = thread::spawn(move || {
+        let (mut controller, mut all, mut piece) = (File::from(controller), Vec::new(), [0; 4096]);
+        // It fails once nobody has the other side open.
+        while let Ok(length @ 1..) = controller.read(&mut piece) {
+            all.extend_from_slice(&piece[..length]);
+        }
+        text(&all).replace("\r\n", "\n")
+    });
+    (end, read)
+}
 
 /// A pseudo-terminal whose output is shown as a terminal would show it.
 pub(crate) struct Terminal {
@@ -23,7 +60,7 @@ pub(crate) struct Terminal {
     screen: Arc<Mutex<vt100::Parser<Edge>>>,
 }
 
-/// What happens at the right edge: whether a program has asked that nothing goes on in the next row (DECAWM).
+/// The right edge: whether a program has disabled wrapping into the next row (DECAWM).
 #[derive(Default)]
 struct Edge {
     cuts_off: bool,
@@ -38,7 +75,7 @@ impl vt100::Callbacks for Edge {
     }
 }
 
-/// Shows `byte` as a terminal does that knows DECAWM, which the parser does not.
+/// Shows `byte` as a terminal with DECAWM does; the parser does not implement it.
 fn show(screen: &mut vt100::Parser<Edge>, byte: u8) {
     let ((_, column), (_, columns)) = (screen.screen().cursor_position(), screen.screen().size());
     let edge = screen.callbacks_mut();
@@ -51,9 +88,7 @@ fn show(screen: &mut vt100::Parser<Edge>, byte: u8) {
 
 impl Terminal {
     pub(crate) fn new(columns: u16) -> Self {
-        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&controller).and_then(|()| unlockpt(&controller)).unwrap();
-        let name = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
+        let (controller, name) = open();
         tcsetwinsize(&controller, Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
         let parser = vt100::Parser::new_with_callbacks(size(ROWS), size(columns), ABOVE, Edge::default());
         let screen = Arc::new(Mutex::new(parser));
@@ -63,11 +98,17 @@ impl Terminal {
             let mut bytes = [0; 4096];
             // It fails while nobody has the terminal open.
             loop {
-                match output.read(&mut bytes) {
-                    Ok(length) => {
-                        let mut screen = shown.lock().unwrap();
-                        bytes[..length].iter().for_each(|byte| show(&mut screen, *byte));
-                    }
+                // Without the lock, as a read that has to wait would keep it.
+                if poll(&mut [PollFd::new(&output, PollFlags::IN)], None).is_err() {
+                    continue;
+                }
+                // What has been read is on the screen before others look at it.
+                let mut screen = shown.lock().unwrap();
+                let result = output.read(&mut bytes);
+                bytes[..*result.as_ref().unwrap_or(&0)].iter().for_each(|byte| show(&mut screen, *byte));
+                drop(screen);
+                match result {
+                    Ok(_) => {}
                     Err(_) if Arc::strong_count(&shown) == 1 => return,
                     Err(_) => thread::sleep(Duration::from_millis(5)),
                 }
@@ -78,9 +119,7 @@ impl Terminal {
 
     /// The side that a program has.
     pub(crate) fn end(&self) -> File {
-        use std::os::unix::fs::OpenOptionsExt;
-        let no_tty = rustix::fs::OFlags::NOCTTY.bits().cast_signed();
-        OpenOptions::new().read(true).write(true).custom_flags(no_tty).open(&self.name).unwrap()
+        open_end(&self.name)
     }
 
     /// `program` as it runs on this terminal, which controls it: standard input and error, and output, unless changed.
@@ -91,7 +130,7 @@ impl Terminal {
         command
     }
 
-    /// Makes it so many columns wide; what stands behind them is cut off.
+    /// Makes the terminal `columns` wide, and cuts the rows off there.
     pub(crate) fn resize(&self, columns: u16) {
         let mut screen = self.screen.lock().unwrap();
         tcsetwinsize(&self.keyboard, Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
@@ -152,13 +191,14 @@ impl Terminal {
         }
     }
 
-    /// What stands there in the end, once all that was written is shown.
+    /// The rows once they no longer change, and all that was written has been read.
     pub(crate) fn at_rest(&self) -> Vec<String> {
         let mut rows = self.rows();
         loop {
             thread::sleep(Duration::from_millis(100));
+            let unread = ioctl_fionread(&self.keyboard).unwrap();
             let later = self.rows();
-            if later == rows {
+            if later == rows && unread == 0 {
                 return rows;
             }
             rows = later;

@@ -1,4 +1,4 @@
-//! Tools that may be missing.
+//! Programs that may not be installed.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;

@@ -1,15 +1,16 @@
 //! The keys and their states.
 //!
-//! The keys are spread over shards, each with a table behind a lock of its own. A key that somebody waits for is in use: it
-//! has a whole [`Limiter`]. It gets back its thin state when nobody holds that limiter and the limiter has nothing left to
-//! wait for. A key whose state equals that of an unseen key is forgotten.
+//! The keys are spread over shards. Each shard has a table behind its own lock. A key with waiters is in use: it has a
+//! whole [`Limiter`]. Any other key has only a thin state, without a queue. The key gets its thin state back when
+//! nobody holds that limiter and the limiter has nothing to wait for. A key whose state equals the state of an unused
+//! key is forgotten.
 
 use crate::clock::Nanos;
 use crate::clock::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::limiter::handle::{Limiter, Within};
 use crate::limiter::panics::Panics;
 use crate::limiter::queue::{Denied, Effects, Queue};
-use crate::limiter::rules::{Oversize, Rules};
+use crate::limiter::rules::Rules;
 use crate::limiter::shared::{After, Shared};
 use crate::limiter::time::Time;
 use crate::limits::{AsKey, Each, Hashes, KeyId, Keys, Limits, Refusal, Thin};
@@ -19,49 +20,49 @@ use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 use std::sync::atomic::fence;
 
-/// A shard does not look for keys to forget while it has fewer. It looks for limiters that nobody holds when it has twice as
-/// many as after the latest search, and at least so many.
-const FEW: usize = 32;
+/// The least number of keys in a shard before the shard searches for keys to forget. It is also the least number of
+/// limiters before a shard searches for unused limiters. The next search for limiters comes when their number has
+/// doubled.
+const SEARCH_THRESHOLD: usize = 32;
 
-/// When there is no room for another key, all keys are looked through at most once in so much time for each key. That
-/// takes a twentieth of the time.
-const SEARCH: Nanos = 100;
+/// The least time between two sweeps over all keys while there is no room for another key, in nanoseconds per key. At
+/// this interval, the sweeps take a twentieth of the time.
+const SEARCH_INTERVAL_PER_KEY: Nanos = 100;
 
-/// So many shards for each thread that the machine runs at once, so that two of them seldom want the same.
-const SHARDS: usize = 16;
+/// The number of shards for each hardware thread. It is large, so that two threads seldom use the same shard.
+const SHARDS_PER_THREAD: usize = 16;
 
-const MOST_SHARDS: usize = 1024;
+const MAX_SHARDS: usize = 1024;
 
 pub(super) struct Table<K> {
-    /// As many as a power of two.
+    /// Their number is a power of two.
     shards: Box<[Shard<K>]>,
-    /// That of the shards.
+    /// The hasher of all shards.
     hasher: Hashes,
     pub(super) time: Time,
-    rules: Rules,
-    /// What each request takes from, too.
+    /// The overall limits, which each request is also charged to.
     pub(super) all: Option<Limiter>,
-    /// How many keys there are, those included that are being added.
+    /// The number of keys, including keys that are being added.
     keys: AtomicU64,
     pub(super) most_keys: AtomicU64,
-    /// No search for keys to forget before this time.
+    /// The earliest time of the next search for keys to forget.
     search_at: AtomicU64,
-    /// One change of all limits at a time, so that all keys end with those of the last one.
+    /// Serializes changes of all limits, so that all keys end with the limits of the last change.
     changing: Mutex<()>,
 }
 
-/// Aligned so that no two shards share a cache line, or a pair of lines that are fetched together.
+/// Aligned so that two shards never share a cache line, or a pair of lines that are fetched together.
 #[repr(align(128))]
 struct Shard<K>(Mutex<Part<K>>);
 
 /// The keys of a shard.
 struct Part<K> {
     keys: Keys<K>,
-    /// Those of the keys that are in use.
+    /// The limiters of the keys in use.
     limiters: HashMap<KeyId, Limiter>,
-    /// With so many limiters, those that nobody holds are looked for.
+    /// The number of limiters at which unused limiters are searched for.
     search_at: usize,
-    /// The latest reading of the clock. A smaller one arrived out of order.
+    /// The latest reading of the clock. A smaller reading arrived out of order.
     latest: Nanos,
     limits: KeyLimits,
     is_closed: bool,
@@ -71,19 +72,18 @@ struct Part<K> {
 #[derive(Clone)]
 struct KeyLimits {
     each: Each,
-    /// The most that is granted at one instant, and after any wait.
+    /// See [`Rules::most_of`].
     most: (u64, u64),
-    /// The index of the limit whose rate can be changed, if there is one.
-    place: Option<usize>,
+    rules: Rules,
 }
 
 impl KeyLimits {
-    /// A key that was never seen has these limits as they are.
-    fn new(limits: Limits, place: Option<usize>) -> Self {
-        KeyLimits { most: limits.most(0), each: Each::of(limits), place }
+    /// Takes the limits in their present state as the state of an unused key.
+    fn new(limits: Limits, rules: Rules) -> Self {
+        KeyLimits { most: rules.most_of(0, &limits), each: Each::of(limits), rules }
     }
 
-    /// The limits of a key in this state, which from now on are those of `to`.
+    /// The limits of a key in this state, changed to `to`.
     fn changed(&self, state: &Thin, to: &Limits, now: Nanos) -> Limits {
         let mut limits = self.each.limits(state, now);
         limits.replace(now, to.clone(), &[], 0);
@@ -98,25 +98,36 @@ impl<K: Hash> Part<K> {
         self.latest
     }
 
-    /// Takes out the limiters that nobody else holds and nothing waits for.
+    fn check(&self, cost: u64) -> Result<(), Denied> {
+        let (at_once, ever) = self.limits.most;
+        match cost {
+            _ if self.is_closed => Err(Denied::Closed),
+            _ if cost > at_once => Err(Denied::AboveBurst(0, at_once)),
+            _ if cost > ever => Err(Denied::Never(0)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the limiters that nobody else holds and that wait for nothing.
     fn take_limiters(&mut self) {
         for id in self.limiters.keys().copied().collect::<Vec<_>>() {
             self.take_limiter(id);
         }
-        self.search_at = FEW.max(2 * self.limiters.len());
+        self.search_at = SEARCH_THRESHOLD.max(2 * self.limiters.len());
     }
 
-    /// Takes out the limiter of a key, and keeps its thin state, if nobody else holds it and nothing waits for it.
+    /// Removes the limiter of a key and keeps its thin state, if nobody else holds it and it waits for nothing.
     fn take_limiter(&mut self, id: KeyId) -> Option<Limiter> {
         let limiter = self.limiters.get(&id)?;
         if Arc::strong_count(&limiter.shared) > 1 {
-            return None; // Or its timer fires, which changes nothing if nothing waits.
+            return None; // Somebody holds it. Or its timer is firing, and holds it for a moment.
         }
-        // Nobody can clone it meanwhile. What others did before they let go of it happened before this.
+        // Nobody can clone the limiter meanwhile. All actions of other holders before their release happen before this
+        // point.
         fence(Ordering::Acquire);
         let (state, now) = limiter.shared.with(|queue, now, effects| {
             let is_idle = queue.is_idle(now, effects) && queue.is_closed() == self.is_closed;
-            Some((self.limits.each.state_of(&queue.limits).filter(|_| is_idle)?, now))
+            Some((self.limits.each.state_of(&queue.limits).filter(|_| is_idle)?, queue.now))
         })?;
         self.in_order(now);
         *self.keys.state_mut(id) = state;
@@ -128,19 +139,18 @@ impl<K: Hash> Part<K> {
 impl<K: Hash> Table<K> {
     pub(super) fn new(limits: Limits, time: Time, rules: Rules, all: Option<Limiter>, most_keys: u64) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let shards = (SHARDS * threads).next_power_of_two().min(MOST_SHARDS);
+        let shards = (SHARDS_PER_THREAD * threads).next_power_of_two().min(MAX_SHARDS);
         let hasher = Hashes::new();
-        let limits = KeyLimits::new(limits, rules.place);
+        let limits = KeyLimits::new(limits, rules);
         let shard = |_| {
-            let (keys, limits) = (Keys::with_hasher(FEW, hasher), limits.clone());
+            let (keys, limits) = (Keys::with_hasher(SEARCH_THRESHOLD, hasher), limits.clone());
             let limiters = HashMap::new();
-            Shard(Mutex::new(Part { keys, limiters, search_at: FEW, latest: 0, limits, is_closed: false }))
+            Shard(Mutex::new(Part { keys, limiters, search_at: SEARCH_THRESHOLD, latest: 0, limits, is_closed: false }))
         };
         Table {
             shards: (0..shards).map(shard).collect(),
             hasher,
             time,
-            rules,
             all,
             keys: AtomicU64::new(0),
             most_keys: AtomicU64::new(most_keys),
@@ -153,12 +163,13 @@ impl<K: Hash> Table<K> {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// The limiter of the key, which others wait for, too.
+    /// The limiter of the key, shared with all its other users.
     pub(super) fn limiter<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> Result<Limiter, Denied> {
         self.visit(key, None, true)?.ok_or(Denied::Never(0))
     }
 
-    /// A limiter that answers as the key's would. What is taken from it may not count.
+    /// A limiter that answers like the limiter of the key. It may be a copy, so units that are taken from it may not
+    /// count.
     pub(super) fn look<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> Limiter {
         let (hash, now) = (self.hasher.hash_one(key), self.time.now());
         let part = &mut *lock(&self.shard(hash).0);
@@ -171,12 +182,12 @@ impl<K: Hash> Table<K> {
         })
     }
 
-    /// The caller no longer holds `limiter`, which is that of the key. If nothing waits for it, it is not kept.
+    /// Releases `limiter`, which belongs to the key. If it waits for nothing, it is not kept.
     pub(super) fn let_go<Q: AsKey<K> + ?Sized>(&self, key: &Q, limiter: Limiter) {
         let hash = self.hasher.hash_one(key);
         let mut guard = lock(&self.shard(hash).0);
         let part = &mut *guard;
-        drop(limiter); // The shard holds it, too, so this runs no other code.
+        drop(limiter); // The shard also holds it, so this runs no other code.
         let id = part.keys.find(hash, key);
         let unused = id.and_then(|id| part.take_limiter(id));
         if let (Some(id), Some(_)) = (id, &unused)
@@ -189,7 +200,7 @@ impl<K: Hash> Table<K> {
         drop(unused);
     }
 
-    /// Forgets all keys that are like unseen ones.
+    /// Forgets all keys whose state equals the state of an unused key.
     pub(super) fn sweep(&self) {
         for shard in &self.shards {
             let now = self.time.now();
@@ -203,7 +214,8 @@ impl<K: Hash> Table<K> {
         }
     }
 
-    /// Forgets a key, unless somebody holds its limiter, or waits for it. Returns whether it was known, and is not any more.
+    /// Forgets a key, unless somebody holds its limiter or waits for it. Returns whether the key was stored and is now
+    /// removed.
     pub(super) fn remove<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> bool {
         let hash = self.hasher.hash_one(key);
         let mut guard = lock(&self.shard(hash).0);
@@ -221,7 +233,7 @@ impl<K: Hash> Table<K> {
         true
     }
 
-    /// All keys that are kept.
+    /// All stored keys.
     pub(super) fn list(&self) -> Vec<K>
     where
         K: Clone,
@@ -229,8 +241,8 @@ impl<K: Hash> Table<K> {
         self.shards.iter().flat_map(|shard| lock(&shard.0).keys.all().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// Changes all keys, those included that were never seen. A key that has limits of its own keeps them. `make` gets the
-    /// limits of a new key and the index of the one whose rate can be changed, and returns what they are from now on.
+    /// Changes all keys, including unused keys. A key with its own limits keeps them. `make` receives the limits of an
+    /// unused key and the index of the limit whose rate can be changed. It returns the new limits and the new index.
     pub(super) fn set_limits<E>(
         &self,
         make: impl Fn(Limits, Option<usize>, Nanos) -> Result<(Limits, Option<usize>), E>,
@@ -258,8 +270,9 @@ impl<K: Hash> Table<K> {
         let part = &mut *guard;
         let now = part.in_order(self.time.now());
         let old = part.limits.clone();
-        let (to, place) = make(old.each.limits(&old.each.fresh(), now), old.place, now)?;
-        part.limits = KeyLimits::new(old.changed(&old.each.fresh(), &to, now), place);
+        let (to, place) = make(old.each.limits(&old.each.fresh(), now), old.rules.place, now)?;
+        let rules = Rules { place, ..old.rules.clone() };
+        part.limits = KeyLimits::new(old.changed(&old.each.fresh(), &to, now), rules);
         for state in part.keys.states_mut() {
             *state = Thin::of_limits(&old.changed(state, &to, now));
         }
@@ -275,7 +288,7 @@ impl<K: Hash> Table<K> {
         Ok(())
     }
 
-    /// Refuses every later request. All that wait are still served.
+    /// Refuses every later request. All present waiters are still served.
     pub(super) fn close(&self) {
         for shard in &self.shards {
             let mut part = lock(&shard.0);
@@ -290,25 +303,16 @@ impl<K: Hash> Table<K> {
         self.shards.iter().any(|shard| lock(&shard.0).is_closed)
     }
 
-    fn check(&self, part: &Part<K>, cost: u64) -> Result<(), Denied> {
-        let (burst, largest) = part.limits.most;
-        match cost {
-            _ if part.is_closed => Err(Denied::Closed),
-            _ if self.rules.oversize == Oversize::Reject && cost > burst => Err(Denied::AboveBurst(0, burst)),
-            _ if cost > largest => Err(Denied::Never(0)),
-            _ => Ok(()),
-        }
-    }
-
     #[inline]
     fn shard(&self, hash: u64) -> &Shard<K> {
-        // The tables use the bits at both ends.
+        // The tables in the shards use the bits at both ends of the hash, so the shard is chosen by bits between them.
         let place = usize::try_from(hash >> 32).unwrap_or_default();
         &self.shards[place & (self.shards.len() - 1)]
     }
 
-    /// Takes `cost` from the state of a key that has no limiter. If that fails, or there is no cost, and the caller `waits`,
-    /// the key gets one. If the key has a limiter, that is returned, and nothing was taken. If there is no room for a new key, it looks for keys to forget, and tries again.
+    /// Takes `cost` from the state of a key that has no limiter. If that fails or there is no cost, and the caller
+    /// `waits`, the key gets a limiter, which is returned. If the key already has a limiter, that limiter is returned,
+    /// and nothing is taken. If there is no room for a new key, this searches for keys to forget and tries again.
     #[inline]
     pub(super) fn visit<Q: AsKey<K> + ?Sized>(
         &self,
@@ -323,7 +327,7 @@ impl<K: Hash> Table<K> {
             }
             let part = &mut *lock(&self.shard(hash).0);
             if let Some(cost) = cost {
-                self.check(part, cost)?;
+                part.check(cost)?;
             }
             if cost == Some(0) {
                 return Ok(None);
@@ -345,7 +349,7 @@ impl<K: Hash> Table<K> {
         Err(Denied::TooManyKeys)
     }
 
-    /// Like [`visit`](Self::visit), for a key that is not known. If nothing is taken, it stays unknown.
+    /// Like [`visit`](Self::visit), for a key that is not stored. If nothing is taken, the key is not stored.
     #[cold]
     fn visit_new<Q: AsKey<K> + ?Sized>(
         &self,
@@ -375,11 +379,12 @@ impl<K: Hash> Table<K> {
         Ok(taken.err().map(|_| self.promote(part, id)))
     }
 
-    /// Looks for keys to forget, but not too often. Returns whether it did.
+    /// Searches for keys to forget, but not too often. Returns whether it searched.
     #[cold]
     fn search(&self) -> bool {
-        let (now, next, pause) = (self.time.now(), self.search_at.load(Ordering::Relaxed), SEARCH * self.keys());
-        // If it is further ahead than this, the clock was set back.
+        let (now, next, pause) =
+            (self.time.now(), self.search_at.load(Ordering::Relaxed), SEARCH_INTERVAL_PER_KEY * self.keys());
+        // If the next search is further ahead than that, the clock was set back.
         let is_too_soon = (1..=pause).contains(&next.saturating_sub(now));
         if !is_too_soon {
             self.search_at.store(now.saturating_add(pause), Ordering::Relaxed);
@@ -388,7 +393,7 @@ impl<K: Hash> Table<K> {
         !is_too_soon
     }
 
-    /// The key gets a limiter of its own.
+    /// Gives the key its own limiter.
     #[cold]
     fn promote(&self, part: &mut Part<K>, id: KeyId) -> Limiter {
         if part.limiters.len() >= part.search_at {
@@ -402,19 +407,18 @@ impl<K: Hash> Table<K> {
 
     fn make_limiter(&self, part: &Part<K>, state: &Thin, now: Nanos) -> Limiter {
         let limits = part.limits.each.limits(state, now);
-        let rules = Rules { place: part.limits.place, ..self.rules.clone() };
-        let mut queue = Queue::new(limits, rules, None);
+        let mut queue = Queue::new(limits, part.limits.rules.clone(), None);
         if part.is_closed {
             queue.close();
         }
         queue.advance(now, &mut Effects::default());
         let shared = Shared::new(self.time.clone(), queue);
-        let within = |all: &Limiter| Arc::new(Within::new(all.clone(), &self.time, &self.rules));
+        let within = |all: &Limiter| Arc::new(Within::new(all.clone(), &self.time, &part.limits.rules));
         Limiter { shared, within: self.all.as_ref().map(within) }
     }
 }
 
-/// Without a cost, it is refused.
+/// Takes `cost` from the state of a key. A request without a cost is refused.
 #[inline]
 fn take(each: &Each, state: &mut Thin, now: Nanos, cost: Option<u64>) -> Result<(), Refusal> {
     cost.map_or(Err(Refusal::Never), |cost| each.take(state, now, &[cost]))

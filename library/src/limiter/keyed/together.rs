@@ -1,11 +1,18 @@
-//! Requests that the limits of a key and those of all keys grant together.
+//! Requests that the limits of a key and the overall limits grant together.
 //!
-//! If both grant at once, that is all. Otherwise a request first waits for its turn in its key, then for its key, then for the
-//! limits of all. If it waited for those, the key is charged again, at the time of their grant: so the others of the key wait
-//! until it leaves, and a request that is refused or dropped takes nothing. If the key no longer holds the units, for example
-//! because of a pause, it gives back what it has, and waits for both again.
+//! If both grant at once, nothing else is needed. Otherwise a request waits in this order:
+//!
+//! - for the turn of its key, which only one request has at a time;
+//! - for the limits of its key;
+//! - for the overall limits.
+//!
+//! If the request had to wait for the overall limits, its first charge of the key is undone, and the key is charged
+//! again at the time of the overall grant. So other requests of the key wait until the unit leaves, and a request that
+//! is refused or dropped takes nothing. If the key no longer holds the units, for example because of a pause, the
+//! request gives the overall grant back and waits for both again.
 
 use crate::clock::Nanos;
+use crate::limiter::acquire::{Acquire, Request};
 use crate::limiter::error::AcquireError;
 use crate::limiter::handle::{Limiter, Within};
 use crate::limiter::queue::{Places, Queue};
@@ -20,13 +27,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::task::coop;
 
-/// There is one place in a turn. Places are counted in millionths.
+/// The cost of a turn. The queue for the turn has one place, and counts places in parts of a unit.
 const PLACE: Units = Units::from_millionths(1);
 
-/// The turn of a request. Dropping it lets the next one of the key begin.
-struct Turn<'a>(&'a Limiter);
+/// The turn of a request, or the wait for it. Dropping it starts the next request of the key.
+struct Turn<'a>(Acquire<'a>);
 
-/// Taken from the key alone, for a while. Dropping it gives everything back.
+/// A grant by the key's limits; the overall limits have not granted yet. Dropping it gives everything back.
 struct Early(Option<Granted>);
 
 impl Within {
@@ -37,7 +44,7 @@ impl Within {
         Within { turn: Limiter { shared, within: None }, all, unfair: of_key.unfair }
     }
 
-    /// Refuses what is never granted, before it waits for anything.
+    /// Refuses a request that is never granted, before it waits.
     fn check(&self, own: &Limiter, units: Units) -> Result<(), AcquireError> {
         let cost = Cost::One(units.millionths()?);
         [own, &self.all]
@@ -46,7 +53,8 @@ impl Within {
             .map_err(|denied| AcquireError::new(denied, &cost))
     }
 
-    /// Takes `units` now, or nothing. This needs no turn: only who could not have them at once has one, and goes first.
+    /// Takes `units` now, or nothing. This needs no turn. A request has the turn only if it could not be granted at
+    /// once, and such a request goes first.
     fn take(&self, own: &Limiter, units: Units) -> Result<Granted, AcquireError> {
         if units != Units::ZERO && !self.unfair && self.has_turn() {
             return Err(AcquireError::OthersWait);
@@ -56,10 +64,11 @@ impl Within {
         early.with(of_all).ok_or(AcquireError::OthersWait)
     }
 
-    /// Like [`take`](Self::take), within the cooperative budget of a tokio task. `None` if it has to wait.
+    /// Like [`take`](Self::take), within the cooperative budget of a tokio task. `None` if the request has to wait.
     fn poll_take(&self, own: &Limiter, units: Units, context: &mut Context<'_>) -> Poll<Option<Granted>> {
         let Poll::Ready(budget) = coop::poll_proceed(context) else {
-            // Nothing is free at any time; all else waits for its next poll in the turn.
+            // A cost of 0 needs no queue: it is granted at the next poll. Every other request joins the queue for the
+            // turn.
             return if units == Units::ZERO { Poll::Pending } else { Poll::Ready(None) };
         };
         let taken = self.take(own, units).ok();
@@ -74,18 +83,10 @@ impl Within {
         self.turn.shared.with(|queue, _, _| queue.places().is_some_and(|places| places.held > 0))
     }
 
-    /// The turn, once it was waited for.
-    fn begin(&self, waited: Result<(), AcquireError>, units: Units) -> Result<Turn<'_>, AcquireError> {
-        waited.map(|()| Turn(&self.turn)).map_err(|error| match error {
-            AcquireError::TimedOut { after, .. } => AcquireError::TimedOut { cost: units, after },
-            error => error,
-        })
-    }
-
-    /// The same deadline on the clock of the limits of all.
+    /// Converts `deadline` to the clock of the overall limits.
     fn deadline(&self, own: &Limiter, deadline: Option<Nanos>) -> Option<Nanos> {
-        let left = deadline?.saturating_sub(own.shared.time.now());
-        Some(self.all.shared.time.after(Duration::from_nanos(left)))
+        let remaining = deadline?.saturating_sub(own.shared.time.now());
+        Some(self.all.shared.time.after(Duration::from_nanos(remaining)))
     }
 }
 
@@ -103,7 +104,8 @@ pub(super) async fn wait(own: &Limiter, units: Units, deadline: Option<Nanos>) -
     if let Some(granted) = poll_fn(|context| within.poll_take(own, units, context)).await {
         return Ok(granted);
     }
-    let _turn = within.begin(within.turn.acquire(PLACE).until(deadline).await, units)?;
+    let mut turn = Turn(within.turn.acquire(PLACE).until(deadline));
+    (&mut turn.0).await.map_err(|error| of_units(error, units))?;
     loop {
         let early = Early(Some(own.acquire_to_settle(units).admitted().until(deadline).await?));
         let granted = if let Ok(of_all) = within.all.try_acquire_to_settle(units) {
@@ -124,7 +126,8 @@ pub(super) fn block(own: &Limiter, units: Units, deadline: Option<Nanos>) -> Res
     if let Ok(granted) = within.take(own, units) {
         return Ok(granted);
     }
-    let _turn = within.begin(within.turn.acquire(PLACE).until(deadline).block(), units)?;
+    let mut turn = Turn(within.turn.acquire(PLACE).until(deadline));
+    turn.0.0.block().map_err(|error| of_units(error, units))?;
     loop {
         let early = Early(Some(own.acquire_to_settle(units).admitted().until(deadline).block()?));
         let granted = if let Ok(of_all) = within.all.try_acquire_to_settle(units) {
@@ -138,13 +141,21 @@ pub(super) fn block(own: &Limiter, units: Units, deadline: Option<Nanos>) -> Res
     }
 }
 
+/// The error of a wait for the turn. If it timed out, the error names `units` as the cost.
+fn of_units(error: AcquireError, units: Units) -> AcquireError {
+    match error {
+        AcquireError::TimedOut { after, .. } => AcquireError::TimedOut { cost: units, after },
+        error => error,
+    }
+}
+
 impl Early {
-    /// The limits of all granted them at once.
+    /// Combines this grant with a grant that the overall limits gave at once.
     fn with(mut self, of_all: Granted) -> Option<Granted> {
         self.0.take().map(|own| own.with(of_all))
     }
 
-    /// Takes the units from the key again, now that the limits of all have granted them after a wait.
+    /// Takes the units from the key again, after the overall limits have granted them with a wait.
     fn again(mut self, of_all: Granted) -> Option<Granted> {
         self.0.take().and_then(|own| own.taken_again(of_all))
     }
@@ -152,13 +163,15 @@ impl Early {
 
 impl Drop for Early {
     fn drop(&mut self) {
-        // 0 is a valid amount.
+        // Cannot fail: 0 is a valid amount.
         let _ = self.0.take().map(|granted| granted.settle(0));
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.shared.with(|queue, now, effects| queue.release(now, 1, effects));
+        if self.0.0.wait.is_granted() {
+            self.0.0.limiter().shared.release(1);
+        }
     }
 }

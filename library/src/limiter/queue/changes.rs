@@ -7,8 +7,8 @@ use crate::rate::Rate;
 use std::num::NonZeroU64;
 
 impl Queue {
-    /// Settles a cost that was granted as `granted` and turned out as `used`. Units used beyond the grant become a debt,
-    /// which is paid before the next grant. Units not used are given back, up to the burst.
+    /// Settles a cost that was granted as `granted` and turned out as `used`. Units used beyond the grant become a
+    /// debt, which is paid before the next grant. Units not used are given back, up to the burst.
     pub(crate) fn reconcile(&mut self, now: Nanos, [used, granted]: [&Cost; 2], effects: &mut Effects) {
         let at = self.settle(now, effects);
         self.limits.pay(at, &used.beyond(granted));
@@ -25,10 +25,10 @@ impl Queue {
         self.serve(effects);
     }
 
-    /// Charges an open grant of `cost` anew, as a request made `late` nanoseconds ago and before all in the queue, as if it had
-    /// not been charged before. If the limits do not hold it any more, nothing is charged.
+    /// Undoes the charge of an open grant, and charges `cost` again, like a request that was made `late` nanoseconds
+    /// ago and is ahead of the whole queue. If the limits no longer hold the units, nothing is charged.
     ///
-    /// A cost above the burst takes a full bucket, as the grant did: no bucket holds more now.
+    /// For a cost above the burst a full bucket is enough, because no bucket holds more now.
     pub(crate) fn charge_again(
         &mut self,
         now: Nanos,
@@ -50,8 +50,9 @@ impl Queue {
         again
     }
 
-    /// When the limits hold `cost`, or a full bucket of it, if that is not in the future. Reservations in the queue were told
-    /// times that count on what is there.
+    /// The time at which the limits hold `cost`, or a full bucket if `cost` is above the burst. `None` if that time is
+    /// in the future, if a window has no room, or if the queue has reservations: their times depend on the units that
+    /// are there.
     fn holds_at(&self, asked: Nanos, cost: &Cost) -> Option<Nanos> {
         let at_once = match cost {
             Cost::One(units) => Cost::One((*units).min(self.limits.most(0).0)),
@@ -66,12 +67,24 @@ impl Queue {
     pub(crate) fn pause_until(&mut self, now: Nanos, until: Nanos, effects: &mut Effects) {
         self.settle(now, effects);
         if until > self.now {
-            self.lag = 0;
-            self.floor = self.floor.max(until);
-            self.pause = self.pause.max(until);
             self.limits.pause(self.now, until);
-            self.serve(effects);
+            self.stop_until(until, effects);
         }
+    }
+
+    /// Grants nothing before `until`. The buckets go on filling. Waiters keep their places.
+    pub(crate) fn hold_until(&mut self, now: Nanos, until: Nanos, effects: &mut Effects) {
+        self.settle(now, effects);
+        if until > self.now {
+            self.stop_until(until, effects);
+        }
+    }
+
+    fn stop_until(&mut self, until: Nanos, effects: &mut Effects) {
+        self.lag = 0;
+        self.floor = self.floor.max(until);
+        self.pause = self.pause.max(until);
+        self.serve(effects);
     }
 
     /// Only a pause sets the floor to a time in the future.
@@ -79,7 +92,7 @@ impl Queue {
         self.floor > self.now
     }
 
-    /// What the head gathers for.
+    /// The cost for which the head of the queue gathers units; 0 if the queue is empty.
     fn waiting(&self) -> Cost {
         self.head().map_or(Cost::One(0), |(_, head)| head.cost.clone())
     }
@@ -102,8 +115,8 @@ impl Queue {
         Some(())
     }
 
-    /// Replaces the limits by those that `make` gives for the time on the schedule. `place` is the index of the one whose rate
-    /// can be changed.
+    /// Replaces the limits by the limits that `make` returns for the time on the schedule. `place` is the index of the
+    /// limit whose rate can be changed.
     pub(crate) fn set_limits<E>(
         &mut self,
         now: Nanos,
@@ -119,7 +132,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Refuses every later request. All in the queue are still served.
+    /// Refuses every later request. All entries of the queue are still served.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }
@@ -130,6 +143,13 @@ impl Queue {
 
     pub(crate) fn places(&self) -> Option<Places> {
         self.places
+    }
+
+    /// Sets the number of free places to the number that the fast path has left.
+    pub(crate) fn set_free_places(&mut self, free: u64) {
+        if let Some(places) = &mut self.places {
+            places.held = places.capacity.saturating_sub(free);
+        }
     }
 
     /// A permit was dropped: its places are free.

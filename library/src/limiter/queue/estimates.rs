@@ -5,7 +5,8 @@ use crate::clock::Nanos;
 use crate::limits::{Cost, Limits};
 
 impl Queue {
-    /// Units of a kind that a new request could take now if there were no waiters; 0 if a reservation is the next.
+    /// Units of a kind that a new request could take now if there were no waiters. 0 during a pause, or if the head of
+    /// the queue is a reservation.
     pub(crate) fn level(&mut self, now: Nanos, kind: usize, effects: &mut Effects) -> u64 {
         self.advance(now, effects);
         let is_promised = self.head().is_some_and(|(_, head)| matches!(head.turn, Turn::Promised(_)));
@@ -23,7 +24,7 @@ impl Queue {
         if self.waiters() > 0 { 0 } else { level }
     }
 
-    /// How many kinds of costs there are.
+    /// The number of kinds of costs.
     pub(crate) fn kinds(&self) -> usize {
         self.most.len()
     }
@@ -52,8 +53,8 @@ impl Queue {
         if self.list.is_empty() {
             return self.limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
         }
-        // If waiters before a reservation leave, it is granted later than its earliest possible time. Then the fraction
-        // of a nanosecond that a bucket keeps otherwise is lost to those behind it.
+        // If waiters ahead of a reservation leave, the reservation is granted later than its earliest possible time.
+        // Then the entries behind it lose the fraction of a nanosecond that a bucket otherwise keeps.
         let late = Nanos::from(self.waiters() > 0);
         self.after_queue(late)?.conforms_at(asked, cost).ok().map(|(at, _)| at)
     }
@@ -61,7 +62,7 @@ impl Queue {
     /// The limits after all in the queue have been served, if no waiter leaves and reservations are granted `late`
     /// nanoseconds after their times.
     fn after_queue(&mut self, late: Nanos) -> Option<&Limits> {
-        // Late ones come first. Their times change with the time now.
+        // Entries with `Turn::Late` come first. Their times change as the clock advances.
         let is_late = self.head().is_some_and(|(_, head)| matches!(head.turn, Turn::Late(_)));
         if is_late || self.tail.as_ref().is_none_or(|tail| tail.late != late) {
             self.tail = Some(self.served(late)?);
@@ -69,7 +70,7 @@ impl Queue {
         self.tail.as_ref().map(|tail| &tail.limits)
     }
 
-    /// An entry is about to join the end of the queue.
+    /// Updates the tail for an entry that is about to join the end of the queue.
     pub(super) fn extend_tail(&mut self, entry: &Entry) {
         let tail = self.tail.take().and_then(|mut tail| {
             self.serve_in(&mut tail, entry, self.floor)?;
@@ -89,7 +90,8 @@ impl Queue {
         Some(tail)
     }
 
-    /// Serves an entry in the limits after all before it. Returns whether it was charged there.
+    /// Serves an entry in the limits of `tail`, after all entries before it. Returns whether the entry was charged
+    /// there.
     fn serve_in(&self, tail: &mut Tail, entry: &Entry, floor: Nanos) -> Option<bool> {
         let limits = &mut tail.limits;
         if let Turn::Late(grant) = entry.turn {
@@ -131,7 +133,7 @@ mod tests {
     proptest! {
         /// What was found for the end of the queue is kept while others join, leave, are granted late, and limits change.
         #[test]
-        fn what_is_kept_of_the_end_of_the_queue_is_what_would_be_found_anew(
+        fn the_stored_end_of_the_queue_equals_a_new_search(
             limits in prop::sample::select(vec![
                 vec!["7/s,burst=3"],
                 vec!["7/s,burst=3", "20/4s,burst=20"],

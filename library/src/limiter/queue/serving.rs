@@ -1,4 +1,4 @@
-//! What happens as time passes: waiters are granted, time out, or are woken because they act as the timer.
+//! Serves the queue as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
 use super::state::{Denied, Effects, Entry, Key, Queue, Tail, Turn};
 use crate::clock::Nanos;
@@ -6,8 +6,8 @@ use crate::limits::{Cost, Grant, Limits};
 use std::borrow::Cow;
 
 impl Tail {
-    /// Windows count a grant from the second time, not from the first, which was found for it. `None` if another time that
-    /// was found may change by that.
+    /// Windows count a grant from the second time instead of the first, which was calculated for it. `None` if that may
+    /// change another calculated time.
     fn count_later(mut self, times: [Nanos; 2], cost: &Cost) -> Option<Self> {
         if times[0] < times[1] && self.limits.has_windows() {
             self.slack = self.slack.checked_sub(times[1] - times[0])?;
@@ -18,7 +18,7 @@ impl Tail {
 }
 
 impl Queue {
-    /// Grants from the head on whatever is due, then times out waiters whose deadline has passed.
+    /// Grants all entries that are due, from the head on. Then times out the waiters whose deadline has passed.
     pub(super) fn serve(&mut self, effects: &mut Effects) {
         loop {
             self.due = None;
@@ -38,7 +38,7 @@ impl Queue {
         self.wake_watch(effects);
     }
 
-    /// Whether the head is served; if not, `due` says when it will be.
+    /// Serves the head if it is due, and returns whether it was. If not, `due` is set to the time at which it will be.
     pub(super) fn serve_head(&mut self, key: Key, effects: &mut Effects) -> bool {
         let Some(entry) = self.list.get(&key) else { return false };
         let (cost, asked) = (entry.cost.clone(), entry.asked.max(self.floor));
@@ -68,7 +68,7 @@ impl Queue {
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };
         self.hold_places(cost.largest());
-        // Those behind it keep the times that were found for them.
+        // The tail stays valid only if the entries behind this one keep the times that were calculated for them.
         let is_as_found = |tail: &Tail| grant.at == at && (at > tail.found || !self.limits.has_windows());
         let tail = self.tail.take().filter(is_as_found);
         let tail = tail.and_then(|tail| tail.count_later([at, grant.counted], &cost));
@@ -85,8 +85,8 @@ impl Queue {
         }
     }
 
-    /// A granted waiter fetches its grant: windows count it from now on. If its room was given to others, it waits again,
-    /// before all that came after it.
+    /// A granted waiter fetches its grant, and windows count the grant from now on. If a window has given the room to
+    /// other grants meanwhile, the waiter waits again, ahead of all entries that came after it.
     pub(super) fn fetch(&mut self, key: Key) {
         let Some(entry) = self.gone.get(&key) else { return };
         let Turn::Granted(grant) = entry.turn else { return };
@@ -119,7 +119,7 @@ impl Queue {
         true
     }
 
-    /// The limits after the reservations that no waiter is before: their times were told.
+    /// The limits, charged with the reservations ahead of the first waiter. Their holders already have the times.
     fn with_promises(&self) -> Cow<'_, Limits> {
         let mut limits = Cow::Borrowed(&self.limits);
         for entry in self.list.values() {
@@ -134,7 +134,8 @@ impl Queue {
         limits
     }
 
-    /// Charges the reservations whose time has come and that no waiter is before, except such as wait for a window again.
+    /// Charges the reservations at the front of the queue whose time has come. No waiter is ahead of them, except
+    /// granted waiters that wait again for room in a window.
     pub(super) fn serve_promises(&mut self) {
         let leads = |entry: &Entry| match entry.turn {
             Turn::Promised(promised) => promised <= self.now,
@@ -148,8 +149,8 @@ impl Queue {
         }
     }
 
-    /// Charges a reservation when its time has come. Its holder goes then in any case: if the limits do not conform any
-    /// more, later ones wait for that.
+    /// Charges a reservation when its time has come. Its holder uses the units at that time in any case: if the limits
+    /// no longer conform, later requests wait until they do.
     fn serve_promise(&mut self, key: Key, asked: Nanos, cost: &Cost, promised: Nanos) -> bool {
         if promised > self.now {
             (self.due, self.lag) = (Some(promised), 0);
@@ -168,8 +169,8 @@ impl Queue {
         true
     }
 
-    /// Whether a reservation for this time, the next to be charged, is before a pause that emptied the buckets, whatever it
-    /// took from them.
+    /// Whether the next reservation to be charged, at `promised`, is before a pause. The pause has emptied the buckets,
+    /// so only windows count the reservation.
     pub(super) fn is_before_pause(&self, promised: Nanos, limits: &Limits) -> bool {
         promised < self.pause && limits.latest() < self.pause
     }
@@ -179,7 +180,7 @@ impl Queue {
             self.give_back(&grant, &cost);
         }
         let since = |entry: &Entry| entry.deadline.unwrap_or(self.now).saturating_sub(entry.since);
-        let after = self.list.get(&key).map_or(0, since);
+        let after = self.list.get(&key).map_or(0, |entry| since(entry));
         self.refuse(key, Denied::TimedOut { after }, effects);
     }
 
@@ -191,7 +192,7 @@ impl Queue {
         }
     }
 
-    /// Those who wait for more than a new window ever lets through.
+    /// Refuses the waiters for more units than a new window ever grants.
     fn refuse_too_large(&mut self, effects: &mut Effects) {
         let too_large = |entry: &Entry| {
             let mut kinds = self.most.iter().enumerate();
@@ -204,8 +205,8 @@ impl Queue {
         }
     }
 
-    /// Leaves the queue before its turn. If that was the head and it was not yet due, the next request counts as made
-    /// now. If the head was due and only the wake-up was late, the next one keeps its time.
+    /// Removes an entry from the queue before its turn. If the entry is the head and not yet due, the next request
+    /// counts as made now. If the head is due and only its wake-up is late, the next request keeps its time.
     pub(super) fn step_out(&mut self, key: Key) {
         if self.is_head(key) && self.due.is_none_or(|due| due > self.now) {
             self.floor = self.floor.max(self.asks_at());

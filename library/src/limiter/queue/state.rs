@@ -3,6 +3,7 @@
 use crate::clock::Nanos;
 use crate::limiter::panics::contained;
 use crate::limiter::rules::Rules;
+use crate::limiter::units::UnitsError;
 use crate::limits::{Cost, Grant, Limits, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
@@ -10,9 +11,10 @@ use std::task::Waker;
 /// Why a queue grants nothing. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// The cost of this kind is above the burst, which is this.
+    Units(UnitsError),
+    /// The cost of the kind with this index is above the burst. The second number is the burst.
     AboveBurst(usize, u64),
-    /// The cost of this kind is never granted.
+    /// The cost of the kind with this index is never granted.
     Never(usize),
     TooLong {
         wait: Nanos,
@@ -21,6 +23,7 @@ pub(crate) enum Denied {
         after: Nanos,
     },
     OthersWait,
+    NoPlace,
     Full,
     Closed,
     NoTimer,
@@ -36,14 +39,14 @@ impl From<Refusal> for Denied {
     }
 }
 
-/// What to do after the lock is released: wake these wakers, and drop those. Both may run the caller's code.
+/// The actions after the lock is released: some wakers are woken, others are dropped. Both may run the caller's code.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(super) wake: Vec<Waker>,
     pub(super) dropped: Vec<Waker>,
-    /// Asked for by the caller: its grant is [opened](Limits::open).
+    /// Set by the caller if its grant is to be [opened](Limits::open), so that it can be settled.
     pub(crate) opens: bool,
-    /// The caller was let in before the queue was closed.
+    /// Whether the caller was admitted before the queue was closed.
     pub(crate) is_admitted: bool,
     /// The grant that was opened, once the caller has it.
     pub(crate) opened: Option<Grant>,
@@ -65,18 +68,19 @@ pub(crate) struct Queue {
     pub(crate) limits: Limits,
     pub(super) rules: Rules,
     pub(super) places: Option<Places>,
-    /// Those that wait, and reservations, in order of arrival.
-    pub(super) list: BTreeMap<Key, Entry>,
-    /// Those that have left the queue, and do not know yet.
-    pub(super) gone: BTreeMap<Key, Entry>,
-    /// What was found for the end of the queue, if nothing has changed since.
+    /// The waiters and the reservations, in order of arrival. Each entry has a box, because a leaf of the tree has room
+    /// for eleven entries.
+    pub(super) list: BTreeMap<Key, Box<Entry>>,
+    /// The entries that have left the queue, until their waiters notice it.
+    pub(super) gone: BTreeMap<Key, Box<Entry>>,
+    /// The state that was calculated for the end of the queue, if nothing has changed since.
     pub(super) tail: Option<Tail>,
     /// The sum of all costs in the queue, if there is one kind of cost.
     pub(super) queued: u64,
-    /// How many entries of the queue are reservations.
+    /// The number of entries of the queue that are reservations.
     pub(super) promises: usize,
-    /// The latest reading of the clock. An earlier one counts as this.
-    pub(super) now: Nanos,
+    /// The latest reading of the clock. An earlier reading counts as this one.
+    pub(crate) now: Nanos,
     /// A time on the schedule: the head's request counts as made at this time or later, because until then something
     /// else held it up. During a pause, the end of the pause.
     pub(super) floor: Nanos,
@@ -95,7 +99,7 @@ pub(crate) struct Queue {
     /// Waiting threads in order of arrival. The first one acts as the queue's timer while it waits.
     pub(super) threads: BTreeSet<Key>,
     pub(super) arrivals: Key,
-    /// When the first thread will wake up.
+    /// The time at which the first of `threads` will wake up.
     pub(super) watched: Option<Nanos>,
     pub(super) closed: bool,
 }
@@ -104,11 +108,11 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 pub(super) struct Tail {
     pub(super) limits: Limits,
-    /// Reservations are granted so many nanoseconds after their times.
+    /// The time after its own time at which each reservation is granted, in nanoseconds.
     pub(super) late: Nanos,
-    /// Windows may count grants later by so many nanoseconds in all, and each time that was found stays the same.
+    /// The total delay by which windows may count grants later before a calculated time changes, in nanoseconds.
     pub(super) slack: Nanos,
-    /// The latest time at which something was found. What would have been granted before counts from then.
+    /// The latest time at which the tail was calculated. Windows count entries with an earlier grant from this time.
     pub(super) found: Nanos,
 }
 
@@ -125,7 +129,7 @@ impl Places {
     }
 }
 
-/// Counts what joins the queue. No number is used twice.
+/// The number of an entry, in order of arrival. No number is used twice.
 pub(crate) type Key = u64;
 
 #[derive(Debug)]
@@ -148,7 +152,8 @@ pub(super) enum Turn {
     Waiting,
     /// A reservation for this time.
     Promised(Nanos),
-    /// Granted, but fetched so late that a window had given its room to others. It now waits only for room in the window.
+    /// Granted, but the waiter fetched the grant so late that a window had given its room to other grants. The waiter
+    /// now waits only for room in the window.
     Late(Grant),
     Granted(Grant),
     /// It timed out, or will never be granted.

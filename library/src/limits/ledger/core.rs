@@ -1,9 +1,10 @@
-//! The ledger itself, and what changes it but requests.
+//! The ledger itself, and all operations except requests.
 
 use super::entry::{Charge, Entry};
 use super::jobs::Jobs;
 use super::keys::{KeyView, Keys};
 use super::operation::{Counts, GiveBack, NO_KEY, OfKey, Operation, Owner, Recent, Record, Reply, Waiting};
+use super::shares::Shares;
 use crate::clock::Nanos;
 use crate::limits::costs::CostList;
 use crate::limits::grant::{Grant, LOOK, Refusal};
@@ -13,20 +14,20 @@ use crate::limits::together::Limits;
 use std::collections::VecDeque;
 
 /// The most entries. Beyond that, reservations for later times are charged together, and cannot be given back.
-pub(super) const MOST: usize = 1024;
+pub(super) const MAX_ENTRIES: usize = 1024;
 
 /// The most runs of one lease.
-pub(super) const RUNS: usize = 1024;
+pub(super) const MAX_RUNS: usize = 1024;
 
-/// The most waiters whose time has come, and whose times are still kept: a waiter looks once a second, and later on a busy
-/// machine. After `MOVED_FOR` a time is no longer of use.
-pub(super) const MOVED: usize = MOST;
-const MOVED_FOR: Nanos = 10 * LOOK;
+/// The most stored times of waiters whose time has come. A waiter reads its time once a second, or later on a busy
+/// machine. After `MOVED_TTL` a stored time is no longer needed.
+pub(super) const MAX_MOVED: usize = MAX_ENTRIES;
+const MOVED_TTL: Nanos = 10 * LOOK;
 
-/// Of so many operations the ledger remembers that it has applied them.
-pub(super) const RECENT: usize = 64;
+/// The most applied operations that are kept to detect repeats.
+pub(super) const MAX_RECENT: usize = 64;
 
-/// The limits of a bucket, those who wait for them, and what happened.
+/// The limits of a bucket, its waiters, and its counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
     pub(super) policy: Policy,
@@ -39,26 +40,29 @@ pub struct Ledger {
     pub(super) number: u64,
     /// Grants before this one can no longer be given back.
     pub(super) first: u64,
-    /// Numbers and times of those that moved up, and whose time has come since: their owners may not know yet.
+    /// Numbers and times of grants that moved up and whose time has come since. Their owners may not have read the new
+    /// times.
     pub(super) moved: VecDeque<(u64, Nanos)>,
-    /// The latest operations of owners, and the grants they led to: oldest first.
+    /// The latest operation of each recent owner, and the grants that it led to; oldest first.
     pub(super) recent: VecDeque<Recent>,
     pub(super) counts: Counts,
-    /// How fast calls start, if a server allows less than the limits.
+    /// The learned pace of calls, if a server allows less than the limits.
     pub(super) pace: Pace,
-    /// Grants up to this number were given before a server refused something.
+    /// The highest number of the grants that were given before a server refused something.
     pub(super) outdated: u64,
-    /// The keys, if each has limits of its own.
+    /// The keys, if each key has its own limits.
     pub(super) keys: Option<Keys>,
-    /// The commands that run, if they are counted.
+    /// The running commands, if they are counted.
     pub(super) jobs: Jobs,
-    /// Whether a user began this bucket anew in place of another: those who waited for that one have no claim on this one.
+    /// The leases of streams that compete for the limits.
+    pub(super) shares: Shares,
+    /// Whether a user replaced another bucket by this one. Waiters of the replaced bucket have no claim on this one.
     pub(super) replaces: bool,
 }
 
 impl Ledger {
-    /// The limits of `policy` in their initial state at `now`. Grants get numbers after `number`: a bucket that is made anew
-    /// uses none of those before.
+    /// The limits of `policy` in their initial state at `now`. Grants get numbers after `number`, so a recreated bucket
+    /// reuses no number.
     #[must_use]
     pub fn new(policy: &Policy, now: Nanos, number: u64) -> Self {
         Ledger {
@@ -67,7 +71,7 @@ impl Ledger {
             all: Limits::new(policy, now),
             entries: VecDeque::new(),
             number,
-            first: number + 1,
+            first: number.saturating_add(1),
             moved: VecDeque::new(),
             recent: VecDeque::new(),
             counts: Counts { since: now, ..Counts::default() },
@@ -75,18 +79,19 @@ impl Ledger {
             outdated: 0,
             keys: Keys::new(policy, now),
             jobs: Jobs::default(),
+            shares: Shares::default(),
             replaces: false,
         }
     }
 
-    /// Applies an operation. One that was applied before, and is sent again, has its answer repeated and changes nothing.
+    /// Applies an operation. A repeated operation changes nothing and gets the same reply again.
     pub(crate) fn apply(&mut self, record: &Record) -> Reply {
         let now = self.pass(record.time);
         let (owner, sequence) = (record.owner, record.sequence);
         self.entries
             .iter_mut()
             .filter(|entry| entry.owner == owner)
-            .for_each(|entry| entry.seen_after = now.saturating_sub(entry.asked));
+            .for_each(|entry| entry.seen_after = now.saturating_sub(entry.requested));
         self.jobs.see(owner, now);
         let is_it = |recent: &&Recent| recent.owner == owner && recent.sequence >= sequence && sequence > 0;
         if let Some(before) = self.recent.iter().find(is_it) {
@@ -107,6 +112,11 @@ impl Ledger {
                 self.served(now, lease.served, None);
                 self.lease(now, owner, lease).into()
             }
+            Operation::Settle { number, at, charged, real, key, round_trip } => {
+                let owner = (owner, now.saturating_add(*round_trip));
+                self.settle(now, owner, (*number, *at), [charged, real], key.as_ref());
+                Reply::Done
+            }
             operation => {
                 self.change(now, operation);
                 Reply::Done
@@ -120,15 +130,12 @@ impl Ledger {
         let known = self.first..=self.number;
         let is_known = |number| known.contains(&number);
         match operation {
-            // Others are of a bucket that was lost, or cleared.
+            // Grants with other numbers belong to a bucket that was lost or cleared.
             Operation::GiveBack(unused) => {
                 unused.iter().filter(|back| is_known(back.number)).for_each(|back| self.give_back(now, back));
             }
             Operation::Late(unused) => {
                 unused.iter().filter(|back| is_known(back.number)).for_each(|back| self.late(now, back));
-            }
-            Operation::Settle { number, at, charged, real, key } => {
-                self.settle(now, (*number, *at), [charged, real], key.as_ref());
             }
             Operation::Hold { until, refused, key: Some(key) } => {
                 self.refused_of_key(now, key, refused, *until);
@@ -139,7 +146,7 @@ impl Ledger {
                 self.hold_until(now, *until);
             }
             Operation::Tried { key, succeeded, failed } => self.tried(now, key, *succeeded, *failed),
-            // Grants for later times stay good.
+            // Grants for later times stay valid.
             Operation::Resume { key: Some(key) } => self.change_key(now, key, |keys| keys.hold(now, key, 0), |_| true),
             Operation::Resume { key: None } => self.resume(now),
             Operation::Set { policy, fresh } => self.set(now, policy, fresh),
@@ -150,34 +157,38 @@ impl Ledger {
             Operation::End { number } => self.jobs.end(*number),
             Operation::Start { number, process } => self.jobs.hand_over(*number, *process),
             Operation::Gone { owner, seen } => self.gone(now, *owner, *seen),
-            Operation::Take(_) | Operation::Several { .. } | Operation::Lease(_) | Operation::Here => {}
+            Operation::Take(_)
+            | Operation::Several { .. }
+            | Operation::Lease(_)
+            | Operation::Settle { .. }
+            | Operation::Here => {}
         }
     }
 
-    /// An operation without a number is never sent again.
+    /// Stores an operation to detect repeats. An operation without a sequence number is never repeated.
     pub(super) fn remember(&mut self, record: &Record, reply: &Reply) {
         if record.sequence == 0 {
             return;
         }
         let ((number, at), granted) = reply.summary();
         self.recent.retain(|recent| recent.owner != record.owner);
-        if self.recent.len() == RECENT {
+        if self.recent.len() == MAX_RECENT {
             self.recent.pop_front();
         }
         self.recent.push_back(Recent { owner: record.owner, sequence: record.sequence, number, granted, at });
     }
 
-    /// The answer to an operation that was applied before.
+    /// The reply to an operation that was applied before.
     pub(super) fn repeated(&self, before: Recent) -> Reply {
         if before.granted > 0 {
-            // The time of a grant that is no entry any more has come.
+            // A grant that is no longer an entry has passed its time.
             let passed = |number| Grant::computed(self.all.asked, 0, None, number);
-            let granted = |number| self.entry(number).map_or(passed(number), |entry| entry.granted(None));
-            let mut numbers = before.number..;
+            let granted = |number| self.entry(number).map_or(passed(number), Entry::granted);
             let each = (0..u64::BITS - before.granted.leading_zeros()).map(|place| {
                 let is_granted = before.granted >> place & 1 == 1;
-                let number = if is_granted { numbers.next() } else { None };
-                number.map(granted).ok_or(Refusal::TooLong { wait: 0 })
+                let earlier = (before.granted & !(u64::MAX << place)).count_ones();
+                let number = before.number.saturating_add(earlier.into());
+                is_granted.then(|| granted(number)).ok_or(Refusal::TooLong { wait: 0 })
             });
             return Reply::Each(each.collect());
         }
@@ -187,7 +198,7 @@ impl Ledger {
                 let grant = |(at, units): &(Nanos, u64)| Grant::computed(*at, *units, None, before.number);
                 Reply::Granted(runs.iter().map(grant).collect())
             }
-            (number, Some(entry)) => Reply::Granted(vec![entry.granted(None).numbered(number)]),
+            (_, Some(entry)) => Reply::Granted(vec![entry.granted()]),
             (number, None) => Reply::Granted(vec![Grant::computed(before.at, 0, None, number)]),
         }
     }
@@ -197,13 +208,19 @@ impl Ledger {
             return self.credit(now, back);
         };
         let is_last = self.entries.range(place + 1..).all(Entry::is_hold);
+        // Requests that are charged together cannot be given back. Their entry has the sum of their costs.
+        let is_alone = |costs: &[u64]| back.unused.iter().any(|(_, unused)| **unused == *costs);
         let entry = &mut self.entries[place];
         let waited = entry.waited();
         let returned = match &entry.charge {
             Charge::Runs { .. } if is_last => {
                 entry.cut(back.unused.iter().fold(0, |sum, (_, costs)| sum.saturating_add(costs.largest())))
             }
-            Charge::One { moves, key, .. } if entry.at > now && (*moves || is_last || key.is_some()) => entry.cost(),
+            Charge::One { costs, moves, key, .. }
+                if entry.at > now && (*moves || key.is_some() || is_last && is_alone(costs)) =>
+            {
+                entry.cost()
+            }
             _ => return self.credit(now, back),
         };
         self.jobs.end(back.number);
@@ -219,7 +236,7 @@ impl Ledger {
         self.recharge(now, true);
     }
 
-    /// Credits what was granted before and not used, unless something lies ahead.
+    /// Credits unused grants whose time has come. If there are entries, only the keys are credited.
     pub(super) fn credit(&mut self, now: Nanos, back: &GiveBack) {
         self.settle_past(now);
         self.jobs.end(back.number);
@@ -230,7 +247,7 @@ impl Ledger {
                 keys.give_back(now, &grant, of);
             }
             if has_entries {
-                // Those of the key that wait are charged behind what it got back.
+                // Charges the waiting entries of the key again, after the credit.
                 self.recharge(now, false);
                 continue;
             }
@@ -241,7 +258,8 @@ impl Ledger {
         }
     }
 
-    /// What was granted for a time before now was not used. Buckets have lost that time.
+    /// Records grants that were not used because their owner woke too late. Buckets get no credit for them: their time
+    /// is lost.
     pub(super) fn late(&mut self, now: Nanos, back: &GiveBack) {
         self.settle_past(now);
         let is_open = self.base.settling.is_open(back.number);
@@ -254,15 +272,18 @@ impl Ledger {
         }
         self.jobs.end(back.number);
         self.base.settling.forget(back.number);
-        // A bucket alone stays as it is: many that are late cost little then.
+        // Without windows, keys and an open grant, the limits have not changed. Many late grants then cost little time.
         if is_open || self.base.has_windows() || self.keys.is_some() {
             self.recharge(now, true);
         }
     }
 
+    /// Settles a grant at its real cost; waiters move up. The owner learns of the new times at `learned_at`, all other
+    /// owners when they next read the log.
     pub(super) fn settle(
         &mut self,
         now: Nanos,
+        (owner, learned_at): (Owner, Nanos),
         (number, at): (u64, Nanos),
         [charged, real]: [&[u64]; 2],
         of_key: Option<&(OfKey, Box<[u64]>)>,
@@ -271,6 +292,7 @@ impl Ledger {
         let largest = real.largest().max(of_key.map_or(0, |(_, real)| (&**real).largest()));
         if let Some(place) = place {
             match &mut self.entries[place].charge {
+                Charge::One { costs, .. } if **costs != *charged => {} // Several requests, charged together.
                 Charge::One { costs, key, .. } if largest > 0 => {
                     *costs = real.into();
                     key.iter_mut().zip(of_key).for_each(|(of, (_, real))| of.costs.clone_from(real));
@@ -284,10 +306,13 @@ impl Ledger {
                 keys.settle(now, (number, at), of, real);
             }
         }
-        self.recharge(now, true);
+        self.recharge_from(now, |entry| match entry.moves_from(now) {
+            Some(soon) if entry.owner == owner && entry.is_open() => Some(learned_at.min(soon)),
+            soon => soon,
+        });
     }
 
-    /// Grants nothing of this key before `until`. What was granted to it for a time after now is taken back.
+    /// Grants nothing to this key before `until`. Takes back the grants of the key for times after now.
     fn hold_key(&mut self, now: Nanos, name: &[u8], until: Nanos) {
         if until > now {
             let number = self.number;
@@ -299,8 +324,8 @@ impl Ledger {
         }
     }
 
-    /// Commands of this key have succeeded, or have failed. If it is given up, what was granted to it for a time after now is taken
-    /// back.
+    /// Records that commands of this key have succeeded or failed. If the key is given up, its grants for times after
+    /// now are taken back.
     fn tried(&mut self, now: Nanos, name: &[u8], succeeded: bool, failed: u32) {
         let number = self.number;
         if self.keys.as_mut().is_some_and(|keys| keys.tried(now, name, succeeded, failed)) {
@@ -308,7 +333,7 @@ impl Ledger {
         }
     }
 
-    /// Changes what is known of a key, and keeps only some of its entries.
+    /// Changes the stored data of a key, and keeps only some of its entries.
     fn change_key(&mut self, now: Nanos, name: &[u8], change: impl FnOnce(&mut Keys), keeps: impl Fn(&Entry) -> bool) {
         let Some(keys) = &mut self.keys else { return };
         change(keys);
@@ -316,7 +341,7 @@ impl Ledger {
         self.recharge(now, true);
     }
 
-    /// Keeps only some of the entries. The commands of the others do not run.
+    /// Keeps only some of the entries. The commands of the removed entries count as ended.
     fn keep(&mut self, keeps: impl Fn(&Entry) -> bool) {
         let jobs = &mut self.jobs;
         self.entries.retain(|entry| {
@@ -328,7 +353,7 @@ impl Ledger {
         });
     }
 
-    /// Grants nothing before `until`, also not to those who move up. A grant for an earlier time keeps it.
+    /// Grants nothing before `until`, not even to entries that move up. A grant for an earlier time keeps its time.
     pub(super) fn hold_until(&mut self, now: Nanos, until: Nanos) {
         if until <= now {
             return;
@@ -336,7 +361,7 @@ impl Ledger {
         let until = self.held_until().unwrap_or(0).max(until);
         self.entries.retain(|entry| !entry.is_hold());
         let place = self.entries.partition_point(|entry| entry.at <= until);
-        let hold = Entry { number: 0, owner: [0; 2], asked: now, seen_after: 0, at: until, charge: Charge::Hold };
+        let hold = Entry { number: 0, owner: [0; 2], requested: now, seen_after: 0, at: until, charge: Charge::Hold };
         self.entries.insert(place, hold);
         self.recharge(now, true);
     }
@@ -356,7 +381,7 @@ impl Ledger {
         let before = self.keys.take().filter(|_| is_same);
         self.keys = before.map_or_else(|| Keys::new(policy, now), |keys| keys.set(now, policy, fresh_keys));
         if !policy.counts_jobs() {
-            self.jobs = Jobs::default(); // Nobody says any more when one ends.
+            self.jobs = Jobs::default(); // The ends of commands are no longer reported.
         }
         self.policy = policy.clone();
         self.learn_anew(false);
@@ -367,7 +392,8 @@ impl Ledger {
         self.settle_past(now);
         self.keep(|entry| !entry.is_hold() && !entry.moves());
         if let Some(policy) = anew {
-            // A bucket that is made on a server replaces an empty ledger.
+            // A new bucket on a server also begins with this operation, on an empty ledger: then no user has replaced a
+            // bucket.
             self.replaces = !self.policy.is_empty() && !is_empty;
             self.entries.clear();
             self.moved.clear();
@@ -389,14 +415,14 @@ impl Ledger {
         let before = self.entries.len();
         self.jobs.gone(owner, seen);
         let waits = |entry: &Entry| (entry.moves() || entry.of_key().is_some()) && entry.at > now;
-        self.entries.retain(|entry| !(waits(entry) && entry.owner == owner && entry.seen() <= seen));
+        self.entries.retain(|entry| !(waits(entry) && entry.owner == owner && entry.last_seen() <= seen));
         if self.entries.len() < before {
             self.recharge(now, true);
         }
     }
 
-    /// Charges what can no longer change to `base`: grants whose time has come. The latest lease stays, so that it can be
-    /// given back in part. Returns the time, or that of the latest operation if that is later.
+    /// Charges the grants whose time has come to `base`: they can no longer change. The latest lease stays an entry, so
+    /// that it can be given back in part. Returns `now`, or the time of the latest operation if that is later.
     pub(crate) fn pass(&mut self, now: Nanos) -> Nanos {
         let now = self.all.in_order(now);
         while let Some(entry) = self.entries.front().filter(|entry| entry.at <= now) {
@@ -413,16 +439,17 @@ impl Ledger {
     pub(super) fn pop(&mut self) {
         let Some(entry) = self.entries.pop_front() else { return };
         self.pass_entry(&entry);
-        if let Entry { number, at, charge: Charge::One { moves: true, .. }, .. } = entry {
-            let is_old = |(_, before): &(u64, Nanos)| before.saturating_add(MOVED_FOR) < at;
-            while self.moved.len() == MOVED || self.moved.front().is_some_and(is_old) {
+        if entry.moves() || entry.is_open() {
+            let Entry { number, at, .. } = entry;
+            let is_old = |(_, before): &(u64, Nanos)| before.saturating_add(MOVED_TTL) < at;
+            while self.moved.len() == MAX_MOVED || self.moved.front().is_some_and(is_old) {
                 self.moved.pop_front();
             }
             self.moved.push_back((number, at));
         }
     }
 
-    /// Charges all grants whose time has come to `base`, also parts of leases.
+    /// Charges all grants whose time has come to `base`, including parts of leases.
     pub(super) fn settle_past(&mut self, now: Nanos) {
         while let Some(entry) = self.entries.front_mut() {
             if entry.at > now {
@@ -435,20 +462,29 @@ impl Ledger {
         }
     }
 
-    /// Charges all entries again. Those that `may_move` get the least time that their owners learn of before.
+    /// Charges all entries again. With `may_move`, entries move up, but not to a time before their owners can learn of
+    /// it.
     pub(super) fn recharge(&mut self, now: Nanos, may_move: bool) {
+        self.recharge_from(now, |entry| if may_move { entry.moves_from(now) } else { None });
+    }
+
+    /// Charges all entries again. `soon` returns the earliest time to which an entry may move up, or `None` if the
+    /// entry keeps its time.
+    fn recharge_from(&mut self, now: Nanos, soon: impl Fn(&Entry) -> Option<Nanos>) {
         self.sort();
         let mut all = self.base.clone();
         self.keys.iter_mut().for_each(Keys::clear_ahead);
-        let soon = now.saturating_add(LOOK);
-        // Nobody moves into a hold.
+        // Entries before the last hold keep their times.
         let fixed = self.entries.iter().rposition(Entry::is_hold).unwrap_or(0);
         for (place, entry) in self.entries.iter_mut().enumerate() {
-            if may_move && place >= fixed && entry.at > soon && entry.moves() {
+            if place >= fixed
+                && let Some(soon) = soon(entry).filter(|soon| entry.at > *soon)
+            {
                 let Charge::One { costs, key, .. } = &entry.charge else { continue };
-                let of_key = self.keys.as_ref().zip(key.as_ref()).map(|(keys, of)| keys.conforms_at(entry.asked, of));
+                let of_key =
+                    self.keys.as_ref().zip(key.as_ref()).map(|(keys, of)| keys.conforms_at(entry.requested, of));
                 let own = of_key.transpose().ok().flatten().map_or(soon, |(at, _)| at.max(soon));
-                let conforms = all.conforms_at(entry.asked, costs);
+                let conforms = all.conforms_at(entry.requested, costs);
                 entry.at = conforms.map_or(entry.at, |(at, _)| at.max(own).min(entry.at));
             }
             entry.apply(&mut all);
@@ -461,8 +497,9 @@ impl Ledger {
         }
     }
 
-    /// Sorts the entries by their times: one that moved up, or a lease that was cut, may be before others now. All who fold the log
-    /// charge them in this order. Returns whether that changed anything.
+    /// Sorts the entries by their times. An entry that moved up, or a lease that was cut, may now be earlier than
+    /// entries before it. Every process that folds the log charges the entries in this order. Returns whether the order
+    /// has changed.
     fn sort(&mut self) -> bool {
         let is_unsorted = !self.entries.iter().is_sorted_by_key(|entry| entry.at);
         if is_unsorted {
@@ -475,15 +512,15 @@ impl Ledger {
         self.entries.iter().find(|entry| entry.number == number && number > 0)
     }
 
-    /// The time of a grant that could move up, if it is known.
+    /// The time of a grant that could move up, if it is stored.
     pub(crate) fn time_of(&self, number: u64) -> Option<Nanos> {
         let moved = || self.moved.iter().find(|(moved, _)| *moved == number).map(|(_, at)| *at);
         self.entry(number).map(|entry| entry.at).or_else(moved)
     }
 
-    /// Before when a waiter is not granted anything that asks again, since its grant is not here any more. If its time has
-    /// come unnoticed, or a user began the bucket anew, it asks like a newcomer. If the bucket was lost or emptied, it keeps
-    /// its time.
+    /// The earliest time for a waiter that requests again because its grant is no longer stored. It is 0 if the time of
+    /// the grant has passed or a user replaced the bucket: the waiter then requests like a newcomer. If the bucket was
+    /// lost or emptied, the waiter keeps its time.
     pub(crate) fn again_from(&self, grant: &Grant) -> Nanos {
         let has_passed = (self.first..=self.number).contains(&grant.number);
         if has_passed || self.replaces { 0 } else { grant.at }
@@ -494,18 +531,18 @@ impl Ledger {
         self.all.in_order(now)
     }
 
-    /// A time by which all limits are at rest if nothing more is granted, those of keys, too.
+    /// A time by which all limits, including those of keys, are at rest if nothing more is granted.
     pub(crate) fn rested_at(&self) -> Nanos {
         let latest = self.entries.back().map_or(0, |entry| entry.at).max(self.all.asked);
         self.keys.as_ref().map_or(0, |keys| keys.rested_at(latest)).max(self.all.rested_at())
     }
 
-    /// The limits with everything that was granted.
+    /// The limits with all grants charged.
     pub(crate) fn limits(&self) -> &Limits {
         &self.all
     }
 
-    /// The grant, the latest one, whose time has come, will be settled.
+    /// Records that this grant will be settled. It must be the latest grant, and its time must have come.
     pub(crate) fn open(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
         self.settle_past(now);
         if self.entries.is_empty() && grant.number == self.number {
@@ -515,8 +552,9 @@ impl Ledger {
         }
     }
 
-    /// The owner of this grant of these costs, the latest one, has waited for it and wakes only now. If that is later than the
-    /// allowance, the grant is given back and granted again: the time beyond the allowance is lost. Windows count it from now on.
+    /// Handles the wake-up of the owner of `grant`, the latest grant, after its wait. If the owner wakes later than the
+    /// allowance permits, the grant is given back and granted again. The time beyond the allowance is lost. Windows
+    /// count the grant from now on.
     pub(crate) fn woke(&mut self, now: Nanos, grant: Grant, costs: &[u64]) -> Grant {
         let at = grant.at.max(now.saturating_sub(self.all.allowance()));
         if at == grant.at && !self.all.has_windows() {
@@ -532,7 +570,7 @@ impl Ledger {
         Grant { at, counted: now, ..grant }
     }
 
-    /// Windows count what was granted from `now` on, when it leaves.
+    /// Windows count a grant from `now` on, when it leaves.
     pub(crate) fn hand_over(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
         if self.all.has_windows() {
             self.settle_past(now);
@@ -541,8 +579,9 @@ impl Ledger {
         }
     }
 
-    /// Goes on as if everything that the limits allow had been taken at `now`, by each key as well. Those who wait have to
-    /// ask again, and keep their times. New grants get numbers after `number`: some of before are not known here.
+    /// Continues as if everything that the overall limits and the limits of each key allow had been taken at `now`.
+    /// Waiters have to request again, and keep their times. New grants get numbers after `number`, because some earlier
+    /// grants are not known here.
     #[cfg(feature = "shared")]
     pub(crate) fn use_up(&mut self, now: Nanos, number: u64) {
         self.settle_past(now);
@@ -555,7 +594,8 @@ impl Ledger {
         self.recharge(now, false);
     }
 
-    /// When the next unit is granted; `None`: never. If each key has limits of its own, the unit of a new key.
+    /// The time at which the next unit would be granted; `None`: never. If each key has its own limits, it is a unit of
+    /// a new key.
     pub(crate) fn next_time(&self, now: Nanos) -> Option<Nanos> {
         let has_room = self.keys.as_ref().filter(|_| self.policy.of_keys().is_some());
         let has_room = has_room.map_or(now, |keys| keys.has_room_from(now));
@@ -566,14 +606,14 @@ impl Ledger {
         &self.policy
     }
 
-    /// What happened by `now`.
+    /// The counts as of `now`.
     pub(crate) fn counts_at(&self, now: Nanos) -> Counts {
         let due = self.entries.iter().take_while(|entry| entry.at <= now);
         let waited = due.filter(|entry| matches!(entry.charge, Charge::One { .. })).map(Entry::waited);
         Counts { waited: waited.fold(self.counts.waited, Nanos::saturating_add), ..self.counts }
     }
 
-    /// The keys that are not as new, by name.
+    /// The keys that are not fresh, by name.
     pub(crate) fn keys_at(&self, now: Nanos) -> Vec<KeyView> {
         let waits = |name: &[u8]| {
             let ahead = self.entries.iter().filter(|entry| entry.at > now);
@@ -584,28 +624,29 @@ impl Ledger {
         keys.map_or_else(Vec::new, |keys| keys.views(now, count))
     }
 
-    /// What a server told of all commands, if a bucket only counts them: they are of one key.
-    fn told_of_jobs(&self) -> [Option<Nanos>; 2] {
+    /// The pause and the learned pace of all commands, if the bucket only counts commands: they share one key.
+    fn pause_and_pace_of_jobs(&self) -> [Option<Nanos>; 2] {
         let keys = self.keys.as_ref().filter(|_| self.policy.of_keys().is_none());
-        keys.map_or([None; 2], |keys| keys.told(NO_KEY))
+        keys.map_or([None; 2], |keys| keys.pause_and_pace(NO_KEY))
     }
 
-    /// How many commands of this key have failed since one succeeded.
+    /// The number of commands of this key that have failed since the latest success.
     pub(crate) fn failed(&self, name: &[u8]) -> u32 {
         self.keys.as_ref().map_or(0, |keys| keys.failed(name))
     }
 
-    /// When the keys that are as new were made; 0 if there are no limits for each key.
+    /// The creation time of the fresh keys; 0 if keys have no limits.
     pub(crate) fn keys_made(&self) -> Nanos {
         self.keys.as_ref().map_or(0, Keys::made)
     }
 
-    /// When a unit of this key would conform to the limits of its key alone; `None`: never.
+    /// The time at which a unit of this key would conform to the limits of its key alone; `None`: never.
     pub(crate) fn own_time(&self, now: Nanos, of: &OfKey) -> Option<Nanos> {
         self.keys.as_ref().map_or(Some(now), |keys| keys.own_time(now, of))
     }
 
-    /// Whether as many commands run as may, of this key or in all.
+    /// Whether the job limit of this key or the overall job limit is reached. `with` is the number of commands to count
+    /// in addition: of the key, and overall.
     pub(crate) fn is_busy(&self, name: &[u8], with: [usize; 2]) -> bool {
         !self.jobs.has_room(&self.policy, name, with)
     }
@@ -615,7 +656,7 @@ impl Ledger {
         self.number
     }
 
-    /// The number of the latest grant, if there was none of late.
+    /// The number of the latest grant, if that grant is older than a second or there is none.
     pub(crate) fn latest_of_old(&self, now: Nanos) -> Option<u64> {
         let is_old = self.counts.granted == 0 || self.all.at.saturating_add(LOOK) < now;
         Some(self.number).filter(|_| is_old)
@@ -626,14 +667,14 @@ impl Ledger {
         self.keys.as_ref().is_some_and(|keys| keys.is_outdated(name, number, at))
     }
 
-    /// How many commands run, if they are counted.
+    /// The number of running commands, if they are counted.
     pub(crate) fn running(&self) -> usize {
         self.jobs.len()
     }
 
-    /// Until when nothing is granted to newcomers, if there is a hold.
+    /// The end of the hold for new requests, if there is a hold.
     pub(crate) fn paused_until(&self) -> Option<Nanos> {
-        let held = self.held_until().max(self.told_of_jobs()[0]);
+        let held = self.held_until().max(self.pause_and_pace_of_jobs()[0]);
         held.filter(|until| *until > self.all.asked)
     }
 
@@ -641,12 +682,12 @@ impl Ledger {
         self.entries.iter().find(|entry| entry.is_hold()).map(|entry| entry.at)
     }
 
-    /// The time between two calls, if a server allows less than the limits.
+    /// The learned time between two calls, if a server allows less than the limits.
     pub(crate) fn learned(&self) -> Option<Nanos> {
-        self.pace.learned().max(self.told_of_jobs()[1])
+        self.pace.learned().max(self.pause_and_pace_of_jobs()[1])
     }
 
-    /// Those who wait for long, in order.
+    /// The waiters with long waits, in order.
     pub(crate) fn waiting(&self, now: Nanos) -> Vec<Waiting> {
         let ahead = self.entries.iter().filter(|entry| entry.at > now && entry.waits());
         ahead.map(|entry| Waiting { cost: entry.cost(), wait: entry.at - now }).collect()
@@ -658,9 +699,9 @@ impl Ledger {
         self.entries.iter().any(|entry| entry.owner == owner && entry.moves() && entry.at > now)
     }
 
-    /// Those who wait or whose commands are counted, and when each was last seen.
+    /// The owners that wait or whose commands are counted, and the time of the latest operation of each.
     pub(crate) fn owners(&self) -> impl Iterator<Item = (Owner, Nanos)> {
         let waiting = self.entries.iter().filter(|entry| entry.moves() || entry.of_key().is_some());
-        waiting.map(|entry| (entry.owner, entry.seen())).chain(self.jobs.owners())
+        waiting.map(|entry| (entry.owner, entry.last_seen())).chain(self.jobs.owners())
     }
 }

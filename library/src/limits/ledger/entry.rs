@@ -1,4 +1,4 @@
-//! What a ledger can still change: grants whose time has not come, and holds.
+//! The parts of a ledger that can still change: grants whose time has not come, and holds.
 
 use super::operation::{OfKey, Owner};
 use crate::clock::Nanos;
@@ -7,20 +7,22 @@ use crate::limits::together::Limits;
 #[cfg(feature = "shared")]
 use serde::{Deserialize, Serialize};
 
-/// So many grants of a ledger may wait for their real cost. Beyond that, the oldest is settled as law 5 allows.
-const OPEN: usize = 1024;
+/// The most unsettled grants of a ledger. Beyond that, the oldest grant is settled like an unused grant: a lower cost
+/// is credited, less the gain since the grant.
+const MAX_OPEN: usize = 1024;
 
 /// A grant whose time has not come, the latest grant, or a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(crate) struct Entry {
-    /// Identifies it among all grants of the ledger.
+    /// Identifies the grant among all grants of the ledger.
     pub(crate) number: u64,
     pub(crate) owner: Owner,
-    pub(crate) asked: Nanos,
-    /// How long after it asked the owner was last seen.
+    /// The time of the request.
+    pub(crate) requested: Nanos,
+    /// The time between the request and the owner's latest operation.
     pub(crate) seen_after: Nanos,
-    /// Its time; that of its last run.
+    /// The time of the grant, or of the last run of a lease.
     pub(crate) at: Nanos,
     pub(crate) charge: Charge,
 }
@@ -30,47 +32,60 @@ pub(crate) struct Entry {
 pub(crate) enum Charge {
     /// One grant.
     One {
-        /// One for each limit; a limit beyond them costs what the last of them says.
+        /// One cost for each limit. Further limits are charged the last of these costs.
         costs: Box<[u64]>,
-        /// It will be settled.
-        is_open: bool,
-        /// Its owner waits, and looks again and again whether it has moved up.
+        /// As in [`Take::open`](super::operation::Take::open).
+        open: Option<Nanos>,
+        /// Whether the owner waits and polls for an earlier time.
         moves: bool,
-        /// What it costs the limits of its key.
+        /// The charge to its key.
         key: Option<OfKey>,
     },
-    /// Consecutive grants of one lease: times, and units of each.
+    /// The consecutive grants of one lease: the time and the units of each run.
     Runs { runs: Vec<(Nanos, u64)> },
-    /// Nothing is granted before its time, and buckets are empty then.
+    /// A hold. Nothing is granted before its time, and buckets are empty then.
     Hold,
 }
 
 impl Entry {
-    /// When the owner was last seen.
-    pub(crate) fn seen(&self) -> Nanos {
-        self.asked.saturating_add(self.seen_after)
+    /// The time of the owner's latest operation.
+    pub(crate) fn last_seen(&self) -> Nanos {
+        self.requested.saturating_add(self.seen_after)
     }
 
-    /// Whether it may get an earlier time.
+    /// Whether the grant may get an earlier time.
     pub(crate) fn moves(&self) -> bool {
         matches!(self.charge, Charge::One { moves: true, .. })
     }
 
-    /// Its key.
+    /// Whether the grant will be settled.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.charge, Charge::One { open: Some(_), .. })
+    }
+
+    /// The earliest time to which the entry may move up at `now`: its owner reads the new time by then. `None` if the
+    /// entry keeps its time.
+    pub(crate) fn moves_from(&self, now: Nanos) -> Option<Nanos> {
+        let Charge::One { open, moves, .. } = self.charge else { return None };
+        let learns = open.into_iter().chain(moves.then_some(LOOK)).min()?;
+        Some(now.saturating_add(learns))
+    }
+
+    /// The key of the grant.
     pub(crate) fn of_key(&self) -> Option<&OfKey> {
         if let Charge::One { key, .. } = &self.charge { key.as_ref() } else { None }
     }
 
-    /// Whether it waits for long.
+    /// Whether the owner polls for the grant, or waits for it for at least a second.
     pub(crate) fn waits(&self) -> bool {
-        matches!(self.charge, Charge::One { moves, .. } if moves || self.at - self.asked >= LOOK)
+        matches!(self.charge, Charge::One { moves, .. } if moves || self.at - self.requested >= LOOK)
     }
 
-    /// How long its owner has waited for it, or for the first run of its lease.
+    /// The wait of the owner for the grant, or for the first run of the lease.
     pub(crate) fn waited(&self) -> Nanos {
         match &self.charge {
-            Charge::One { .. } => self.at.saturating_sub(self.asked),
-            Charge::Runs { runs } => runs.first().map_or(0, |(at, _)| at.saturating_sub(self.asked)),
+            Charge::One { .. } => self.at.saturating_sub(self.requested),
+            Charge::Runs { runs } => runs.first().map_or(0, |(at, _)| at.saturating_sub(self.requested)),
             Charge::Hold => 0,
         }
     }
@@ -79,7 +94,7 @@ impl Entry {
         matches!(self.charge, Charge::Hold)
     }
 
-    /// The largest of its costs; 0 for a hold.
+    /// The largest cost of the grant, or the units of the lease; 0 for a hold.
     pub(crate) fn cost(&self) -> u64 {
         match &self.charge {
             Charge::One { costs, .. } => costs.iter().copied().max().unwrap_or(0),
@@ -88,33 +103,33 @@ impl Entry {
         }
     }
 
-    /// Charges it to `limits`, which have everything before it.
+    /// Charges the entry to `limits`, to which all earlier entries are charged.
     pub(crate) fn apply(&self, limits: &mut Limits) {
         match &self.charge {
-            Charge::One { costs, is_open, .. } => {
-                let grant = limits.charge(self.asked, [self.at; 2], costs).numbered(self.number);
-                if *is_open {
-                    limits.open(&grant, costs);
-                    limits.settling.keep(OPEN);
+            Charge::One { costs, open, .. } => {
+                let grant = limits.charge(self.requested, [self.at; 2], costs);
+                if open.is_some() {
+                    limits.open(&Grant { number: self.number, ..grant }, costs);
+                    limits.settling.keep(MAX_OPEN);
                 }
             }
             Charge::Runs { runs } => {
                 for (at, units) in runs {
-                    let _ = limits.charge(self.asked, [*at; 2], *units);
+                    let _ = limits.charge(self.requested, [*at; 2], *units);
                 }
             }
             Charge::Hold => limits.hold(self.at),
         }
     }
 
-    /// Leaves out the last `unused` units of a lease, if there are so many. Returns how many were left out.
+    /// Removes the last `unused` units of a lease, or all units if it has fewer. Returns the number of removed units.
     pub(crate) fn cut(&mut self, unused: u64) -> u64 {
         let before = self.cost();
-        let mut left = before.saturating_sub(unused);
+        let mut remaining = before.saturating_sub(unused);
         let Charge::Runs { runs } = &mut self.charge else { return 0 };
         runs.retain_mut(|(_, units)| {
-            *units = left.min(*units);
-            left -= *units;
+            *units = remaining.min(*units);
+            remaining -= *units;
             *units > 0
         });
         if let Some((at, _)) = runs.last() {
@@ -123,7 +138,7 @@ impl Entry {
         before - self.cost()
     }
 
-    /// Splits off the runs of a lease whose time has come by `now`.
+    /// Splits off the past runs of a lease: their times have come by `now`.
     pub(crate) fn split_past(&mut self, now: Nanos) -> Option<Entry> {
         let Charge::Runs { runs } = &mut self.charge else { return None };
         let ahead = runs.split_off(runs.partition_point(|(at, _)| *at <= now));
@@ -132,19 +147,21 @@ impl Entry {
         Some(Entry { at, charge: Charge::Runs { runs: gone }, ..*self })
     }
 
-    pub(super) fn granted(&self, bound_by: Option<usize>) -> Grant {
-        Grant::computed(self.at, self.cost(), bound_by, self.number).entry(self.moves())
+    pub(super) fn granted(&self) -> Grant {
+        Grant { is_entry: self.moves(), ..Grant::computed(self.at, self.cost(), None, self.number) }
     }
 
-    /// Charges it, and tells whether it conforms at its time.
+    /// Charges the entry and returns whether it conforms at its time.
     pub(super) fn conforms(&self, limits: &mut Limits) -> bool {
-        let conforms = match &self.charge {
-            Charge::One { costs, .. } => limits.conforms_at(self.asked, costs).ok(),
-            Charge::Runs { runs } => runs.first().and_then(|(_, units)| limits.conforms_at(self.asked, *units).ok()),
-            Charge::Hold => Some((limits.at, None)),
+        let conforms_by = |time: Nanos, costs: &[u64]| {
+            limits.conforms_at(self.requested, costs).is_ok_and(|(earliest, _)| earliest <= time)
         };
-        let first = if let Charge::Runs { runs } = &self.charge { runs.first().map(|run| run.0) } else { None };
+        let conforms = match &self.charge {
+            Charge::One { costs, .. } => conforms_by(self.at, costs),
+            Charge::Runs { runs } => runs.first().is_some_and(|(at, units)| conforms_by(*at, &[*units])),
+            Charge::Hold => limits.at <= self.at,
+        };
         self.apply(limits);
-        conforms.is_some_and(|(at, _)| at <= first.unwrap_or(self.at))
+        conforms
     }
 }

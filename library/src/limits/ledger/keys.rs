@@ -1,4 +1,11 @@
-//! The keys of a bucket: each has limits of its own, in a thin state. A key that is not here is as new as the bucket.
+//! The keys of a bucket. Each key has its own limits, in a thin state.
+//!
+//! A key is *fresh* if its state equals the state of an unused key. A key that is not stored here is fresh.
+//!
+//! A unit with a key is granted at the earliest time at which the limits of its key and the overall limits conform. The
+//! unit may be granted before later grants of other keys, if those grants keep their times. A bucket with `jobs=` alone
+//! has one key without limits. A key is kept for an hour after its last unit if a server slowed it down or its commands
+//! failed.
 
 use super::entry::{Charge, Entry};
 use super::operation::OfKey;
@@ -15,62 +22,63 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::ops::Bound;
 
-/// Of so many grants of each key it is remembered that they will be settled.
-const OPEN: usize = 8;
+/// The most unsettled grants stored per key. Beyond that, the oldest grant is settled like an unused grant: a lower
+/// cost is credited, less the gain since the grant.
+const MAX_OPEN: usize = 8;
 
 /// A key's name.
 pub(super) type Name = Box<[u8]>;
 
-/// The most keys that are not as new. Beyond that, new ones wait.
-const MOST: usize = 10_000;
+/// The most keys that are not fresh. Beyond that, new keys wait.
+const MAX_KEYS: usize = 10_000;
 
-/// All keys together take about so many bytes at most.
-const MOST_BYTES: usize = 15 << 19;
+/// The most bytes that all keys take, approximately.
+const MAX_BYTES: usize = 15 << 19;
 
-/// A name takes about so many bytes at most, and what a server told of the key.
-const LONGEST: usize = 216;
-const LEARNED: usize = 120;
+/// The approximate most bytes of the name of a key, and of the data learned about the key.
+const MAX_NAME_BYTES: usize = 216;
+const MAX_LEARNED_BYTES: usize = 120;
 
-/// So many others are looked at for each key that is added, to forget those that are as new.
-const LOOKED_AT: usize = 2;
+/// The number of stored keys that are checked when a new key is added. A fresh key is forgotten.
+const CHECKS_PER_NEW_KEY: usize = 2;
 
-/// A key is kept for so long after it is as new again, if there is room: what costs more than the burst may have waited since
-/// then.
-const KEPT: Nanos = 60 * SECOND;
+/// How long a key is kept after it is fresh again, if there is room. A unit that costs more than the burst may have
+/// waited since then: if the key is forgotten, part of that waiting time is lost.
+const FRESH_TTL: Nanos = 60 * SECOND;
 
-/// What a server told of a key is known for so long, if there is room: how fast calls may start, and that they fail.
-const TOLD: Nanos = 3_600 * SECOND;
+/// How long the learned data of a key is kept, if there is room: its pace and its failures.
+const LEARNED_TTL: Nanos = 3_600 * SECOND;
 
-/// While there is no room, all keys are looked at, but not more often than this.
-const BETWEEN_SWEEPS: Nanos = 100 * MILLISECOND;
+/// The least time between two sweeps over all keys while there is no room.
+const SWEEP_INTERVAL: Nanos = 100 * MILLISECOND;
 
-/// The keys that are not as new.
+/// The keys that are not fresh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
     each: Each,
-    /// The time between two calls of a key that the limits ask for.
-    asked: Nanos,
-    /// After so many failures in a row a key is given up.
+    /// The time between two calls of a key at the rates of the limits.
+    interval: Nanos,
+    /// The number of consecutive failures after which a key is given up.
     fails: Option<NonZeroU32>,
     most: usize,
-    /// What is saved of them.
+    /// The part that a snapshot saves.
     pub(super) kept: Kept,
-    /// The states with all entries charged, of keys that have some, and the time of the latest of these.
+    /// For each key with entries: its state with all entries charged, and the time of the latest entry.
     ahead: BTreeMap<Name, (Thin, Nanos)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(super) struct Kept {
-    /// When the keys that are not here were made.
+    /// The creation time of the keys that are not stored here.
     made: Nanos,
     states: BTreeMap<Name, OneKey>,
-    /// The key that was looked at last, and when all were.
+    /// The key that was checked last, and the time of the latest sweep over all keys.
     hand: Name,
     swept: Nanos,
-    /// If there was no room then: when one of them is as new, if nothing more is granted to it.
+    /// The time when the first of the stored keys becomes fresh if nothing more is granted, as of the latest sweep.
     room_at: Nanos,
-    /// Keys that were forgotten were as new by this time.
+    /// A time by which all forgotten keys were fresh.
     forgotten: Nanos,
 }
 
@@ -79,24 +87,25 @@ pub(super) struct Kept {
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct OneKey {
     thin: Thin,
-    /// Nothing is granted before this time, and the buckets are empty then. 0: it counts in the state already.
+    /// Nothing is granted before this time, and the buckets are empty then. 0 if the state already includes the hold.
     hold: Nanos,
-    /// Grants up to this number, for later times than that, were taken back when a server refused something.
+    /// A grant number and a time. Grants with at most this number and a later time were taken back when a server
+    /// refused a call.
     outdated: (u64, Nanos),
-    /// How fast calls start, if those who make them learn that, and before when none does.
+    /// The learned pace, if the callers learn it, and the time before which no call starts.
     pace: Option<Box<Pace>>,
     next: Nanos,
-    /// How many calls have failed since one succeeded, and when the latest did.
+    /// The number of calls that failed since the latest success, and the time of the latest failure.
     failed: (u32, Nanos),
 }
 
 impl Keys {
-    /// The keys of `policy`, all as new as at `now`. `None` if it has none.
+    /// The keys of `policy`, all fresh at `now`. `None` if the policy has no keys.
     pub(super) fn new(policy: &Policy, now: Nanos) -> Option<Self> {
         Keys::of(policy, Kept { made: now, ..Kept::default() })
     }
 
-    /// The same with these states. If only commands are counted, all are of one key, which has no limits.
+    /// The keys of `policy` with these states. If only commands are counted, all belong to one key without limits.
     pub(super) fn of(policy: &Policy, kept: Kept) -> Option<Self> {
         let none = Policy::default();
         let (limits, fails) = match policy.of_keys() {
@@ -105,23 +114,25 @@ impl Keys {
             None => return None,
         };
         let each = Each::of(Limits::new(limits, kept.made));
-        let most = (MOST_BYTES / (LONGEST + LEARNED + each.bytes_of_state(OPEN))).clamp(1, MOST);
-        let asked = limits.interval().max(policy.interval());
-        Some(Keys { each, asked, fails, most, kept, ahead: BTreeMap::new() })
+        let most =
+            (MAX_BYTES / (MAX_NAME_BYTES + MAX_LEARNED_BYTES + each.bytes_of_state(MAX_OPEN))).clamp(1, MAX_KEYS);
+        let interval = limits.interval().max(policy.interval());
+        Some(Keys { each, interval, fails, most, kept, ahead: BTreeMap::new() })
     }
 
-    /// Whether what was saved is of these limits.
+    /// Whether the saved states fit these limits.
     #[cfg(feature = "shared")]
     pub(super) fn has_sense(&self) -> bool {
         self.kept.states.values().all(|key| self.each.has_sense(&key.thin))
     }
 
-    /// The state of a key with all entries charged, and before when nothing is granted: in a pause, and after the latest call.
+    /// The state of a key with all entries charged, and two times before which nothing is granted: the end of a pause,
+    /// and the start of the next call at the learned pace.
     fn state(&self, name: &[u8]) -> (Cow<'_, Thin>, [Nanos; 2]) {
         let base = self.kept.states.get(name);
         let hold = base.map_or(0, |key| key.hold);
         if let Some((thin, at)) = self.ahead.get(name) {
-            // As the pace is now: it may have changed since that entry was added.
+            // Uses the present pace, because the pace may have changed since the latest entry was added.
             return (Cow::Borrowed(thin), [hold, base.map_or(0, |key| key.next_after(*at))]);
         }
         match base {
@@ -131,7 +142,7 @@ impl Keys {
         }
     }
 
-    /// The earliest time at which the limits of the key conform, and the index of the one that causes the wait.
+    /// The earliest time at which the limits of the key conform, and the index of the limit that causes the wait.
     pub(super) fn conforms_at(&self, now: Nanos, of: &OfKey) -> Result<(Nanos, Option<usize>), Refusal> {
         let (thin, [hold, next]) = self.state(&of.name);
         let since = self.since(now, of).max(hold);
@@ -139,24 +150,25 @@ impl Keys {
         Ok((at.max(now).max(next), limit))
     }
 
-    /// Since when the rate has paid for a unit that waits: not from before its key was as new, if that was forgotten.
+    /// The time since when the rate pays for a waiting unit. For a forgotten key it is not before the time when the key
+    /// was fresh.
     pub(super) fn since(&self, now: Nanos, of: &OfKey) -> Nanos {
         let forgotten = if self.kept.states.contains_key(&of.name) { 0 } else { self.kept.forgotten };
         of.since.max(forgotten).min(now)
     }
 
-    /// Makes room for a key that is not here. If there is none: when there may be.
+    /// Makes room for a key that is not stored. Without room, the refusal holds the wait until there may be room.
     pub(super) fn make_room(&mut self, now: Nanos, name: &[u8]) -> Result<(), Refusal> {
         if self.is_known(name) {
             return Ok(());
         }
-        for _ in 0..LOOKED_AT {
+        for _ in 0..CHECKS_PER_NEW_KEY {
             let after = (Bound::Excluded(self.kept.hand.clone()), Bound::Unbounded);
             let next = self.kept.states.range::<Name, _>(after).next().map(|(name, _)| name.clone());
             self.kept.hand = next.unwrap_or_default();
             self.forget_if_new(now);
         }
-        if self.is_full() && now >= self.kept.swept.saturating_add(BETWEEN_SWEEPS) {
+        if self.is_full() && now >= self.kept.swept.saturating_add(SWEEP_INTERVAL) {
             self.kept.swept = now;
             let (each, ahead, forgotten) = (&self.each, &self.ahead, &mut self.kept.forgotten);
             self.kept.states.retain(|name, key| {
@@ -175,10 +187,11 @@ impl Keys {
         self.kept.states.contains_key(name) || self.ahead.contains_key(name)
     }
 
-    /// If too many of this key have failed in a row: how many may, and until when nothing of it is granted.
+    /// If too many calls of this key have failed in a row: the limit of failures, and the time until which the key is
+    /// granted nothing.
     pub(super) fn given_up(&self, now: Nanos, name: &[u8]) -> Option<(NonZeroU32, Nanos)> {
         let (failed, at) = self.kept.states.get(name)?.failed;
-        let until = at.saturating_add(TOLD);
+        let until = at.saturating_add(LEARNED_TTL);
         self.fails.filter(|most| failed >= most.get() && now < until).map(|most| (most, until))
     }
 
@@ -186,13 +199,13 @@ impl Keys {
         self.kept.states.len() >= self.most
     }
 
-    /// When a new key is worth another request, while the table is full. Only a request sweeps the table: the time must come,
-    /// so it depends on the last sweep and not on `now`.
+    /// The time at which a request for a new key should be repeated while the table is full. Only a request sweeps the
+    /// table. This time depends on the latest sweep and not on `now`, so it is always reached.
     fn room_at(&self, now: Nanos) -> Nanos {
-        self.kept.room_at.max(self.kept.swept.saturating_add(BETWEEN_SWEEPS)).max(now)
+        self.kept.room_at.max(self.kept.swept.saturating_add(SWEEP_INTERVAL)).max(now)
     }
 
-    /// When the first of the stored keys is as new, if nothing more is granted.
+    /// The time when the first of the stored keys becomes fresh, if nothing more is granted.
     fn first_new_at(&self) -> Nanos {
         let new_at = |(name, key): (&Name, &OneKey)| match self.ahead.get(name) {
             Some((thin, at)) => self.each.fresh_at(thin).max(*at).max(key.hold),
@@ -201,19 +214,19 @@ impl Keys {
         self.kept.states.iter().map(new_at).min().unwrap_or(0)
     }
 
-    /// From when on the table has room for a new key.
+    /// The earliest time at which the table has room for a new key.
     pub(super) fn has_room_from(&self, now: Nanos) -> Nanos {
         if self.is_full() { self.first_new_at().max(now) } else { now }
     }
 
-    /// When a unit of this key may be granted, as far as the limits of the key and the room for keys say; `None`: never.
+    /// The earliest time of a grant for this key by the limits of the key and by the room for keys; `None`: never.
     pub(super) fn own_time(&self, now: Nanos, of: &OfKey) -> Option<Nanos> {
         let (conforms, _) = self.conforms_at(now, of).ok()?;
         let has_room = !self.is_full() || self.is_known(&of.name);
         Some(if has_room { conforms } else { self.room_at(now).max(conforms) })
     }
 
-    /// Forgets the key that was looked at last, if it has been as new for long.
+    /// Forgets the key that was checked last, if it has been fresh for longer than its TTL.
     fn forget_if_new(&mut self, now: Nanos) {
         let name = &self.kept.hand;
         let Some(key) = self.kept.states.get(name).filter(|_| !self.ahead.contains_key(name)) else { return };
@@ -233,14 +246,15 @@ impl Keys {
         self.ahead.insert(of.name.clone(), (thin, entry.at));
     }
 
-    /// The time of an entry has come. `has_more`: another entry of its key follows.
+    /// Charges an entry to the saved state. The time of the entry has come. `has_more`: whether another entry of its key
+    /// follows.
     pub(super) fn pass(&mut self, entry: &Entry, of: &OfKey, has_more: bool) {
-        let (each, asked) = (&self.each, self.asked);
+        let (each, interval) = (&self.each, self.interval);
         let key = self.kept.states.entry(of.name.clone()).or_insert_with(|| OneKey::new(each.fresh()));
         key.catch_up(each, entry.at);
         charge(each, &mut key.thin, entry, of);
         if of.learns {
-            key.pace.get_or_insert_with(|| Box::new(Pace::new(asked)));
+            key.pace.get_or_insert_with(|| Box::new(Pace::new(interval)));
         }
         key.pace.iter_mut().for_each(|pace| pace.started(entry.at, 1));
         key.next = key.next_after(entry.at);
@@ -249,15 +263,15 @@ impl Keys {
         }
     }
 
-    /// A server refused what started then.
-    pub(super) fn refused(&mut self, now: Nanos, name: &[u8], refused: &[Start], until: Nanos) {
+    /// Records that a server refused the calls with these starts.
+    pub(super) fn refused(&mut self, name: &[u8], refused: &[Start], until: Nanos) {
         let Some(pace) = self.pace(name) else { return };
         for start in refused {
-            let _ = pace.refused(*start, now, until);
+            let _ = pace.refused(*start, until);
         }
     }
 
-    /// Calls of this key have succeeded.
+    /// Records that calls of this key have succeeded.
     pub(super) fn served(&mut self, now: Nanos, name: &[u8], served: Served) {
         if let Some(pace) = self.pace(name).filter(|pace| pace.listens()) {
             pace.succeeded(served, now);
@@ -268,15 +282,16 @@ impl Keys {
         self.kept.states.get_mut(name)?.pace.as_deref_mut()
     }
 
-    /// The learned pace of this key, with these entries of it.
+    /// The learned pace of this key after these entries.
     pub(super) fn pace_with<'a>(&self, name: &[u8], entries: impl Iterator<Item = &'a Entry>) -> Pace {
         let known = self.kept.states.get(name).and_then(|key| key.pace.as_deref().cloned());
-        let mut pace = known.unwrap_or_else(|| Pace::new(self.asked));
+        let mut pace = known.unwrap_or_else(|| Pace::new(self.interval));
         entries.for_each(|entry| pace.started(entry.at, 1));
         pace
     }
 
-    /// Calls of this key have succeeded, or so many have failed since one did. Returns whether it is given up for that.
+    /// Records that calls of this key have succeeded, or that `failed` calls have failed since the latest success.
+    /// Returns whether the key is given up because of that.
     pub(super) fn tried(&mut self, now: Nanos, name: &[u8], succeeded: bool, failed: u32) -> bool {
         let was_given_up = self.given_up(now, name).is_some();
         let key = self.key(name);
@@ -289,17 +304,17 @@ impl Keys {
         !was_given_up && self.given_up(now, name).is_some()
     }
 
-    /// How many calls of this key have failed in a row.
+    /// The number of consecutive failed calls of this key.
     pub(super) fn failed(&self, name: &[u8]) -> u32 {
         self.kept.states.get(name).map_or(0, |key| key.failed.0)
     }
 
-    /// All entries are charged again.
+    /// Removes the charges of all entries, before they are charged again.
     pub(super) fn clear_ahead(&mut self) {
         self.ahead.clear();
     }
 
-    /// Changes the state of a key that is here, as it is at `now`.
+    /// Changes the state of a stored key, brought up to `now`.
     fn change(&mut self, now: Nanos, name: &[u8], act: impl FnOnce(&Each, &mut Thin)) {
         if let Some(key) = self.kept.states.get_mut(name) {
             key.catch_up(&self.each, now);
@@ -307,53 +322,53 @@ impl Keys {
         }
     }
 
-    /// Credits the key with a grant that was not used.
+    /// Credits the key with an unused grant.
     pub(super) fn give_back(&mut self, now: Nanos, grant: &Grant, of: &OfKey) {
         let charged = Charged { at: grant.at, counted: grant.counted, number: grant.number };
         self.change(now, &of.name, |each, thin| each.give_back(thin, now, charged, &of.costs));
     }
 
-    /// Windows do not count what was not used.
+    /// Removes an unused grant from the windows.
     pub(super) fn late(&mut self, now: Nanos, (number, at): (u64, Nanos), of: &OfKey) {
         let charged = Charged { at, counted: at, number };
         self.change(now, &of.name, |each, thin| each.forget(thin, charged, &of.costs));
     }
 
-    /// A grant of this number and time, which was charged `of`, has really cost `real`.
+    /// Corrects the charge of the grant with this number and time from the costs in `of` to the costs `real`.
     pub(super) fn settle(&mut self, now: Nanos, (number, at): (u64, Nanos), of: &OfKey, real: &[u64]) {
-        // One that was forgotten meanwhile owes what it cost more.
+        // If the key was forgotten, it is stored again and owes the excess of the real cost.
         let _ = self.key(&of.name);
         let charged = Charged { at, counted: at, number };
         self.change(now, &of.name, |each, thin| each.settle(thin, now, charged, [&of.costs, real]));
     }
 
-    /// The key of this name, which is here from now on.
+    /// The key of this name, which is stored from now on.
     fn key(&mut self, name: &[u8]) -> &mut OneKey {
         self.kept.states.entry(name.into()).or_insert_with(|| OneKey::new(self.each.fresh()))
     }
 
-    /// Nothing of the key is granted before `until`; 0 lifts that.
+    /// Grants nothing to the key before `until`; 0 lifts the hold.
     pub(super) fn hold(&mut self, now: Nanos, name: &[u8], until: Nanos) {
         self.change(now, name, |_, _| ());
         let key = self.key(name);
         key.hold = if until == 0 { 0 } else { key.hold.max(until) };
     }
 
-    /// Grants of the key up to `number`, for times after now, are taken back.
+    /// Takes back the grants of the key up to `number` whose times are after `now`.
     pub(super) fn take_back(&mut self, now: Nanos, name: &[u8], number: u64) {
         self.key(name).outdated = (number, now);
     }
 
-    /// Forgets what was told of this key: a pause, the pace, failures.
+    /// Forgets the pause, the pace and the failures of this key.
     pub(super) fn clear(&mut self, now: Nanos, name: &[u8]) {
         self.hold(now, name, 0);
-        self.key(name).learn_anew();
+        self.key(name).forget_learned();
     }
 
-    /// Forgets that of all keys.
+    /// Forgets the pauses, the paces and the failures of all keys.
     pub(super) fn clear_all(&mut self, now: Nanos) {
         self.resume(now);
-        self.kept.states.values_mut().for_each(OneKey::learn_anew);
+        self.kept.states.values_mut().for_each(OneKey::forget_learned);
     }
 
     /// Lifts all holds.
@@ -364,12 +379,12 @@ impl Keys {
         }
     }
 
-    /// When the keys that are not here were made.
+    /// The creation time of the keys that are not stored here.
     pub(super) fn made(&self) -> Nanos {
         self.kept.made
     }
 
-    /// A time by which all keys are as new if nothing more is granted, and the latest grant was at this time.
+    /// A time by which all keys are fresh if nothing is granted after `latest`.
     pub(super) fn rested_at(&self, latest: Nanos) -> Nanos {
         let held = self.kept.states.values().map(|key| key.hold).max();
         latest.max(held.unwrap_or(0)).saturating_add(self.each.rest_time())
@@ -377,12 +392,12 @@ impl Keys {
 
     /// Whether a grant was taken back when a server refused something.
     pub(super) fn is_outdated(&self, name: &[u8], number: u64, at: Nanos) -> bool {
-        // What costs nothing has no number.
+        // A grant without a cost has the number 0.
         self.kept.states.get(name).is_some_and(|key| (1..=key.outdated.0).contains(&number) && at > key.outdated.1)
     }
 
-    /// The same keys under the limits of `policy`: each keeps what it has saved or counted, as [`Limits::set`] does, and what it has
-    /// learned if as much is asked for as before.
+    /// These keys under the limits of `policy`. Each key keeps its credit and its counts, as in [`Limits::set`]. It
+    /// keeps its learned pace if the time between two calls at the rates of the limits has not changed.
     pub(super) fn set(&self, now: Nanos, policy: &Policy, fresh: &[bool]) -> Option<Self> {
         let mut keys = Keys::new(policy, now)?;
         let none = Policy::default();
@@ -392,7 +407,7 @@ impl Keys {
             limits.set(now, each, fresh);
             let thin = keys.each.state_of(&limits).unwrap_or_else(|| keys.each.fresh());
             let mut key = OneKey { thin, ..key.clone() };
-            if keys.asked != self.asked {
+            if keys.interval != self.interval {
                 (key.pace, key.next) = (None, 0);
             }
             keys.kept.states.insert(name.clone(), key);
@@ -400,23 +415,23 @@ impl Keys {
         Some(keys)
     }
 
-    /// Until when nothing of this key is granted, if it is paused, and the time between two calls, if a server allows less than the
+    /// The end of the pause of this key, and the learned time between two calls if a server allows less than the
     /// limits.
-    pub(super) fn told(&self, name: &[u8]) -> [Option<Nanos>; 2] {
+    pub(super) fn pause_and_pace(&self, name: &[u8]) -> [Option<Nanos>; 2] {
         let key = self.kept.states.get(name);
         [key.map(|key| key.hold).filter(|hold| *hold > 0), key.and_then(OneKey::learned)]
     }
 
-    /// The keys that are not as new, by name. `count` says how many of a key wait, and how many run.
+    /// The keys that are not fresh, by name. `count` returns the numbers of waiters and of running commands of a key.
     pub(super) fn views(&self, now: Nanos, count: impl Fn(&[u8]) -> [usize; 2]) -> Vec<KeyView> {
         let new = self.ahead.keys().filter(|name| !self.kept.states.contains_key(*name));
         let view = |name: &Name| {
             let ((thin, [hold, next]), [waiting, running]) = (self.state(name), count(name));
-            let (limits, [paused, learned]) = (self.each.limits(&thin, now), self.told(name));
+            let (limits, [paused, learned]) = (self.each.limits(&thin, now), self.pause_and_pace(name));
             KeyView {
                 name: name.clone(),
                 state: Thin::of_limits(&limits),
-                // During a pause there is nothing.
+                // During a pause nothing is available.
                 left: (0..limits.len()).filter_map(|place| limits.left(now.max(hold), place)).collect(),
                 wait: limits.conforms_at(now.max(hold), 1).ok().map(|(at, _)| at.max(next) - now),
                 paused_until: paused.filter(|until| *until > now),
@@ -427,7 +442,7 @@ impl Keys {
             }
         };
         let is_used = |(name, key): &(&Name, &OneKey)| {
-            let is_new = key.is_new(&self.each, now) && !key.was_told();
+            let is_new = key.is_new(&self.each, now) && !key.has_learned();
             !is_new || self.ahead.contains_key(*name) || count(name) != [0; 2]
         };
         let used = self.kept.states.iter().filter(is_used).map(|(name, _)| name);
@@ -442,38 +457,38 @@ impl OneKey {
         OneKey { thin, hold: 0, outdated: (0, 0), pace: None, next: 0, failed: (0, 0) }
     }
 
-    /// The time between two calls, if a server allows less than the limits.
+    /// The learned time between two calls, if a server allows less than the limits.
     fn learned(&self) -> Option<Nanos> {
         self.pace.as_ref().and_then(|pace| pace.learned())
     }
 
-    /// Before when nothing starts after a call at this time.
+    /// The time before which no call starts after a call at `at`.
     fn next_after(&self, at: Nanos) -> Nanos {
         self.learned().map_or(0, |every| at.saturating_add(every))
     }
 
-    /// Whether a server told anything of it that is still known.
-    fn was_told(&self) -> bool {
+    /// Whether a pace or failures are stored.
+    fn has_learned(&self) -> bool {
         self.learned().is_some() || self.failed.0 > 0
     }
 
-    /// For how long it is kept once it is as new, if there is room.
+    /// How long the key is kept once it is fresh, if there is room.
     fn kept(&self) -> Nanos {
-        if self.was_told() { TOLD } else { KEPT }
+        if self.has_learned() { LEARNED_TTL } else { FRESH_TTL }
     }
 
-    fn learn_anew(&mut self) {
+    fn forget_learned(&mut self) {
         (self.pace, self.next, self.failed) = (None, 0, (0, 0));
     }
 
-    /// A hold that has ended counts in the state. What comes after it then cannot undo it.
+    /// Includes a hold that has ended in the state. Later changes then cannot undo it.
     fn catch_up(&mut self, each: &Each, now: Nanos) {
         if (1..=now).contains(&self.hold) {
             (self.thin, self.hold) = (self.held(each), 0);
         }
     }
 
-    /// Its state, if it is held.
+    /// The state with the hold included.
     fn held(&self, each: &Each) -> Thin {
         let mut thin = self.thin.clone();
         if self.hold > 0 {
@@ -482,7 +497,7 @@ impl OneKey {
         thin
     }
 
-    /// When it is as new, if nothing more is granted.
+    /// The time when the key becomes fresh, if nothing more is granted.
     fn new_at(&self, each: &Each) -> Nanos {
         each.fresh_at(&self.held(each)).max(self.hold)
     }
@@ -493,34 +508,34 @@ impl OneKey {
 }
 
 fn charge(each: &Each, thin: &mut Thin, entry: &Entry, of: &OfKey) {
-    let Entry { asked, at, number, .. } = *entry;
-    let asked = asked.min(of.since);
-    each.charge(thin, [asked, asked, at, at], &of.costs);
-    if let Charge::One { is_open: true, .. } = entry.charge {
+    let Entry { requested, at, number, .. } = *entry;
+    let requested = requested.min(of.since);
+    each.charge(thin, [requested, requested, at, at], &of.costs);
+    if let Charge::One { open: Some(_), .. } = entry.charge {
         each.open(thin, Charged { at, counted: at, number }, &of.costs);
-        thin.keep_open(OPEN);
+        thin.keep_open(MAX_OPEN);
     }
 }
 
 /// A key of a bucket at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyView {
-    /// Its name.
+    /// The name of the key.
     pub name: Box<[u8]>,
-    /// The state of its limits: see [`Each`].
+    /// The state of the key's limits: see [`Each`].
     pub state: Thin,
-    /// Whole units that each of its limits would let through; negative if units are owed.
+    /// The whole units that each limit of the key would grant now; negative if units are owed.
     pub left: Vec<i128>,
-    /// How long its next unit would wait for its limits, in nanoseconds; `None` if it is never granted.
+    /// The wait of the key's next unit for its limits, in nanoseconds; `None` if it is never granted.
     pub wait: Option<Nanos>,
-    /// Nothing of it is granted before this time, if it is paused.
+    /// The end of the pause, if the key is paused.
     pub paused_until: Option<Nanos>,
-    /// The time between two calls, in nanoseconds, if a server allows less than the limits.
+    /// The learned time between two calls, in nanoseconds, if a server allows less than the limits.
     pub learned: Option<Nanos>,
-    /// If so many calls have failed in a row that nothing of it is granted: until when.
+    /// The time until which the key is granted nothing because too many calls have failed in a row.
     pub given_up_until: Option<Nanos>,
-    /// How many wait for it.
+    /// The number of waiters of the key.
     pub waiting: usize,
-    /// How many run, if the bucket counts that.
+    /// The number of its running commands, if the bucket counts them.
     pub running: usize,
 }

@@ -7,12 +7,12 @@ use crate::clock::Nanos;
 use crate::limits::pace::{Pace, Served, Start};
 
 impl Ledger {
-    /// A server refused what started then.
+    /// Records that a server refused the calls with these starts. `until` is the end of the pause.
     pub(super) fn refused(&mut self, now: Nanos, refused: &[Start], until: Nanos) {
         if !refused.is_empty() {
             self.settle_past(now);
             for start in refused {
-                if self.pace.refused(*start, now, until) {
+                if self.pace.refused(*start, until) {
                     self.outdated = self.number;
                 }
             }
@@ -20,16 +20,16 @@ impl Ledger {
         }
     }
 
-    /// A server refused what started then, of one key.
+    /// Records that a server refused the calls of this key with these starts. `until` is the end of the pause.
     pub(super) fn refused_of_key(&mut self, now: Nanos, name: &[u8], refused: &[Start], until: Nanos) {
         if !refused.is_empty() {
             self.settle_past(now);
-            self.keys.iter_mut().for_each(|keys| keys.refused(now, name, refused, until));
+            self.keys.iter_mut().for_each(|keys| keys.refused(name, refused, until));
             self.recharge(now, true);
         }
     }
 
-    /// Calls have succeeded, of one key if they have keys.
+    /// Records that calls have succeeded: calls of one key, if calls have keys.
     pub(super) fn served(&mut self, now: Nanos, served: Served, of: Option<&OfKey>) {
         if served == Served::default() {
             return;
@@ -42,7 +42,7 @@ impl Ledger {
         }
     }
 
-    /// Grants are as far apart as was learned.
+    /// Spaces the grants by the learned time between two calls.
     fn space(&mut self, now: Nanos) {
         let every = self.pace.learned().unwrap_or(0);
         if every != self.base.every {
@@ -51,7 +51,7 @@ impl Ledger {
         }
     }
 
-    /// Forgets what was learned of limits that were asked for no longer, or of all.
+    /// Resets the learned pace if the limits now require another interval, or if `of_all` is set.
     pub(super) fn learn_anew(&mut self, of_all: bool) {
         let asked = self.policy.interval();
         if of_all || asked != self.pace.asked() {
@@ -60,7 +60,7 @@ impl Ledger {
         }
     }
 
-    /// The time of an entry has come.
+    /// Handles an entry whose time has come: charges it to `base`, and counts its wait and its starts.
     pub(super) fn pass_entry(&mut self, entry: &Entry) {
         entry.apply(&mut self.base);
         if matches!(entry.charge, Charge::One { .. }) {
@@ -75,8 +75,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a server has refused something since the grant of this number was given. Then it is given back: it would
-    /// leave in the pause, or too close to others.
+    /// Whether a server has refused a call since the grant with this number was made. Then the grant is given back,
+    /// because its unit would leave in the pause, or too close to other units.
     pub(crate) fn is_outdated(&self, number: u64) -> bool {
         (1..=self.outdated).contains(&number)
     }
@@ -103,7 +103,7 @@ impl Ledger {
 }
 
 impl Entry {
-    /// The times at which calls start, and how many at each.
+    /// The times at which calls start, and the number of calls at each time.
     fn starts(&self) -> impl Iterator<Item = (Nanos, u64)> {
         let runs = if let Charge::Runs { runs } = &self.charge { &runs[..] } else { &[] };
         let one = matches!(self.charge, Charge::One { .. }).then_some((self.at, 1));

@@ -1,4 +1,4 @@
-//! What a ledger is asked to do, and what it answers.
+//! The operations of a ledger, and its replies.
 
 use crate::clock::Nanos;
 use crate::limits::grant::{Grant, Refusal};
@@ -7,26 +7,26 @@ use crate::limits::policy::Policy;
 #[cfg(feature = "shared")]
 use serde::{Deserialize, Serialize};
 
-/// A process that uses a bucket, in words of the store's own.
+/// A process that uses a bucket, in a form that the store chooses.
 pub type Owner = [u64; 2];
 
-/// The key of units that have none.
+/// The key of units that have no key.
 pub const NO_KEY: &[u8] = b"(none)";
 
-/// The most that one operation asks for.
+/// The most requests in one operation.
 pub(crate) const SEVERAL: usize = 64;
 
-/// An operation, when it takes effect, and whose it is.
+/// An operation with its time and its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub struct Record {
-    /// On the bucket's clock. Records of one log are stamped in order.
+    /// The time at which it takes effect, on the bucket's clock. Records of one log are stamped in order.
     pub time: Nanos,
-    /// Whose it is.
+    /// The process that sent it.
     pub owner: Owner,
-    /// Counts the operations of its owner, from 1: an operation that is sent again has the same one.
+    /// Counts the operations of its owner, from 1. A repeated operation has the number of the original.
     pub sequence: u64,
-    /// What it does.
+    /// The change that it makes.
     pub operation: Operation,
 }
 
@@ -34,97 +34,101 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub enum Operation {
-    /// Grants these costs.
+    /// Requests one grant.
     Take(Take),
-    /// Grants these one after the other, as if each was asked for alone. Of those that wait for the limits of all, only those
-    /// that are granted less than `span` nanoseconds after the first of them. At most 64.
+    /// Requests several grants, at most 64. They are granted one after the other, as if each was requested alone. A
+    /// request that has to wait for the overall limits is refused if its time is `span` nanoseconds or more after the
+    /// first such grant.
     Several {
-        /// What is asked for.
+        /// The requests.
         takes: Vec<Take>,
         /// In nanoseconds.
         span: Nanos,
     },
-    /// Grants consecutive runs.
+    /// Requests consecutive runs.
     Lease(Ask),
-    /// Grants, or the rest of a lease, were not used.
+    /// Gives back grants, or the rest of a lease, that were not used.
     GiveBack(Vec<GiveBack>),
-    /// The same, of what was not used because its owner woke too late. The time is lost to buckets; windows do not count it.
+    /// Gives back grants that were not used because their owner woke too late. Buckets lose that time; windows do not
+    /// count these grants.
     Late(Vec<GiveBack>),
-    /// A grant cost something else than it was charged.
+    /// Corrects the cost of a grant to its real cost.
     Settle {
-        /// Its number.
+        /// The number of the grant.
         number: u64,
-        /// Its time.
+        /// The time of the grant.
         at: Nanos,
-        /// What it was charged.
+        /// The costs that were charged.
         charged: Box<[u64]>,
-        /// What it cost.
+        /// The real costs.
         real: Box<[u64]>,
-        /// What it was charged to its key, and what it cost there.
+        /// The costs that were charged to its key, and the real costs for the key.
         key: Option<(OfKey, Box<[u64]>)>,
+        /// The delay, in nanoseconds, until the owner receives the new times of its requests.
+        round_trip: Nanos,
     },
-    /// Nothing is granted before this time. Buckets are empty then.
+    /// Grants nothing before a time. Buckets are empty then.
     Hold {
-        /// The time.
+        /// The end of the hold.
         until: Nanos,
-        /// What a server refused: what starts is slowed down.
+        /// The calls that a server refused. Later calls are slowed down.
         refused: Vec<Start>,
-        /// Only of this key.
+        /// The key, if only this key is held.
         key: Option<Box<[u8]>>,
     },
-    /// No hold is left, or none of this key.
+    /// Lifts all holds, or the hold of one key.
     Resume {
-        /// Only of this key.
+        /// The key, if only its hold is lifted.
         key: Option<Box<[u8]>>,
     },
-    /// The limits are those of `policy` from now on. A limit at the same index and of the same kind keeps its state,
-    /// unless `fresh` is true at its index.
+    /// Replaces the limits by those in `policy`. A limit at the same index and of the same kind keeps its state, unless
+    /// `fresh` is true at its index.
     Set {
         /// The new limits.
         policy: Policy,
-        /// Which of them start anew.
+        /// Whether each limit starts in its initial state.
         fresh: Vec<bool>,
     },
-    /// Those who wait, and holds, are removed. With a policy, everything begins anew with that.
+    /// Removes all waiters and holds. With a policy, the bucket is replaced by a new one with these limits.
     Clear {
-        /// The limits that everything begins anew with.
+        /// The limits of the new bucket.
         anew: Option<Policy>,
-        /// Buckets begin empty: one with these limits was lost.
+        /// Whether buckets begin empty, because a bucket with these limits was lost.
         is_empty: bool,
-        /// If they begin anew, grants get numbers after this one, so that none of before is taken for one of these.
+        /// Grants of a new bucket get numbers after this number, so none is mistaken for an earlier grant.
         number: u64,
-        /// Only those of this key.
+        /// The key, if only its waiters and its hold are removed.
         key: Option<Box<[u8]>>,
     },
-    /// Commands of this key have succeeded, or so many have failed since one did.
+    /// Reports that commands of this key have succeeded, or that some have failed since the latest success.
     Tried {
         /// The key.
         key: Box<[u8]>,
-        /// Whether one has succeeded.
+        /// Whether a command has succeeded.
         succeeded: bool,
-        /// How many have failed after that.
+        /// The number of commands that failed after that.
         failed: u32,
     },
-    /// The command with the grant of this number has ended.
+    /// Reports that the command with this grant has ended.
     End {
-        /// The number.
+        /// The number of the grant.
         number: u64,
     },
-    /// The command with the grant of this number is this process: it keeps its place for as long as it runs, also if the
-    /// owner ends before.
+    /// Hands the command with this grant over to a process of its own. The command keeps its job slot while that
+    /// process runs, even if the owner ends earlier.
     Start {
-        /// The number.
+        /// The number of the grant.
         number: u64,
         /// The process.
         process: Owner,
     },
-    /// The owner still waits, or its commands still run.
+    /// Reports that the owner still waits, or that its commands still run.
     Here,
-    /// An owner has ended, unless it was seen after `seen`.
+    /// Reports that an owner has ended. It has no effect if the owner sent an operation after `seen`.
     Gone {
-        /// The process.
+        /// The process that has ended.
         owner: Owner,
-        /// When it was last seen.
+        /// The time of the latest operation of the owner.
         seen: Nanos,
     },
 }
@@ -133,53 +137,54 @@ pub enum Operation {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub struct Take {
-    /// One for each limit; a limit beyond them costs what the last of them says.
+    /// One cost for each limit. Further limits are charged the last of these costs.
     pub costs: Box<[u64]>,
-    /// Refused if it could only be granted after this time, and not now.
+    /// The latest acceptable time of the grant. A request that has to wait longer is refused.
     pub latest: Nanos,
-    /// Whether it will be settled.
-    pub is_open: bool,
-    /// Not granted before this time, as a bucket promised which has lost its state, or because it takes so long to learn of the
-    /// grant; 0 if it does not matter.
+    /// `None` if the grant will not be settled. Otherwise the nanoseconds within which its owner learns that a
+    /// settlement by another process has moved the grant up.
+    pub open: Option<Nanos>,
+    /// The earliest time of the grant; 0 if any time is good. It is the time of an earlier grant of this request, if
+    /// the bucket has lost that grant. Or it is the time at which the answer reaches the owner.
     pub from: Nanos,
-    /// What has succeeded since the request before this one.
+    /// The successes since the previous request.
     pub served: Served,
-    /// What it costs the limits of its key, if the bucket keeps any.
+    /// The key and its costs, if the bucket keeps keys.
     pub key: Option<OfKey>,
 }
 
 impl Take {
-    /// A request for these costs, whenever they are granted.
+    /// A request for these costs that accepts any time.
     #[must_use]
     pub fn of(costs: &[u64]) -> Self {
         Take { costs: costs.into(), latest: Nanos::MAX, ..Take::default() }
     }
 
-    /// What is given back if the grant that it led to is not used.
+    /// The operation data that gives back `grant`, which this request led to.
     pub(crate) fn unused(&self, grant: &Grant) -> GiveBack {
         GiveBack { number: grant.number(), unused: vec![(grant.at, self.costs.clone())], key: self.key.clone() }
     }
 
-    /// The name of the key; empty without one.
+    /// The name of the key; empty without a key.
     pub(crate) fn name(&self) -> &[u8] {
         self.key.as_ref().map_or(&[], |of| &of.name)
     }
 }
 
-/// A key, and what a unit costs its limits.
+/// A key, and the costs of a unit for its limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub struct OfKey {
-    /// The key.
+    /// The name of the key.
     pub name: Box<[u8]>,
-    /// One cost for each limit of the key; a limit beyond them costs what the last of them says.
+    /// One cost for each limit of the key. Further limits are charged the last of these costs.
     pub costs: Box<[u64]>,
-    /// Refused if the limits of the key alone conform only after this time, and not now.
+    /// The latest acceptable time by the limits of the key alone. A request that has to wait longer is refused.
     pub latest: Nanos,
-    /// It has waited since this time of the bucket, if that is before the request: since then the rate has paid what it costs
-    /// beyond the burst.
+    /// The time, on the bucket's clock, at which the unit began to wait, if that is before the request. The gain since
+    /// then pays for a cost above the burst.
     pub since: Nanos,
-    /// Whether the caller tells what a server answers, so that the pace of the key is learned.
+    /// Whether the caller reports the replies of a server, so that the pace of the key is learned.
     pub learns: bool,
 }
 
@@ -187,62 +192,63 @@ pub struct OfKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub struct Ask {
-    /// Units that were read and wait.
+    /// The number of units that were read and wait.
     pub waiting: u64,
     /// All runs are less than this many nanoseconds after the first. 0 means one run.
     pub span: Nanos,
-    /// Nothing is granted before this time, not even to others. 0 if it does not matter.
+    /// The earliest time of the grants, and so of the grants of later requests; 0 if any time is good.
     pub from: Nanos,
-    /// What has succeeded since the request before this one.
+    /// The successes since the previous request.
     pub served: Served,
 }
 
 impl OfKey {
-    /// One of each limit of this key, whenever they are granted.
+    /// One unit of this key, at any time.
     #[must_use]
     pub fn of(name: Box<[u8]>) -> Self {
         OfKey { name, costs: [1].into(), latest: Nanos::MAX, since: Nanos::MAX, learns: false }
     }
 }
 
-/// What is left of a grant, and was not used.
+/// The unused rest of a grant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub struct GiveBack {
     /// The number of the grant.
     pub number: u64,
-    /// The times and costs of what was not used.
+    /// The times and costs of the unused units.
     pub unused: Vec<(Nanos, Box<[u64]>)>,
-    /// What it was charged to its key.
+    /// The charge to its key.
     pub key: Option<OfKey>,
 }
 
-/// What an operation led to.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
     /// One grant, or the runs of a lease.
     Granted(Vec<Grant>),
-    /// One answer for each that was asked for. If the operation was sent again: for none behind the last that was granted.
+    /// One answer for each request. The reply to a repeated operation ends with the last request that was granted.
     Each(Vec<Result<Grant, Refusal>>),
     /// Nothing was charged.
     Refused(Refusal),
-    /// It took effect.
+    /// The operation took effect.
     Done,
 }
 
 impl Reply {
-    /// The number and the time of the first grant that has a number, and which of several were granted.
+    /// The number and the time of the first grant that has a number, and a bit for each of several requests that was
+    /// granted.
     pub(super) fn summary(&self) -> ((u64, Nanos), u64) {
-        let seen = |grant: &Grant| (grant.number(), grant.at);
+        let number_and_time = |grant: &Grant| (grant.number(), grant.at);
         let counts = |answer: &Result<Grant, Refusal>| answer.is_ok_and(|grant| grant.number() > 0);
         match self {
-            Reply::Granted(grants) => (grants.first().map_or((0, 0), seen), 0),
+            Reply::Granted(grants) => (grants.first().map_or((0, 0), number_and_time), 0),
             Reply::Each(each) => {
                 let first = each.iter().filter(|answer| counts(answer)).find_map(|answer| answer.as_ref().ok());
                 let granted =
                     each.iter().take(SEVERAL).rev().fold(0, |bits, answer| bits << 1 | u64::from(counts(answer)));
-                (first.map_or((0, 0), seen), granted)
+                (first.map_or((0, 0), number_and_time), granted)
             }
             _ => ((0, 0), 0),
         }
@@ -261,34 +267,41 @@ impl From<Result<Vec<Grant>, Refusal>> for Reply {
 pub(super) struct Recent {
     pub(super) owner: Owner,
     pub(super) sequence: u64,
-    /// The first grant that it led to; 0 if none.
+    /// The number of the first grant that it led to; 0 if there was none.
     pub(super) number: u64,
-    /// Which of [several](Operation::Several) were granted: a bit for each. 0 if only one was asked for.
+    /// The requests of [several](Operation::Several) that were granted: a bit for each. 0 if only one was requested.
     pub(super) granted: u64,
     pub(super) at: Nanos,
 }
 
-/// What happened since the bucket was made.
+/// The counts of a bucket since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub struct Counts {
-    /// When it was made, on its own clock.
+    /// The time of its creation, on its own clock.
     pub since: Nanos,
-    /// Units granted. Of costs that differ by limit: the largest.
+    /// The units granted. If the costs of a grant differ by limit, the largest cost counts.
     pub granted: u64,
-    /// Requests that were refused.
+    /// The number of refused requests.
     pub refused: u64,
-    /// Units given back.
+    /// The units given back.
     pub given_back: u64,
-    /// How long grants had to wait, in all: those whose time has come.
+    /// The sum of the waits of all grants whose time has come, in nanoseconds.
     pub waited: Nanos,
 }
 
-/// One that waits.
+impl Counts {
+    /// Counts a refusal, unless its caller requests again.
+    pub(super) fn refuse(&mut self, is_final: bool) {
+        self.refused = self.refused.saturating_add(is_final.into());
+    }
+}
+
+/// A waiter of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// What it costs.
+    /// The cost that it waits for.
     pub cost: u64,
-    /// How long it still has to wait, in nanoseconds.
+    /// The remaining wait, in nanoseconds.
     pub wait: Nanos,
 }

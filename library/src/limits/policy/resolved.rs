@@ -1,4 +1,4 @@
-//! One limit, and what it lets through.
+//! One limit, and the units that it admits.
 
 use crate::clock::Nanos;
 use crate::rate::{Rate, written_time};
@@ -13,7 +13,7 @@ pub(crate) enum Resolved {
         burst: NonZeroU64,
         initial: u64,
     },
-    /// A unit counts for the period and `slack` nanoseconds. At the start `used` of the count is not free.
+    /// A unit counts for the period and `slack` nanoseconds. At the start, `used` units count.
     Window {
         rate: Rate,
         used: u64,
@@ -41,14 +41,14 @@ impl Resolved {
         })
     }
 
-    /// Whether everything that `other` lets through conforms to this limit, if both are new.
+    /// Whether all grants of `other` conform to this limit, if both are new.
     pub(super) fn allows_all_of(&self, other: &Resolved) -> bool {
         match (*self, *other) {
             // A bucket that does not start full binds at the start.
             (Resolved::Bucket { rate, burst, initial }, _) => {
                 rate >= other.rate() && burst.get() >= other.at_once() && initial >= other.at_once().min(burst.get())
             }
-            // Nor does a window that is not empty at the start allow what another one does.
+            // A window with used units at the start may refuse grants of `other`.
             (Resolved::Window { used, .. }, _) if used > 0 => false,
             (Resolved::Window { rate, slack, .. }, _) => {
                 let (count, period) = rate.window();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::clock::SECOND;
 
 fn policy(limits: &[&str], burst: Option<&str>) -> Result<Policy, PolicyError> {
     let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
@@ -22,6 +23,7 @@ fn defaults_are_filled_in() {
         (&["5000/h,window,initial=5000"], None, "5000/h,window,slack=0"),
         (&["5000/h,window,initial=0"], None, "5000/h,window,initial=0,slack=0"),
         (&["5/s,burst=9,initial=0"], None, "5/s,burst=9,initial=0"),
+        (&["5/s", "1/h,burst=9"], Some("3"), "5/s,burst=3 and 1/h,burst=9"),
         (&["unlimited"], None, "unlimited"),
     ] {
         assert_eq!(policy(limits, burst).map(|policy| policy.to_string()), Ok(expected.to_owned()), "{limits:?}");
@@ -29,7 +31,7 @@ fn defaults_are_filled_in() {
 }
 
 #[test]
-fn units_on_their_way_to_a_server_count_for_the_period_and_some_slack() {
+fn units_count_in_a_window_for_the_period_and_the_slack() {
     for (limit, expected) in [
         ("5/s,window", "5/s,window,slack=50ms"),
         ("5/ms,window", "5/ms,window,slack=50000ns"),
@@ -47,7 +49,7 @@ fn units_on_their_way_to_a_server_count_for_the_period_and_some_slack() {
 }
 
 #[test]
-fn costs_are_kept_as_text_and_a_policy_without_them_is_written_as_ever() {
+fn costs_are_text_and_a_policy_without_them_is_unchanged() {
     let [plain, counted] = [policy(&["9/s"], None), policy(&["5/s"], None)].map(Result::unwrap);
     let joined = Policy::of_all([&plain, &counted.counting("/a\\,cost=b,else=3")]);
     assert_eq!(joined.to_lines(), "9/s,burst=1\n5/s,burst=1,cost=/a\\,cost=b,else=3");
@@ -62,10 +64,10 @@ fn costs_are_kept_as_text_and_a_policy_without_them_is_written_as_ever() {
 fn each_contradiction_has_its_own_message() {
     for (limits, burst, expected) in [
         (&[][..], None, "no limit; write for example 5/s, or unlimited"),
-        (&["unlimited", "5/s"], None, "unlimited stands alone, without a burst or another limit"),
-        (&["unlimited"], Some("5"), "unlimited stands alone, without a burst or another limit"),
-        (&["5/s", "1MB/s"], None, "'1MB/s' counts bytes and '5/s' units; a pipe counts one or the other"),
-        (&["5/s,burst=3"], Some("5"), "the pacing limit '5/s,burst=3' already names its burst; say it once"),
+        (&["unlimited", "5/s"], None, "unlimited cannot be combined with a burst or another limit"),
+        (&["unlimited"], Some("5"), "unlimited cannot be combined with a burst or another limit"),
+        (&["5/s", "1MB/s"], None, "'1MB/s' counts bytes and '5/s' counts units; write limits of one kind"),
+        (&["5/s,burst=3"], Some("5"), "the pacing limit '5/s,burst=3' already has a burst; write it once"),
         (
             &["5/s,window"],
             Some("5"),
@@ -89,12 +91,21 @@ fn each_contradiction_has_its_own_message() {
 }
 
 #[test]
+fn the_first_limit_of_keys_shows_their_other_settings() {
+    let policy = Policy::from_lines("per=f1\njobs=2\nfails=3\n5/s,burst=1\n9/min,burst=4").unwrap();
+    let keys = policy.of_keys().unwrap();
+    let shown = [0, 1].map(|place| keys.describe(place));
+    assert_eq!(shown, ["5/s,burst=1,jobs=2,fails=3,per=f1", "9/min,burst=4,per=f1"]);
+}
+
+#[test]
 fn a_limit_that_can_never_bind_is_found() {
     for (limits, expected) in [
         (&["5/s", "5000/h"][..], None),
         (&["5/s", "300/min"], Some((1, 0))),
         (&["5/s,burst=2", "300/min"], None),
         (&["5/s", "5/s"], Some((1, 0))),
+        (&["5/s,burst=2", "5/s,burst=2"], Some((1, 0))),
         (&["5/s", "10/s,burst=1"], None),
         (&["5/s", "4/s,burst=10"], None),
         (&["5/s", "18000/h"], Some((1, 0))),
@@ -102,10 +113,15 @@ fn a_limit_that_can_never_bind_is_found() {
         (&["5/s", "20000/h"], None),
         (&["10/s,window", "1000/min,window"], Some((1, 0))),
         (&["10/s,window", "599/min,window"], None),
+        (&["10/s,window", "1000/min,window,initial=1"], None),
         (&["5/s", "300/min,window,slack=1s"], None),
         (&["5/s", "304/min,window,slack=1s"], None),
         (&["5/s", "305/min,window,slack=1s"], Some((1, 0))),
         (&["10/s,window,slack=50ms", "599/min,window"], Some((1, 0))),
+        (&["10/s,burst=5", "5/s,burst=5"], Some((0, 1))),
+        (&["10/s,burst=5,initial=4", "5/s,burst=5"], None),
+        (&["10/min,window", "5/min,window"], Some((0, 1))),
+        (&["10/min,window,initial=9", "5/min,window"], None),
     ] {
         let found: Vec<_> = policy(limits, None).unwrap().never_bind().collect();
         assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{limits:?}");
@@ -117,7 +133,7 @@ fn a_limit_that_can_never_bind_is_found() {
     assert_eq!(several.without(&[1, 2]).to_string(), "5/s,burst=1");
 }
 
-/// A bucket with such a policy could be written and never read again.
+/// Otherwise a bucket with such a policy could be written but not read.
 #[test]
 fn a_slack_above_its_period_is_refused_however_it_is_given() {
     let rate = "5/s".parse().unwrap();
@@ -130,4 +146,63 @@ fn a_slack_above_its_period_is_refused_however_it_is_given() {
     assert_eq!(of(2).unwrap_err(), PolicyError::SlackAbovePeriod("5/s,window,slack=2s".to_owned()));
     let policy = of(1).unwrap();
     assert_eq!(Policy::from_lines(&policy.to_lines()).unwrap(), policy);
+    let limit = Limit::Window { rate, initial: Some("6".parse().unwrap()), slack: None };
+    assert_eq!(Policy::new(&[limit], None), Err(PolicyError::InitialAboveCount { initial: 6, count: 5 }));
+}
+
+/// The time between two leases is nine tenths of the time of a unit, and at most 20 ms. It is longer if the caller needs
+/// more, up to a tenth of the period. A lease has the units of twice that time, or a hundredth of the window.
+#[test]
+fn leases_of_windows_are_short_and_leave_room_for_others() {
+    let of = |limits: &[&str]| policy(limits, None).unwrap().only_windows();
+    assert_eq!((of(&["5/s"]), of(&["5/s", "5000/h,window"])), (None, None), "a bucket spreads grants");
+    let windows = of(&["100/s,window", "4000/min,window"]).unwrap();
+    assert_eq!(windows.longest, 60 * SECOND);
+    assert_eq!(windows.turn(0), 13_500_000, "4000 a minute are one each 15 ms");
+    assert_eq!(windows.turn(15_000_000), 15_000_000);
+    assert_eq!([99, 100].map(|available| windows.are_used(available)), [true, false]);
+    let slow = of(&["2/s,window"]).unwrap();
+    assert_eq!([0, SECOND].map(|least| slow.turn(least)), [20_000_000, 100_000_000]);
+    let large = of(&["10000/s,window"]).unwrap();
+    assert_eq!([1_000_000, 20_000_000].map(|turn| large.share(turn)), [100, 400]);
+}
+
+#[test]
+fn a_unit_costs_the_same_if_costs_keys_and_counts_agree() {
+    for (one, other, agree) in [
+        ("9/s", "5/s\n9/min", true),
+        ("9/s", "9kB/s", false),
+        ("9/s,cost=f1", "5/s,cost=f1", true),
+        ("9/s,cost=f1", "9/s,cost=f2", false),
+        ("9/s,cost=f1", "9/s,cost=f1\n5/min", false),
+        ("9/s\nper=f1\n1/s,cost=f2", "5/s\nper=f1\n2/s,cost=f2", true),
+        ("9/s\nper=f1\n1/s,cost=f2", "9/s\n5/min\nper=f1\n1/s,cost=f2", false),
+        ("9/s\nper=f1\n1/s", "9/s\nper=f2\n1/s", false),
+        ("9/s\nper=f1\n1/s", "9/s", false),
+        ("9/s\njobs=2", "9/s\njobs=3", true),
+        ("9/s\njobs=2", "9/s", false),
+    ] {
+        let [one, other] = [one, other].map(|lines| Policy::from_lines(lines).unwrap());
+        assert_eq!([one.counts_like(&other), other.counts_like(&one)], [agree; 2], "{one} and {other}");
+    }
+}
+
+#[test]
+fn a_policy_of_several_has_all_their_costs_jobs_and_windows() {
+    let [first, second] = ["9/s,cost=f1\n5/min", "7/s\n3/min,cost=f2"].map(|lines| Policy::from_lines(lines).unwrap());
+    let all = Policy::of_all([&first, &second]);
+    assert_eq!([0, 1, 2, 3].map(|place| all.cost(place)), [Some("f1"), None, None, Some("f2")]);
+    let jobs = NonZeroU32::new(3);
+    assert_eq!((all.clone().with_jobs(jobs).jobs(), all.with_jobs(jobs).len()), (jobs, 4));
+    let mixed = policy(&["5/s", "9/min,window,slack=1s", "99/h,window,slack=50ms"], None).unwrap();
+    assert_eq!((mixed.windows(), mixed.least_slack()), (2, Some(SECOND / 20)));
+    assert_eq!([0, 1, 2].map(|place| mixed.most_ever(place)), [u64::MAX, 9, 99]);
+    assert_eq!(policy(&["5/s"], None).unwrap().least_slack(), None);
+}
+
+#[test]
+fn a_policy_has_costs_if_some_limit_has() {
+    for (lines, has_costs) in [("5/s", false), ("5/s\n9/s,cost=f2", true)] {
+        assert_eq!(Policy::from_lines(lines).unwrap().has_costs(), has_costs, "{lines}");
+    }
 }

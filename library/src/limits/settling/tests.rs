@@ -1,4 +1,4 @@
-//! Settling, beside a slow model that computes the whole history anew.
+//! Compares settling with a slow model that recalculates the whole history.
 
 use super::*;
 use crate::limits::bucket::Bucket;
@@ -15,7 +15,7 @@ fn number(number: u64) -> NonZeroU64 {
     NonZeroU64::new(number).unwrap()
 }
 
-/// What is asked for: the numbers of a bucket, of whole refills or not, and those of a window beside it, if any.
+/// The numbers of a bucket, with whole refills or not, and the count and period of a window, if there is one.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     refills: bool,
@@ -47,7 +47,7 @@ impl Asked {
 enum Op {
     /// Time passes.
     Wait(u64),
-    /// A grant of so many units, at its time or this much later; the last: whether it is open.
+    /// A grant of these units, at its time or this much later. The flag: whether it is open.
     Take(u64, u64, bool),
     /// A waiter wakes this late, and the time is lost.
     Late(u64, u64),
@@ -55,11 +55,11 @@ enum Op {
     SetBurst(u64),
     Pay(u64),
     Credit(u64),
-    /// The open grant of this place cost that.
+    /// The open grant at this index gets this real cost.
     Settle(usize, u64),
-    /// The open grant of this place cost what it was charged.
+    /// The open grant at this index cost its charge.
     Forget(usize),
-    /// Only so many grants stay open: the older ones cost what they were charged.
+    /// Only this many grants stay open. The older ones cost their charges.
     Keep(usize),
 }
 
@@ -94,7 +94,7 @@ fn case() -> impl Strategy<Value = (Asked, Vec<Op>)> {
     asked.prop_flat_map(|asked| (Just(asked), ops(asked.window.is_some())))
 }
 
-/// What happened to the bucket, with the real costs as far as they are known.
+/// An event of the bucket, with the real cost if it is known.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Granted { number: u64, asked: Nanos, at: Nanos, charged: u64, real: u64, gathered: i128 },
@@ -105,7 +105,7 @@ enum Event {
     Credited(Nanos, u64),
 }
 
-/// The level of the bucket after all that.
+/// The level of the bucket after these events.
 fn replayed(asked: &Asked, events: &[Event]) -> (i128, Nanos) {
     let price = |units: u64| if asked.refills { i128::from(units) } else { i128::from(units * price_of(asked)) };
     let gained = |from: Nanos, to: Nanos| {
@@ -124,7 +124,7 @@ fn replayed(asked: &Asked, events: &[Event]) -> (i128, Nanos) {
         }
         match *event {
             Event::Granted { at, charged, real, gathered, .. } => {
-                // It gathered until its time: up to a full bucket, or to what it did gather.
+                // It gathered until its time: up to a full bucket, or up to the amount that it really gathered.
                 level = (level + gained(time, at.max(time))).min(full.max(gathered));
                 if real < charged {
                     level = level.min(full.max(price(real)));
@@ -153,14 +153,14 @@ fn price_of(asked: &Asked) -> u64 {
     rate_of(asked).period()
 }
 
-/// The limits, and all that happened to them.
+/// The limits, and all their events.
 struct Run {
     asked: Asked,
     limits: Limits,
     now: Nanos,
     events: Vec<Event>,
     open: Vec<Grant>,
-    /// What the window counts: the number of the grant, from when, and how many units.
+    /// The entries of the window: the number of the grant, the time from which it counts, and its units.
     counted: Vec<(u64, Nanos, u64)>,
 }
 
@@ -196,7 +196,7 @@ impl Run {
                 self.events.push(Event::Resized(self.clock(), burst));
                 self.limits.set_burst(self.now, 0, number(burst));
             }
-            // Shrinking may come to what was left out.
+            // The strategy excludes these operations if there is a window, but shrinking may still produce them.
             Op::Pay(_) | Op::Credit(_) if self.limits.fixed.terms.len() > 1 => {}
             Op::Pay(units) => {
                 self.events.push(Event::Paid(self.clock(), units));
@@ -274,13 +274,14 @@ impl Run {
         let Level { amount, at } = self.limits.states[0].level;
         assert_eq!((amount, at), replayed(&self.asked, &self.events), "{:#?}", self.events);
         let Some(window) = self.limits.fixed.terms.get(1).and_then(Terms::as_window) else { return };
-        // Nothing is granted before the end of a hold, so what no longer counts then may have been forgotten.
+        // Nothing is granted before the end of a hold, so units that no longer count then may have been dropped.
         let time = self.clock().max(self.limits.states[1].level.at).max(self.limits.at);
         check_log(&self.limits.states[1], &self.counted, |at| at + window.period() > time);
     }
 }
 
-/// The log of a window has all that still counts: the number of each grant, from when it counts, and how many units.
+/// The log of a window has all units that still count: the number of each grant, the time from which it counts, and its
+/// units.
 fn check_log(state: &State, counted: &[(u64, Nanos, u64)], counts: impl Fn(Nanos) -> bool) {
     let mut expected: Vec<(Nanos, u64)> = vec![];
     for &(_, at, units) in counted.iter().filter(|(_, at, units)| counts(*at) && *units > 0) {
@@ -296,15 +297,15 @@ fn check_log(state: &State, counted: &[(u64, Nanos, u64)], counts: impl Fn(Nanos
 #[derive(Clone, Copy, Debug)]
 enum KeyOp {
     Wait(u64),
-    /// A unit with these costs, which has waited so long, leaves so much later than it could have. The last: whether its
-    /// grant is open.
+    /// A unit with these costs that has waited for the first time, and leaves later than possible by the second. The
+    /// flag: whether its grant is open.
     Take([u64; 2], u64, u64, bool),
-    /// The unit that left last is handed over.
+    /// The latest unit that left is handed over.
     HandOver,
     Hold(u64),
-    /// The open grant of this place cost that.
+    /// The open grant at this index gets this real cost.
     Settle(usize, [u64; 2]),
-    /// The open grant of this place cost what it was charged.
+    /// The open grant at this index cost its charge.
     Forget(usize),
 }
 
@@ -322,7 +323,7 @@ fn key_ops() -> impl Strategy<Value = Vec<KeyOp>> {
     prop::collection::vec(op, 1..40)
 }
 
-/// The limits of a key, and all that happened to them. The bucket counts the first kind of cost, the window the second.
+/// The limits of a key, and all their events. The bucket counts the first kind of cost, the window the second.
 struct KeyRun {
     asked: Asked,
     each: Each,
@@ -416,7 +417,7 @@ impl KeyRun {
 
     fn check(&self) {
         let Level { amount, at } = self.level();
-        // A limit that a unit passes free knows nothing of it, unless it is settled at more.
+        // A unit of cost 0 does not change a limit, unless it is settled at more.
         let is_free = |event: &Event| matches!(event, Event::Granted { charged: 0, real: 0, .. });
         let events: Vec<_> = self.events.iter().filter(|event| !is_free(event)).copied().collect();
         let (expected, time) = replayed(&self.asked, &events);
@@ -440,9 +441,9 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    /// Law 11.
+    /// Law 11: settled means as if.
     #[test]
-    fn settled_grants_leave_the_limits_as_if_they_had_cost_that_from_the_start((asked, ops) in case()) {
+    fn settled_grants_equal_charges_of_the_real_costs((asked, ops) in case()) {
         let mut run = Run::new(asked);
         for op in ops {
             run.apply(op);
@@ -454,9 +455,9 @@ proptest! {
         prop_assert!(run.limits.settling.is_empty());
     }
 
-    /// Law 11, across a change of the rate: rooms are rounded down by then, to less than a nanosecond's worth each.
+    /// Law 11, across a change of the rate: rooms are then rounded down, by less than a nanosecond's worth each.
     #[test]
-    fn settling_after_a_change_of_the_rate_leaves_what_settling_before_it_leaves(
+    fn settling_before_or_after_a_new_rate_is_the_same(
         (asked, ops) in case(),
         (units, period) in (1_u64..40, 1_u64..40),
         real in 0_u64..18,
@@ -486,7 +487,7 @@ proptest! {
         );
     }
 
-    /// What is read from a file or a server.
+    /// Settlings as read from a file or a server.
     #[cfg(feature = "shared")]
     #[test]
     fn open_grants_have_sense_if_they_are_of_all_limits(
@@ -502,9 +503,9 @@ proptest! {
         prop_assert_eq!(settling.has_sense(limits), expected);
     }
 
-    /// Law 11, for the limits of a key, and for those of all keys together.
+    /// Law 11, for the limits of a key, and for the overall limits.
     #[test]
-    fn settled_grants_leave_the_limits_of_a_key_as_if_they_had_cost_that_from_the_start(
+    fn settled_grants_of_a_key_equal_charges_of_the_real_costs(
         (asked, _) in case(),
         ops in key_ops(),
     ) {
@@ -516,10 +517,20 @@ proptest! {
     }
 }
 
+#[test]
+fn a_forgotten_grant_is_credited_unless_a_later_one_lies_ahead() {
+    let terms = Terms::Bucket(Bucket::new(Rate::new(number(1), number(1)), number(9), 0, 0).terms);
+    for (latest, granted, now, expected) in [(5, 5, 7, (5, 7)), (10, 5, 7, (0, 10)), (5, 10, 7, (0, 5))] {
+        let mut state = State::from(Level { amount: 0, at: latest });
+        settle_forgotten(&terms, &mut state, now, [granted; 2], [6, 1]);
+        assert_eq!(({ state.level.amount }, { state.level.at }), expected);
+    }
+}
+
 #[cfg(feature = "shared")]
 #[test]
 fn more_open_grants_than_are_kept_have_no_sense() {
     let open = |number| Open { number, parts: Box::default() };
     let of = |count: u64| Settling { open: (0..count).map(open).collect() };
-    assert!(of(MOST as u64).has_sense(0) && !of(MOST as u64 + 1).has_sense(0));
+    assert!(of(MAX_OPEN as u64).has_sense(0) && !of(MAX_OPEN as u64 + 1).has_sense(0));
 }

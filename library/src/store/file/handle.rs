@@ -1,9 +1,9 @@
-//! The open file of a bucket: locks it, follows its state, writes the next.
+//! The open file of a bucket: locks it, folds its log, and writes operations and snapshots.
 
 use super::error::{FileError, failed};
 use super::machine::Machine;
 use super::place::{self, Identity, Place};
-use super::reading::{self, Newest, first, newest, prefix};
+use super::reading::{self, Lost, Newest, first, newest, prefix};
 use super::slots::{self, Kept, LOG, PREFIX, Prefix};
 use crate::clock::Nanos;
 use crate::limits::{Policy, Record, Reply};
@@ -13,30 +13,30 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-/// The file, and its state as last seen.
+/// The file, and its state as last read.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) place: Place,
     pub(super) kept: Kept,
-    /// Until when to wait for others who have the file locked.
+    /// Until when to wait for other processes that have the file locked.
     pub(super) deadline: Option<Instant>,
     machine: Machine,
     file: File,
     identity: Identity,
-    /// The prefix of the snapshot that `kept` goes on from; `None` if `kept` is not the state in the file.
+    /// The prefix of the snapshot from which `kept` was folded; `None` if `kept` is not the state in the file.
     known: Option<Prefix>,
     /// The prefix in the other slot, which takes the next snapshot.
     other: Prefix,
-    /// Where the log ends in the file.
+    /// The offset of the end of the log.
     end: u64,
-    /// The boot and the offset of the clock, as the snapshot in the file has them.
+    /// The boot and the offset of the clock in the snapshot of the file.
     clock: (u128, i64),
     /// Whether damage was reported.
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Handle {
-    /// Opens the file. If there is none, it is made with `policy`.
+    /// Opens the file. If it does not exist, it is made with `policy`.
     pub(super) fn open(
         machine: Machine,
         place: Place,
@@ -48,7 +48,7 @@ impl Handle {
         Handle::of(file, machine, place, deadline)
     }
 
-    /// Opens the file only to look at it: one that may only be read will do.
+    /// Opens the file for reading only.
     pub(super) fn open_to_look(machine: Machine, place: Place, deadline: Option<Instant>) -> Result<Self, FileError> {
         let file = place::open(&place, OFlags::RDONLY)?.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
         Handle::of(file, machine, place, deadline)
@@ -63,17 +63,17 @@ impl Handle {
         let Newest { known, other, kept, end, lost } = state?;
         let clock = (kept.boot, kept.ahead);
         let mut handle =
-            Handle { place, kept, deadline, machine, file, identity, known, other, end, clock, is_told: false };
-        handle.tell(lost.as_ref());
+            Handle { place, kept, deadline, machine, file, identity, known, other, end, clock, is_reported: false };
+        handle.report(lost.as_ref());
         Ok(handle)
     }
 
     /// Reports damage, once.
-    fn tell(&mut self, lost: Option<&reading::Lost>) {
-        if let Some(lost) = lost.filter(|_| !self.is_told) {
-            self.machine.tell(&format!("the bucket {} was damaged: {lost}", self.place.path.display()));
+    fn report(&mut self, lost: Option<&Lost>) {
+        if let Some(lost) = lost.filter(|_| !self.is_reported) {
+            (self.machine.report)(&format!("the bucket {} was damaged: {lost}", self.place.path.display()));
         }
-        self.is_told = lost.is_some();
+        self.is_reported = lost.is_some();
     }
 
     /// Applies `act` to the newest state under the file's lock.
@@ -81,15 +81,20 @@ impl Handle {
         &mut self,
         act: impl FnOnce(&mut Self) -> Result<T, E>,
     ) -> Result<T, E> {
-        // One that was replaced may be locked already.
+        // If this fails, a file that replaced another may already be locked.
         self.lock().inspect_err(|_| unlock(&self.file))?;
-        let result = self.refresh().map_err(E::from).and_then(|()| act(self));
+        let (result, lost) = match self.refresh() {
+            Ok(lost) => (act(self), lost),
+            Err(error) => (Err(error.into()), None),
+        };
         unlock(&self.file);
+        // A report may take long, for example if nobody reads standard error. Other processes do not wait for that.
+        self.report(lost.as_ref());
         result
     }
 
     /// Locks the file that the path names. If the user removed it or moved it away to start again, this continues with
-    /// the file that replaced it: of one path there is one bucket.
+    /// the file that replaced it: each path has one bucket.
     fn lock(&mut self) -> Result<(), FileError> {
         loop {
             place::lock(&self.place.path, &self.file, self.deadline)?;
@@ -102,41 +107,34 @@ impl Handle {
         }
     }
 
-    /// Folds what others appended. As long as both prefixes are unchanged, the snapshot is, too.
-    fn refresh(&mut self) -> Result<(), FileError> {
+    /// Folds the operations that others appended, and returns the damage. While both prefixes are unchanged, the snapshot
+    /// is unchanged.
+    fn refresh(&mut self) -> Result<Option<Lost>, FileError> {
         if let Some(known) = self.known
             && prefix(&self.place, &self.file, known.number.wrapping_add(1))? == self.other
             && prefix(&self.place, &self.file, known.number)? == known
         {
             let lost = reading::read_log(&self.place, &self.file, known, &mut self.end, &mut self.kept)?;
-            if let Some(lost) = lost {
+            if lost.is_some() {
                 (self.known, self.other) = (None, known);
                 reading::use_up(&self.place, &self.file, &self.machine, &mut self.kept)?;
-                self.tell(Some(&lost));
             }
-            return Ok(());
+            return Ok(lost);
         }
         let Newest { known, other, kept, end, lost } = newest(&self.place, &self.file, &self.machine)?;
         (self.known, self.other, self.kept, self.end) = (known, other, kept, end);
-        self.tell(lost.as_ref());
         self.clock = (self.kept.boot, self.kept.ahead);
-        Ok(())
+        Ok(lost)
     }
 
-    /// Whether the machine was restarted, and the file does not say yet how the clock went on: everybody would work that out
-    /// from the wall clock, and come to another time.
-    pub(super) fn has_new_clock(&self) -> bool {
-        (self.kept.boot, self.kept.ahead) != self.clock
-    }
-
-    /// When anybody looked last for processes that wait and have ended.
+    /// The time of the last sweep by any process.
     pub(super) fn swept(&self) -> Result<Nanos, FileError> {
         let mut bytes = [0; 8];
         reading::read(&self.place, &self.file, &mut bytes, slots::SWEPT)?;
         Ok(Nanos::from_le_bytes(bytes))
     }
 
-    /// Notes that this process looks for them now.
+    /// Stores the time of a sweep by this process.
     pub(super) fn sweep_at(&self, now: Nanos) -> Result<(), FileError> {
         self.write(&now.to_le_bytes(), slots::SWEPT)
     }
@@ -146,14 +144,13 @@ impl Handle {
         written.map_err(|error| failed("write the bucket", &self.place.path, error))
     }
 
-    /// Writes and syncs the record of a policy, for the case that the state is lost when the machine stops.
+    /// Writes and syncs the record of a policy, in case the state is lost when the machine stops.
     pub(super) fn record(&self, policy: &Policy) -> Result<(), FileError> {
-        let written = self.file.write_all_at(&slots::encode_policy(policy), slots::POLICY);
-        let synced = written.and_then(|()| self.file.sync_data());
-        synced.map_err(|error| failed("write the bucket", &self.place.path, error))
+        self.write(&slots::encode_policy(policy), slots::POLICY)?;
+        self.file.sync_data().map_err(|error| failed("write the bucket", &self.place.path, error))
     }
 
-    /// Applies an operation and appends it to the log. If that cannot be written, the file is unchanged.
+    /// Applies an operation and appends it to the log. If the write fails, the file is unchanged.
     pub(super) fn append(&mut self, record: &Record, wall: u64) -> Result<Reply, FileError> {
         let reply = self.kept.ledger.apply(record);
         (self.kept.at, self.kept.wall) = (record.time, wall);
@@ -161,15 +158,18 @@ impl Handle {
         let Some(known) = self.known.take() else { return self.publish().map(|()| reply) };
         let mut bytes = slots::encode_record(known.number, self.end, wall, record);
         let length = bytes.len();
-        // Others read a whole log at once, of at most this length and one record of `LOG` bytes.
+        // Other processes read a whole log at once: at most this length and one record of `LOG` bytes.
         let is_full = self.end - slots::log_of(&known) >= slots::longest_log(known.length().unwrap_or(0)) as u64;
-        if is_full || length > LOG {
+        // After a restart, every process would calculate the offset of the clock from the wall clock, with different
+        // results.
+        let has_new_clock = (self.kept.boot, self.kept.ahead) != self.clock;
+        if is_full || has_new_clock || length > LOG {
             self.known = Some(known);
             return self.publish().map(|()| reply);
         }
         bytes.extend(slots::END);
-        // The part of it that was written must not become complete, as it would if only zeros are missing, which a hole in
-        // the file reads as.
+        // A record that was partly written must not become complete later. That could happen if only zeros are missing,
+        // because a hole in the file reads as zeros.
         self.write(&bytes, self.end).inspect_err(|_| drop(self.write(&slots::END, self.end)))?;
         self.known = Some(known);
         self.end += length as u64;
@@ -184,12 +184,12 @@ impl Handle {
         check_size(&self.place, &bytes)?;
         let (prefix, state) = bytes.split_at(PREFIX);
         let place = slots::place(number);
-        // A process that is killed here leaves a slot that is not used.
+        // A process that is killed here leaves an unused slot.
         self.write(&[0; PREFIX], place)?;
         self.write(&[state, &slots::END].concat(), place + PREFIX as u64)?;
         self.write(prefix, place).inspect_err(|_| drop(self.write(&[0; PREFIX], place)))?;
         if before.is_none() {
-            // What the other slot holds is damaged.
+            // The content of the other slot is damaged.
             self.write(&[0; PREFIX], slots::place(number.wrapping_add(1)))?;
         }
         let known = Prefix::read(&bytes);
@@ -199,15 +199,15 @@ impl Handle {
     }
 }
 
-/// A snapshot that is too long would overwrite the other slot.
+/// Checks the length of a snapshot, because a longer one would overwrite the other slot.
 fn check_size(place: &Place, state: &[u8]) -> Result<(), FileError> {
-    let (length, most) = (state.len() as u64, slots::MOST);
-    let error = || io::Error::other(format!("its state is {length} bytes, and the most is {most}; set fewer limits"));
+    let (length, most) = (state.len() as u64, slots::MAX_SNAPSHOT_BYTES);
+    let error = || io::Error::other(format!("its state is {length} bytes, but at most {most} fit; set fewer limits"));
     if length > most { Err(failed("write the bucket", &place.path, error())) } else { Ok(()) }
 }
 
 fn unlock(file: &File) {
-    // Closing the file would unlock it, too. Nothing can be done if this fails.
+    // Closing the file would unlock it anyway. Nothing can be done if this fails.
     let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
@@ -219,7 +219,7 @@ fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Re
         let policy = policy.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
         let state = slots::encode(0, &first(machine, policy));
         check_size(place, &state)?;
-        place::create(place, (&slots::encode_policy(policy), &state, slots::room(policy)))?;
+        place::create(place, &slots::encode_policy(policy), state, slots::room(policy))?;
     }
 }
 
@@ -233,12 +233,12 @@ mod tests {
         Policy::new(&vec![limit.parse().unwrap(); times], None).unwrap()
     }
 
-    /// It would overwrite the state before it, which has to survive if the writer is killed.
+    /// It would overwrite the previous state, which must survive if the writer is killed.
     #[test]
     fn a_state_that_is_longer_than_its_slot_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
         let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
-        let machine = Machine::fake(&FakeClock::at(0), 1, 0);
+        let machine = Machine::fake(&FakeClock::default(), 1, 0);
         let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1)), None).unwrap();
         let before = std::fs::read(&handle.place.path).unwrap();
         handle.kept.ledger = Ledger::new(&policy("1024/h,window", 10_000), 0, 0);
@@ -247,21 +247,39 @@ mod tests {
             handle.kept.ledger.apply(&Record { time, owner: [0; 2], sequence: 0, operation });
         }
         let error = handle.locked(Handle::publish).unwrap_err();
-        assert!(error.to_string().contains("the most is"), "{error}");
+        assert!(error.to_string().contains("but at most"), "{error}");
         assert_eq!(std::fs::read(&handle.place.path).unwrap(), before);
         let limits = handle.locked(|handle| Ok::<_, FileError>(handle.kept.ledger.policy().to_string())).unwrap();
         assert_eq!(limits, "5/s,burst=1");
     }
 
-    /// A process that is killed while it writes a snapshot loses nothing. One that was complete, and cannot be read any more, does.
+    #[test]
+    fn a_snapshot_after_the_highest_number_is_the_newer_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
+        let machine = Machine::fake(&FakeClock::default(), 1, 0).telling(|damage| panic!("{damage}"));
+        let open = || Handle::open(machine.clone(), place.clone(), Some(&policy("9/h,window", 1)), None).unwrap();
+        let first = open();
+        let bytes = slots::encode(u64::MAX, &first.kept);
+        first.file.write_all_at(&bytes, slots::place(1)).unwrap();
+        first.file.write_all_at(&[0; PREFIX], slots::place(0)).unwrap();
+        for number in [0, 1] {
+            let mut handle = open();
+            handle.locked(Handle::publish).unwrap();
+            assert_eq!(open().known.map(|known| known.number), Some(number));
+        }
+    }
+
+    /// A process that is killed while it writes a snapshot loses nothing. A complete snapshot that was damaged later is
+    /// reported as lost.
     #[test]
     fn a_snapshot_is_lost_only_if_it_was_complete() {
         let folder = tempfile::tempdir().unwrap();
         let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
-        let said = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let heard = std::sync::Arc::clone(&said);
-        let tell = move |damage: &str| heard.lock().unwrap().push(damage.to_owned());
-        let machine = Machine::fake(&FakeClock::at(0), 1, 0).telling(tell);
+        let reports = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let reported = std::sync::Arc::clone(&reports);
+        let report = move |damage: &str| reported.lock().unwrap().push(damage.to_owned());
+        let machine = Machine::fake(&FakeClock::default(), 1, 0).telling(report);
         let open = || Handle::open(machine.clone(), place.clone(), Some(&policy("9/h,window", 1)), None).unwrap();
         let available = |handle: &Handle| handle.kept.ledger.limits().available(0);
         let operation = Operation::Take(Take { costs: [2].into(), ..Take::default() });
@@ -277,13 +295,30 @@ mod tests {
         // The next snapshot, cut off before its prefix was written.
         first.file.write_all_at(&[0; PREFIX], older).unwrap();
         first.file.write_all_at(b"part of a state", older + PREFIX as u64).unwrap();
-        assert_eq!((available(&open()), said.lock().unwrap().len()), (5, 0));
+        assert_eq!((available(&open()), reports.lock().unwrap().len()), (5, 0));
         let prefix = [2, 900, 7].map(u64::to_le_bytes);
         first.file.write_all_at(prefix.as_flattened(), older).unwrap();
         let mut damaged = open();
-        assert_eq!((available(&damaged), said.lock().unwrap().len()), (0, 1));
-        assert!(said.lock().unwrap()[0].contains("the newer of its snapshots is lost"));
+        assert_eq!((available(&damaged), reports.lock().unwrap().len()), (0, 1));
+        assert!(reports.lock().unwrap()[0].contains("the newer of its snapshots is lost"));
         damaged.locked(take).unwrap();
-        assert_eq!((available(&open()), said.lock().unwrap().len()), (0, 1), "it is mended");
+        assert_eq!((available(&open()), reports.lock().unwrap().len()), (0, 1), "it is repaired");
+    }
+
+    /// A report may block. Then every process that used the bucket waited for it.
+    #[test]
+    fn damage_is_reported_when_the_file_is_unlocked() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
+        let (reports, path) = (std::sync::Arc::new(std::sync::Mutex::new(Vec::new())), place.path.clone());
+        let reported = std::sync::Arc::clone(&reports);
+        let is_free = move || place::lock(&path, &File::open(&path).unwrap(), Some(Instant::now())).is_ok();
+        let report = move |_: &str| reported.lock().unwrap().push(is_free());
+        let machine = Machine::fake(&FakeClock::default(), 1, 0).telling(report);
+        let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1)), None).unwrap();
+        let damaged = [2, 900, 7].map(u64::to_le_bytes);
+        handle.file.write_all_at(damaged.as_flattened(), slots::place(0)).unwrap();
+        handle.locked(Handle::publish).unwrap();
+        assert_eq!(*reports.lock().unwrap(), [true]);
     }
 }

@@ -1,6 +1,6 @@
-//! What a file store needs from its machine.
+//! The properties of a machine that a file store needs.
 
-use crate::clock::{BootClock, Clock, FakeClock, Nanos};
+use crate::clock::{BootClock, FakeClock, NanoClock, Nanos};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,39 +9,34 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Clone)]
 pub struct Machine {
     /// Time since the machine was started.
-    pub(super) clock: Arc<dyn Clock + Send + Sync>,
+    pub(super) clock: Arc<dyn NanoClock + Send + Sync>,
     /// Identifies the start of the machine.
     pub(super) boot: u128,
     /// A fixed wall clock for tests, in nanoseconds since 1970.
     wall: Option<Nanos>,
     /// Reports damage.
-    tell: Option<Tell>,
+    pub(super) report: Arc<dyn Fn(&str) + Send + Sync>,
 }
-
-type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl Machine {
     /// This machine.
     #[must_use]
     pub fn this() -> Self {
         let clock = BootClock::new();
-        Machine { clock: Arc::new(clock), boot: clock.boot().unwrap_or(0), wall: None, tell: None }
+        Machine { clock: Arc::new(clock), boot: clock.boot().unwrap_or(0), wall: None, report: Arc::new(|_| {}) }
     }
 
     /// A fake machine: its boot has the id `boot`, and its wall clock stands still at `wall` nanoseconds since 1970.
     #[must_use]
     pub fn fake(clock: &FakeClock, boot: u128, wall: Nanos) -> Self {
-        Machine { clock: Arc::new(clock.clone()), boot, wall: Some(wall), tell: None }
+        Machine { clock: Arc::new(clock.clone()), boot, wall: Some(wall), report: Arc::new(|_| {}) }
     }
 
-    /// The same machine. `tell` is called with what is damaged in a file, and what is done about it: once for each file.
+    /// The same machine with `report`, which is called once for each damaged file. It receives the damage and the
+    /// recovery.
     #[must_use]
-    pub fn telling(self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Machine { tell: Some(Arc::new(tell)), ..self }
-    }
-
-    pub(super) fn tell(&self, damage: &str) {
-        self.tell.iter().for_each(|tell| tell(damage));
+    pub fn telling(self, report: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Machine { report: Arc::new(report), ..self }
     }
 
     /// Nanoseconds since 1970.

@@ -10,14 +10,14 @@ const NUMBERS: [(u32, &str); 5] =
 
 const FUSE: u32 = 0x6573_5546;
 
-/// On other systems than Linux nothing is found.
+/// Refuses a file on a network file system. Systems other than Linux report no kind.
 pub(super) fn refuse(path: &Path, file: &File) -> Result<(), FileError> {
-    let failed = |error| failed("look at the file system of", path, error);
+    let failed = |error| failed("inspect the file system of", path, error);
     let system = rustix::fs::fstatfs(file).map_err(failed)?;
     let kind = match low(i128::from(system.f_type)) {
         FUSE => {
             let device = rustix::fs::fstat(file).map_err(failed)?.st_dev;
-            // Without /proc this cannot be found out; most such file systems are local.
+            // Without /proc the source is unknown; most such file systems are local.
             let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
             by_mount(&mounts, (rustix::fs::major(device), rustix::fs::minor(device)))
         }
@@ -32,13 +32,13 @@ pub(super) fn refuse(path: &Path, file: &File) -> Result<(), FileError> {
     kind.map_or(Ok(()), |kind| Err(FileError::Unsuitable(message(kind))))
 }
 
-/// The type of the number, and so its sign, differs between machines.
+/// The lower 32 bits. The type of the number, and so its sign, differs between machines.
 fn low(number: i128) -> u32 {
     u32::try_from(number & 0xFFFF_FFFF).unwrap_or(0)
 }
 
-/// The kind of the file system on `device` if its source is another machine, as in `me@host:/folder` or `https://…`. df(1)
-/// uses the colon in the same way. A path is local.
+/// The kind of the file system on `device` if its source is another machine, as in `me@host:/folder` or `https://…`.
+/// df(1) uses the colon in the same way. A path is local.
 fn by_mount(mounts: &str, device: (u32, u32)) -> Option<String> {
     let device = format!("{}:{}", device.0, device.1);
     let of_device = |line: &&str| line.split(' ').nth(2) == Some(device.as_str());
@@ -66,7 +66,7 @@ mod tests {
         let kind = |minor| by_mount(mounts, (0, minor));
         assert_eq!((kind(40), kind(42)), (Some("fuse.sshfs".into()), Some("fuse".into())));
         assert_eq!((kind(45), by_mount(mounts, (8, 17)), kind(47)), (None, None, None), "local ones");
-        assert_eq!((kind(49), kind(50), by_mount("", (0, 40))), (None, None, None), "where nothing is known");
+        assert_eq!((kind(49), kind(50), by_mount("", (0, 40))), (None, None, None), "without a known mount");
         assert_eq!(low(i128::from(0xFF53_4D42_u32.cast_signed())), 0xFF53_4D42);
     }
 }

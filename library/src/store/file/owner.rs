@@ -1,4 +1,4 @@
-//! Which process waits, and whether it still runs.
+//! Identifies a waiting process, and checks whether it still runs.
 
 use crate::limits::Owner;
 use rustix::io::Errno;
@@ -15,34 +15,34 @@ pub(super) fn this_process() -> Owner {
     })
 }
 
-/// The process with this id; `None` if it has ended, or the system does not tell when it was started.
+/// The process with this id; `None` if it has ended, or the system does not report its start.
 pub(super) fn of(pid: u32) -> Option<Owner> {
     Some([namespace() << 32 | u64::from(pid), stat(pid)?.1])
 }
 
-/// Whether a process has ended. Of one in another container that cannot be told.
+/// Whether a process has ended. `false` for a process in another container, because its state is not visible.
 pub(super) fn is_gone([id, started]: Owner) -> bool {
     let Ok(pid) = i32::try_from(id & u64::from(u32::MAX)) else { return false };
     if id >> 32 != this_process()[0] >> 32 {
         return false;
     }
     match stat(pid.cast_unsigned()) {
-        // A zombie has ended. A process with another start has got the id since.
+        // A zombie has ended. A process with another start time got the id later.
         Some((state, since)) => since != started || "ZX".contains(&state),
         None => Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)),
     }
 }
 
-/// See `pid_namespaces(7)`; 0 on systems without them.
+/// The namespace of process ids, see `pid_namespaces(7)`; 0 on systems without them.
 fn namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino() & u64::from(u32::MAX))
 }
 
-/// The state of a process and its start, in ticks since that of the machine; see `proc_pid_stat(5)`. `None` on systems
-/// without it.
+/// The state of a process and its start, in ticks since the start of the machine; see `proc_pid_stat(5)`. `None` on
+/// systems without that file.
 fn stat(pid: u32) -> Option<(String, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before may contain anything.
+    // The name in the earlier field may contain any character.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     Some((fields.next()?.to_owned(), fields.nth(18)?.parse().ok()?))
 }

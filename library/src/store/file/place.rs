@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where a bucket is.
+/// The place of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file.
@@ -19,12 +19,13 @@ pub struct Place {
     /// Whether its folder is for buckets only: such a folder is made if it is missing, and must belong to this user
     /// alone.
     pub own_folder: bool,
-    /// The number of a group whose members may use the file, too. It is given to the group when it is made or named.
+    /// The number of a group whose members may use the file. The file is given to the group when it is made or when the
+    /// group is named.
     pub group: Option<u32>,
 }
 
-/// A file that is a bucket's, as far as its head tells, to be read and written (`OFlags::RDWR`) or only read. `None` where
-/// there is none.
+/// Opens a file with the head of a bucket, to read and write (`OFlags::RDWR`) or only to read. `None` if it does not
+/// exist.
 pub(super) fn open(place: &Place, access: OFlags) -> Result<Option<File>, FileError> {
     let path = &place.path;
     let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -40,7 +41,7 @@ pub(super) fn open(place: &Place, access: OFlags) -> Result<Option<File>, FileEr
         Err(Errno::ISDIR | Errno::NXIO) => return Err(not_plain(path)),
         Err(error) => return Err(why_not(path, error)),
     };
-    let stat = rustix::fs::fstat(&file).map_err(|error| failed("look at", path, error))?;
+    let stat = rustix::fs::fstat(&file).map_err(|error| failed("inspect", path, error))?;
     check_owner(path, &stat)?;
     check_folder(folder_of(path), place.own_folder)?;
     network::refuse(path, &file)?;
@@ -48,7 +49,7 @@ pub(super) fn open(place: &Place, access: OFlags) -> Result<Option<File>, FileEr
     Ok(Some(file))
 }
 
-/// If another user's file cannot be opened, say whose it is.
+/// The error of opening a file. If the file belongs to another user, the error names that user.
 fn why_not(path: &Path, error: Errno) -> FileError {
     match rustix::fs::lstat(path) {
         Ok(stat) if error == Errno::ACCESS => check_owner(path, &stat).err(),
@@ -61,7 +62,7 @@ fn not_plain(path: &Path) -> FileError {
     FileError::Foreign(path.to_owned(), "is not a plain file; choose another place for the bucket")
 }
 
-/// Whether the file is this user's, or of a group that this user is in.
+/// Checks that the file belongs to this user, or to a group of this user.
 fn check_owner(path: &Path, stat: &Stat) -> Result<(), FileError> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(not_plain(path));
@@ -97,22 +98,22 @@ fn is_ours(group: u32) -> bool {
     rustix::process::getegid() == group || rustix::process::getgroups().is_ok_and(|groups| groups.contains(&group))
 }
 
-/// The same place, with the group that `file`, which is there, belongs to: one that replaces it does, too.
+/// The same place, with the group of the existing `file`. A file that replaces it gets the same group.
 pub(super) fn as_found(place: Place, file: &File) -> Result<Place, FileError> {
-    let stat = rustix::fs::fstat(file).map_err(|error| failed("look at", &place.path, error))?;
+    let stat = rustix::fs::fstat(file).map_err(|error| failed("inspect", &place.path, error))?;
     Ok(Place { group: group_of(&stat), ..place })
 }
 
 /// Gives the file to the group of `place`, if there is one.
 pub(super) fn give_to_group(place: &Place, file: &File) -> Result<(), FileError> {
     let path = &place.path;
-    let stat = rustix::fs::fstat(file).map_err(|error| failed("look at", path, error))?;
+    let stat = rustix::fs::fstat(file).map_err(|error| failed("inspect", path, error))?;
     let Some(group) = place.group.filter(|group| group_of(&stat) != Some(*group)) else { return Ok(()) };
     let given = rustix::fs::fchown(file, None, Some(Gid::from_raw(group)));
     match given.and_then(|()| rustix::fs::fchmod(file, Mode::from_raw_mode(0o660))) {
         Err(Errno::PERM) => Err(FileError::Unsuitable(format!(
-            "cannot give the bucket {} to group {group}: only its owner can do that, who must be in the group; \
-             to see your groups: id",
+            "cannot give the bucket {} to group {group}: only its owner can do that, and only for a group of the \
+             owner; to see your groups: id",
             path.display()
         ))),
         result => result.map_err(|error| failed("change the group of", path, error)),
@@ -123,13 +124,13 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Checks that not everyone can replace the file. A folder for buckets only must belong to this user alone; any other may
-/// belong to a group, and in one with the sticky bit, like /tmp, only the owner replaces a file.
+/// Checks that not everyone can replace the file. A folder for buckets only must belong to this user alone. Another
+/// folder may belong to a group. In a folder with the sticky bit, like /tmp, only the owner can replace a file.
 fn check_folder(folder: &Path, own_folder: bool) -> Result<(), FileError> {
     let stat = match rustix::fs::stat(folder) {
-        // Making the file will say so.
+        // The missing folder is reported when the file is made.
         Err(Errno::NOENT) if !own_folder => return Ok(()),
-        stat => stat.map_err(|error| failed("look at the folder", folder, error))?,
+        stat => stat.map_err(|error| failed("inspect the folder", folder, error))?,
     };
     if own_folder && stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(not_ours(folder, stat.st_uid, None));
@@ -160,9 +161,9 @@ fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
     }
 }
 
-/// Makes the file with its first state, unless another process does so first. Either way a complete file is there
-/// afterwards.
-pub(super) fn create(place: &Place, first: First<'_>) -> Result<(), FileError> {
+/// Makes the file with the record of its policy and its first state, unless another process makes it first. Either way
+/// a complete file exists afterwards. The state may grow to a length of `room` without more room on the disk.
+pub(super) fn create(place: &Place, policy: &[u8], state: Vec<u8>, room: usize) -> Result<(), FileError> {
     let path = &place.path;
     let folder = folder_of(path);
     if place.own_folder {
@@ -177,33 +178,28 @@ pub(super) fn create(place: &Place, first: First<'_>) -> Result<(), FileError> {
     let mut file = builder.tempfile_in(folder).map_err(failed_to_make)?;
     network::refuse(path, file.as_file())?;
     give_to_group(place, file.as_file())?;
-    fill(file.as_file_mut(), first).map_err(failed_to_make)?;
+    fill(file.as_file_mut(), policy, state, room).map_err(failed_to_make)?;
     match file.persist_noclobber(path) {
         Err(error) if error.error.kind() != ErrorKind::AlreadyExists => Err(failed_to_make(error.error)),
         _ => Ok(()),
     }
 }
 
-/// What the name of a file begins with that is not yet a bucket.
+/// The prefix of the names of unfinished files.
 const UNFINISHED: &str = ".throttle-";
 
-/// What a new file holds: the record of the policy, the first state, and the length that a state may grow to without more
-/// room on the disk.
-pub(super) type First<'a> = (&'a [u8], &'a [u8], usize);
-
-/// Writes both slots to their whole length, so that the disk has room for both and a later write changes nothing but
-/// their content, and syncs the file before it gets its name.
-fn fill(file: &mut File, (policy, state, room): First<'_>) -> std::io::Result<()> {
+/// Writes both slots at their whole length, so that the disk has room for both and a later write changes only their
+/// content. Syncs the file before it gets its name.
+fn fill(file: &mut File, policy: &[u8], mut slot: Vec<u8>, room: usize) -> std::io::Result<()> {
     file.write_all(&slots::head())?;
     file.write_all(policy)?;
-    let mut slot = state.to_vec();
     slot.resize(room.max(slot.len()), 0);
     file.write_all_at(&slot, slots::place(0))?;
     file.write_all_at(&vec![0; slot.len()], slots::place(1))?;
     file.sync_all()
 }
 
-/// The plain files of a folder, by name. A folder for buckets only may be missing.
+/// The plain files of a folder, sorted by name. A folder for buckets only may be missing.
 pub(super) fn files(folder: &Path, own_folder: bool) -> Result<Vec<Place>, FileError> {
     let failed = |error| failed("read the folder", folder, error);
     let entries = match folder.read_dir() {
@@ -221,19 +217,6 @@ pub(super) fn files(folder: &Path, own_folder: bool) -> Result<Vec<Place>, FileE
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
-}
-
-/// Removes a bucket's file, also one that is damaged. Waits until nobody else has it locked, so that the step of another
-/// process is whole.
-pub(super) fn remove(place: &Place) -> Result<(), FileError> {
-    let path = &place.path;
-    loop {
-        let file = open(place, OFlags::RDONLY)?.ok_or_else(|| FileError::Unknown(path.clone()))?;
-        lock(path, &file, None)?;
-        if Identity::at(path)? == Some(Identity::of(path, &file)?) {
-            return rustix::fs::unlink(path).map_err(|error| failed("remove the bucket", path, error));
-        }
-    }
 }
 
 /// Waits until nobody else has the file locked, at most until `deadline`. flock(2) has no timeout, so a wait with a
@@ -255,28 +238,29 @@ pub(super) fn lock(path: &Path, file: &File, deadline: Option<Instant>) -> Resul
     }
 }
 
-/// Tells a file from every other that exists at the same time: its device and inode.
+/// Identifies a file among all files that exist at the same time: its device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity(u64, u64);
 
 impl Identity {
     pub(super) fn of(path: &Path, file: &File) -> Result<Self, FileError> {
-        let stat = file.metadata().map_err(|error| failed("look at", path, error))?;
+        let stat = file.metadata().map_err(|error| failed("inspect", path, error))?;
         Ok(Identity(stat.dev(), stat.ino()))
     }
 
-    /// The file that the path names now; `None` if there is none.
+    /// The identity of the file that the path names now; `None` if it does not exist.
     pub(super) fn at(path: &Path) -> Result<Option<Self>, FileError> {
         match without_times(path).map_or_else(|| path.symlink_metadata().map(|it| Identity(it.dev(), it.ino())), Ok) {
             Ok(found) => Ok(Some(found)),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-            Err(error) => Err(failed("look at", path, error)),
+            Err(error) => Err(failed("inspect", path, error)),
         }
     }
 }
 
-/// Asks for the inode alone. After a look at a file's times, Linux gives its next write a time of its own ("multigrain
-/// timestamps"), and storing that takes longer than everything else in a step. `None` if the system cannot tell.
+/// Requests the inode alone. After a request for a file's times, Linux gives its next write a distinct time
+/// ("multigrain timestamps"). Storing that takes longer than everything else in a step. `None` if the system does not
+/// support this.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn without_times(path: &Path) -> Option<Identity> {
     use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
@@ -298,9 +282,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("b");
         let place = Place { path: path.clone(), own_folder: false, group: None };
-        let make = |state: &[u8]| {
-            create(&place, (b"a policy", state, 4096)).unwrap();
-        };
+        let make = |state: &[u8]| create(&place, b"a policy", state.to_vec(), 4096).unwrap();
         make(b"a state");
         let content = std::fs::read(&path).unwrap();
         make(b"another");

@@ -1,15 +1,15 @@
-//! Reads the state of a bucket's file, and finds out what of it is damaged.
+//! Reads the state of a bucket's file, and detects damage.
 
 use super::error::{FileError, failed};
 use super::machine::Machine;
 use super::place::Place;
 use super::slots::{self, Kept, LOG, PREFIX, Prefix, RECORD};
 use crate::limits::{Ledger, Operation, Policy, Record};
-use crate::store::{MOST_LIMITS, random};
+use crate::store::{MAX_LIMITS, random};
 use std::fmt;
 use std::fs::File;
 
-/// The newest complete snapshot with its log folded, the prefix in the other slot, and where the log ends.
+/// The newest complete snapshot with its log folded, the prefix in the other slot, and the end of the log.
 pub(super) struct Newest {
     /// `None` if `kept` is not the state in the file.
     pub(super) known: Option<Prefix>,
@@ -19,9 +19,9 @@ pub(super) struct Newest {
     pub(super) lost: Option<Lost>,
 }
 
-/// What of a file is damaged. What was granted then is not known, so that all that the limits allow counts as used.
+/// Damage in a file. The grants in that part are unknown, so everything that the limits allow counts as used.
 pub(super) enum Lost {
-    /// A record of the log after the newest snapshot, and this many behind it.
+    /// A record of the log after the newest snapshot, and this many records behind it.
     Records(usize),
     /// The newest snapshot, and its log.
     Newest,
@@ -39,13 +39,14 @@ impl fmt::Display for Lost {
             Lost::Newest => write!(f, "the newer of its snapshots is lost, and the older one is used"),
             Lost::Both => write!(f, "both its snapshots are lost, and only its limits are left"),
         }?;
-        write!(f, "; all that its limits allow counts as used up, because it is unknown what was granted")
+        write!(f, "; its limits count as used up, because its grants are unknown")
     }
 }
 
 pub(super) fn newest(place: &Place, file: &File, machine: &Machine) -> Result<Newest, FileError> {
     let both = [prefix(place, file, 0)?, prefix(place, file, 1)?];
-    let newer = usize::from(both[1].number > both[0].number);
+    // After the highest number comes 0.
+    let newer = usize::from(both[1].number.wrapping_sub(both[0].number).cast_signed() > 0);
     for slot in [newer, 1 - newer] {
         let (known, other) = (both[slot], both[1 - slot]);
         let Some(mut kept) = read_snapshot(place, file, slot, known)? else { continue };
@@ -63,8 +64,8 @@ pub(super) fn newest(place: &Place, file: &File, machine: &Machine) -> Result<Ne
     recover(place, file, machine)
 }
 
-/// What to go on with if neither slot is complete, as after a power cut in the middle of writing both: the policy as
-/// recorded, with everything used up that may have been used.
+/// The state if neither slot is complete, for example after a power cut while both were written. The result is a bucket
+/// with the recorded policy, in which everything that may have been used counts as used.
 fn recover(place: &Place, file: &File, machine: &Machine) -> Result<Newest, FileError> {
     let length = file.metadata().map_or(0, |metadata| metadata.len());
     // In every complete file, at least the start of the second slot is written.
@@ -83,21 +84,17 @@ pub(super) fn first(machine: &Machine, policy: &Policy) -> Kept {
     Kept { boot: machine.boot, ahead: 0, at: now, wall, ledger: Ledger::new(policy, now, random()) }
 }
 
-/// Goes on with everything used up that may have been used since `kept`, by now.
+/// Treats everything as used that may have been used between the time of `kept` and now.
 pub(super) fn use_up(place: &Place, file: &File, machine: &Machine, kept: &mut Kept) -> Result<(), FileError> {
     let policy = recorded(place, file)?.filter(|policy| policy != kept.ledger.policy());
     if let Some(policy) = policy {
-        let fresh = vec![true; MOST_LIMITS];
-        fold(kept, Operation::Set { policy, fresh });
+        let operation = Operation::Set { policy, fresh: vec![true; MAX_LIMITS] };
+        kept.ledger.apply(&Record { time: kept.at, owner: [0; 2], sequence: 0, operation });
     }
     let is_same_boot = kept.boot == machine.boot;
     let now = is_same_boot.then(|| machine.clock.now().saturating_add_signed(kept.ahead));
     kept.ledger.use_up(now.unwrap_or(0).max(kept.at), random());
     Ok(())
-}
-
-fn fold(kept: &mut Kept, operation: Operation) {
-    kept.ledger.apply(&Record { time: kept.at, owner: [0; 2], sequence: 0, operation });
 }
 
 fn recorded(place: &Place, file: &File) -> Result<Option<Policy>, FileError> {
@@ -121,8 +118,8 @@ fn read_snapshot(place: &Place, file: &File, slot: usize, prefix: Prefix) -> Res
     Ok(slots::decode(&bytes[..length]))
 }
 
-/// Folds the complete records from `end` on: mostly few, at most a whole log. If one is damaged: what is lost. Of the records
-/// behind it only pauses and limits count.
+/// Folds the complete records from `end` on: mostly few, at most a whole log. Returns the loss if a record is damaged.
+/// Later records are applied only if they concern pauses and limits.
 pub(super) fn read_log(
     place: &Place,
     file: &File,
@@ -152,8 +149,8 @@ pub(super) fn read_log(
     Ok(None)
 }
 
-/// What is lost if complete records follow `rest`, which begins with none. A process that was killed while it wrote a
-/// record leaves part of it, but nothing behind it.
+/// The loss if complete records follow `rest`, which begins with an incomplete one. A process that was killed while it
+/// wrote a record leaves part of it, but nothing behind it.
 fn behind_damage(number: u64, end: u64, mut rest: &[u8], kept: &mut Kept) -> Option<Lost> {
     use Operation::{Clear, Hold, Resume, Set};
     let (mut count, mut place) = (0, end);
@@ -172,7 +169,7 @@ fn behind_damage(number: u64, end: u64, mut rest: &[u8], kept: &mut Kept) -> Opt
     (count > 0).then_some(Lost::Records(count))
 }
 
-/// Reads at an offset, as much as there is.
+/// Reads at an offset, up to the length of `into` or the end of the file.
 pub(super) fn read(place: &Place, file: &File, into: &mut [u8], offset: u64) -> Result<usize, FileError> {
     rustix::io::pread(file, into, offset).map_err(|error| failed("read the bucket", &place.path, error))
 }

@@ -2,20 +2,24 @@
 //!
 //! The file begins with 64 bytes that never change: a line of text with the version, so that `head -1` shows what the
 //! file is. Then comes a record of the policy, which is synced whenever it changes, and two slots (the file is sparse).
-//! A slot holds a snapshot of the ledger, with its number and a checksum over everything, and after it the log: the
-//! operations since. When the log has grown, the next snapshot goes into the *older* slot, with an empty log. A process
-//! that is killed while it writes loses only what it was writing: the prefix of a slot is zeros until its snapshot is
-//! complete, and zeros follow the last record of a log. Anything else that does not fit its checksum is damage, and then
-//! the bucket goes on with everything used up that may have been used. Nothing of this is synced: a power cut may leave
-//! both slots incomplete, and then only the policy goes on. All numbers are little-endian.
+//!
+//! A slot holds a snapshot of the ledger, with its number and a checksum over everything, and then the log of later
+//! operations. When the log has grown, the next snapshot goes into the *older* slot, with an empty log.
+//!
+//! A process that is killed while it writes loses only that write. The prefix of a slot is zeros until its snapshot is
+//! complete, and zeros follow the last record of a log. Any other checksum error is damage: the bucket then goes on as
+//! if everything that may have been used was used.
+//!
+//! Slots are not synced. A power cut may leave both slots incomplete, and then only the policy survives. All numbers
+//! are little-endian.
 
 use crate::clock::Nanos;
 use crate::limits::{Ledger, Policy, Record, from_bytes, to_bytes};
 use serde::{Deserialize, Serialize};
 
-/// The version of the format. Raise it whenever the same ledger is written in another way, or the same operations lead to
+/// The version of the format. Raise it whenever the same ledger is encoded differently, or the same operations lead to
 /// another ledger.
-pub(super) const VERSION: u64 = 13;
+pub(super) const VERSION: u64 = 15;
 
 /// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;
@@ -28,13 +32,14 @@ pub(super) fn place(number: u64) -> u64 {
 /// The size of a slot: the largest snapshot and its log fit.
 pub(super) const SLOT: u64 = 1 << 24;
 
-/// A log of this many bytes is folded into the next snapshot; a longer one after a long snapshot.
+/// The most bytes of a log before it is folded into the next snapshot. After a long snapshot the log may be longer: see
+/// `SNAPSHOT_PER_LOG`.
 pub(super) const LOG: usize = 1 << 12;
-const SHARE: usize = 8;
+const SNAPSHOT_PER_LOG: usize = 8;
 
-/// How long the log after a snapshot of this length may get.
+/// The most bytes of the log after a snapshot of this length.
 pub(super) fn longest_log(snapshot: usize) -> usize {
-    LOG.max(snapshot / SHARE)
+    LOG.max(snapshot / SNAPSHOT_PER_LOG)
 }
 
 /// The offset of the record of the policy, which is synced whenever it changes.
@@ -49,7 +54,7 @@ pub(super) const SWEPT: u64 = 4088;
 /// The most bytes of a window's log: 1025 entries.
 const WINDOW: usize = 1025 * 10;
 
-/// The room in bytes that each slot has on the disk from the start: as much as a state of this policy can need.
+/// The bytes on disk that each slot occupies from the start: the most that a state of this policy can need.
 pub(super) fn room(policy: &Policy) -> usize {
     4096 + policy.windows() * WINDOW + LOG
 }
@@ -65,16 +70,16 @@ pub(super) fn head() -> [u8; HEAD] {
     head
 }
 
-/// The version that a head names; `None` if it is not a head.
+/// The version in a head; `None` if the bytes are not a head.
 pub(super) fn version(head: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(head).ok()?.strip_prefix(MAGIC)?;
     text.split('\n').next()?.parse().ok()
 }
 
-/// Everything that is saved.
+/// Everything in a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
-    /// The boot of the machine that `ahead` belongs to.
+    /// The boot of the machine for which `ahead` holds.
     pub(super) boot: u128,
     /// How far the bucket's clock is ahead of the boot clock.
     pub(super) ahead: i64,
@@ -85,16 +90,16 @@ pub(super) struct Kept {
     pub(super) ledger: Ledger,
 }
 
-/// Bytes before a snapshot: its number, its length, and a checksum over both and itself.
+/// The number of bytes before a snapshot: the snapshot's number and length, and a checksum over both and the snapshot.
 pub(super) const PREFIX: usize = 24;
 
 /// The most bytes of a snapshot: its log fits behind it.
-pub(super) const MOST: u64 = SLOT / 16 * 13;
+pub(super) const MAX_SNAPSHOT_BYTES: u64 = SLOT / 16 * 13;
 
-/// Bytes before a record of the log: its length, and a checksum over that, its place, and itself.
+/// The number of bytes before a record of the log: the record's length, and a checksum. See [`sum_of_record`].
 pub(super) const RECORD: usize = 12;
 
-/// What follows the last record of a log.
+/// The bytes after the last record of a log.
 pub(super) const END: [u8; RECORD] = [0; RECORD];
 
 /// The record of a policy: its checksum, its length in bytes, and its text. Empty if it is too long.
@@ -104,7 +109,7 @@ pub(super) fn encode_policy(policy: &Policy) -> Vec<u8> {
     if bytes.len() > POLICY_SIZE { Vec::new() } else { bytes }
 }
 
-/// The policy in its record; `None` if that is not complete.
+/// The policy in its record; `None` if the record is incomplete.
 pub(super) fn decode_policy(bytes: &[u8]) -> Option<Policy> {
     let (claimed, rest) = bytes.split_first_chunk()?;
     let (policy, behind) = from_bytes(rest)?;
@@ -127,26 +132,36 @@ impl Prefix {
         Prefix { number: next(), length: next(), sum: next() }
     }
 
-    /// The length of the snapshot in bytes; `None` if none can be that long.
+    /// The prefix of this snapshot.
+    pub(super) fn of(number: u64, state: &[u8]) -> Self {
+        let length = state.len() as u64;
+        Prefix { number, length, sum: sum(&[number, length], state) }
+    }
+
+    pub(super) fn bytes(&self) -> [u8; PREFIX] {
+        let mut bytes = [0; PREFIX];
+        bytes.as_chunks_mut().0.copy_from_slice(&[self.number, self.length, self.sum].map(u64::to_le_bytes));
+        bytes
+    }
+
+    /// The length of the snapshot in bytes; `None` if that length is impossible.
     pub(super) fn length(&self) -> Option<usize> {
-        let is_possible = self.length > 0 && self.length <= MOST;
+        let is_possible = self.length > 0 && self.length <= MAX_SNAPSHOT_BYTES;
         is_possible.then_some(usize::try_from(self.length).ok()?)
     }
 }
 
-/// A slot with a snapshot, but for the end of its log.
+/// The bytes of a slot with a snapshot and an empty log, but without `END`.
 pub(super) fn encode(number: u64, kept: &Kept) -> Vec<u8> {
     let state = to_bytes(kept);
-    let length = state.len() as u64;
-    let prefix = [number, length, sum(&[number, length], &state)].map(u64::to_le_bytes);
-    [prefix.as_flattened(), &state].concat()
+    [&Prefix::of(number, &state).bytes()[..], &state].concat()
 }
 
-/// The snapshot in a slot; `None` if it is not complete.
+/// The snapshot in a slot; `None` if it is incomplete.
 pub(super) fn decode(slot: &[u8]) -> Option<Kept> {
     let prefix = Prefix::read(slot);
     let state = slot.get(PREFIX..PREFIX + prefix.length()?)?;
-    let is_whole = sum(&[prefix.number, prefix.length], state) == prefix.sum;
+    let is_whole = Prefix::of(prefix.number, state) == prefix;
     is_whole.then(|| from_bytes(state)).flatten().map(|(kept, _)| kept)
 }
 
@@ -159,24 +174,29 @@ pub(super) fn log_of(snapshot: &Prefix) -> u64 {
 pub(super) fn encode_record(number: u64, offset: u64, wall: u64, record: &Record) -> Vec<u8> {
     let record = to_bytes(&(wall, record));
     let length = u32::try_from(record.len()).unwrap_or(u32::MAX);
-    let sum = sum(&[number, offset, length.into()], &record);
+    let sum = sum_of_record(number, offset, &record);
     [&length.to_le_bytes()[..], &sum.to_le_bytes(), &record].concat()
 }
 
-/// The record that `bytes` begin with, the time on the wall clock, and its length; `None` if it is not complete.
+/// The first record in `bytes`, its time on the wall clock, and its length; `None` if it is incomplete.
 pub(super) fn decode_record(number: u64, offset: u64, bytes: &[u8]) -> Option<(Record, u64, usize)> {
     let (length, rest) = bytes.split_first_chunk()?;
     let (claimed, rest) = rest.split_first_chunk()?;
     let length = u32::from_le_bytes(*length);
     let record = rest.get(..usize::try_from(length).ok()?).filter(|record| !record.is_empty())?;
-    if sum(&[number, offset, length.into()], record) != u64::from_le_bytes(*claimed) {
+    if sum_of_record(number, offset, record) != u64::from_le_bytes(*claimed) {
         return None;
     }
     let ((wall, read), _) = from_bytes(record)?;
     Some((read, wall, RECORD + record.len()))
 }
 
-/// Multiplies and rotates, as fast hashes do, four words side by side. It detects what is half written, not what is forged.
+/// The checksum of a record at this offset, in the log of the snapshot with this number.
+pub(super) fn sum_of_record(number: u64, offset: u64, record: &[u8]) -> u64 {
+    sum(&[number, offset, record.len() as u64], record)
+}
+
+/// Multiplies and rotates, as fast hashes do, on four words in parallel. It detects incomplete writes, not forgeries.
 fn sum(numbers: &[u64], bytes: &[u8]) -> u64 {
     let mix = |sum: u64, word: u64| (sum.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut sums = [numbers.iter().fold(bytes.len() as u64, |sum, number| mix(sum, *number)); 4];
@@ -192,7 +212,7 @@ fn sum(numbers: &[u64], bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
     use crate::limits::{Operation, Take};
-    use crate::store::MOST_LIMITS;
+    use crate::store::MAX_LIMITS;
 
     fn kept(limits: &[&str]) -> Kept {
         let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
@@ -242,7 +262,7 @@ mod tests {
     fn an_incomplete_record_is_not_there() {
         let bytes = encode_record(9, 500, 11, &record(7));
         assert_eq!(decode_record(9, 500, &bytes), Some((record(7), 11, bytes.len())));
-        assert_eq!(decode_record(8, 500, &bytes), None, "of the slot as it was before");
+        assert_eq!(decode_record(8, 500, &bytes), None, "from an earlier use of the slot");
         assert_eq!(decode_record(9, 501, &bytes), None, "at another place");
         for length in 0..bytes.len() {
             let torn = [&bytes[..length], &vec![0; bytes.len() - length]].concat();
@@ -257,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_largest_snapshot_fits_a_slot() {
-        let policy = Policy::new(&vec!["1024/h,window".parse().unwrap(); MOST_LIMITS], None).unwrap();
+        let policy = Policy::new(&vec!["1024/h,window".parse().unwrap(); MAX_LIMITS], None).unwrap();
         let mut ledger = Ledger::new(&policy, 0, 0);
         let hour = 3_600_000_000_000;
         for grant in 0..4000 {
@@ -274,31 +294,28 @@ mod tests {
         assert_eq!((version(b""), version(b"#!/bin/sh\n"), version(&[0xff; 64])), (None, None, None));
     }
 
-    /// With the checksum of a whole snapshot in front of it.
-    fn forged(state: &[u8]) -> Vec<u8> {
-        let length = state.len() as u64;
-        let prefix = [9, length, sum(&[9, length], state)].map(u64::to_le_bytes);
-        [prefix.as_flattened(), state].concat()
-    }
-
-    /// The same ledger is in both kinds of stores, and the same number is in each message.
+    /// Both kinds of stores hold the same ledger, and their messages show the same format number.
     #[test]
     fn files_and_servers_have_one_format() {
         let (script, error) = (include_str!("../redis/log.lua"), include_str!("../redis/error.rs"));
-        assert!(script.contains(&format!("key = '{VERSION}'")) && error.contains(&format!("knows format {VERSION};")));
+        assert!(script.contains(&format!("key = '{VERSION}'")) && error.contains(&format!("reads format {VERSION};")));
     }
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_a_snapshot_or_none(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
-            let _ = (version(&bytes), decode_policy(&bytes), decode(&bytes), Prefix::read(&bytes).length());
-            let _ = (decode(&forged(&bytes)), decode_record(9, 0, &bytes), from_bytes::<Record>(&bytes));
-            // The same bytes behind a head and a policy that are whole, each of a kind of its own.
+        fn any_file_is_a_bucket_or_none(
+            flags: u8, start in proptest::collection::vec(proptest::num::u8::ANY, 0..200), one: Vec<u8>, two: Vec<u8>,
+        ) {
+            let data = |start: &[u8], one: &[u8]| {
+                let lengths = [start, one].map(|part| u16::try_from(part.len()).unwrap().to_le_bytes());
+                [&[flags], lengths.as_flattened(), start, one, &two].concat()
+            };
+            crate::fuzzing::bucket_file(&data(&start, &one));
+            // The same bytes behind a complete head and policy, for both kinds of limits.
             for limit in ["5/s", "5000/h,window"] {
-                let state = [to_bytes(&(1_u128, 0_i64, 7_u64, 11_u64, limit)), bytes.clone()].concat();
-                if let Some(kept) = decode(&forged(&state)) {
-                    proptest::prop_assert_eq!(decode(&encode(9, &kept)), Some(kept));
-                }
+                let state = [to_bytes(&(1_u128, 0_i64, 7_u64, 11_u64, limit)), one.clone()].concat();
+                let slot = [&Prefix::of(8, &state).bytes()[..], &state].concat();
+                crate::fuzzing::bucket_file(&data(&start, &slot));
             }
         }
     }

@@ -19,7 +19,7 @@ use url::Url;
 /// The address of a bucket on a server. `Display` and `Debug` do not show the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
-    tls: bool,
+    pub(super) tls: bool,
     pub(super) node: Node,
     pub(super) database: i64,
     pub(super) user: Option<String>,
@@ -28,14 +28,14 @@ pub struct Address {
     name: String,
 }
 
-/// Where a server listens.
+/// The address at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     Tcp(String, u16),
     Unix(PathBuf),
 }
 
-/// What is wrong with an address, and a right one. It never repeats the address, which may hold a password.
+/// The error in an address, with the right form. It never repeats the address, which may contain a password.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct AddressError(&'static str);
@@ -59,8 +59,8 @@ const TAIL: AddressError = AddressError(
 );
 
 impl Address {
-    /// Whether `word` is meant to be an address, right or wrong: also one like `redis//:PASSWORD@host/NAME`, unless it is
-    /// spelled as a path.
+    /// Whether `word` is probably an address, right or wrong. This includes words like `redis//:PASSWORD@host/NAME`,
+    /// unless they are spelled as a path.
     #[must_use]
     pub fn is_meant(word: &[u8]) -> bool {
         let is_path = word.starts_with(b"/") || word.starts_with(b".");
@@ -69,22 +69,23 @@ impl Address {
             || !is_path && may_hold_password(word)
     }
 
-    /// What a message may show of `word`, which is meant to name a bucket or a file: of what may hold a password no more
-    /// than its scheme.
+    /// The part of `word`, the name of a bucket or a file, that a message may show. If the word may contain a password,
+    /// this is only its scheme. A web address without a user has no password.
     #[must_use]
     pub fn redacted(word: &OsStr) -> String {
         let bytes = word.as_bytes();
-        if !Address::is_meant(bytes) && !may_hold_password(bytes) {
+        let is_of_web = bytes.starts_with(b"http://") || bytes.starts_with(b"https://");
+        if !may_hold_password(bytes) && (is_of_web || !Address::is_meant(bytes)) {
             return word.to_string_lossy().into_owned();
         }
         let scheme = SCHEMES.iter().rev().find(|scheme| begins_with(bytes, scheme));
         scheme.map_or_else(|| "…".to_owned(), |scheme| format!("{scheme}…"))
     }
 
-    /// Reads an address that need not name a bucket.
+    /// Parses an address that may lack the name of a bucket.
     ///
     /// # Errors
-    /// [`AddressError`], as for one that does.
+    /// [`AddressError`], as for an address with a name.
     pub fn of_server(text: &str) -> Result<Self, AddressError> {
         let (text, file) = match text.split_once(PASSWORD_FILE) {
             Some((_, "")) => {
@@ -101,7 +102,8 @@ impl Address {
         };
         if file.is_some() && address.password.is_some() {
             return Err(AddressError(
-                "a password is in the address or in a file; write for example redis://host/NAME?password-file=PATH",
+                "the password is given in the address and in a file; write for example \
+                 redis://host/NAME?password-file=PATH",
             ));
         }
         Ok(Address { password_file: file, ..address })
@@ -125,13 +127,7 @@ impl Address {
         &self.name
     }
 
-    /// Whether the connection is encrypted.
-    #[must_use]
-    pub fn is_encrypted(&self) -> bool {
-        self.tls
-    }
-
-    /// What the path of a socket and the name after it are: one may have been left out.
+    /// The path of the socket and the bucket's name, for messages: the user may have left out either.
     pub(super) fn parts(&self) -> String {
         match &self.node {
             Node::Unix(path) => format!(" (the socket is {}, the bucket's name {})", path.display(), self.name),
@@ -139,7 +135,7 @@ impl Address {
         }
     }
 
-    /// The same address with the password that is in its file, if it names one.
+    /// The same address with the password from its password file, if it has one.
     pub(super) fn with_password(mut self) -> Result<Self, RedisError> {
         if let Some(path) = &self.password_file {
             let failed = |reason| RedisError::PasswordFile(path.display().to_string(), reason);
@@ -149,9 +145,9 @@ impl Address {
     }
 }
 
-/// The first line of a file that only its owner and group may read, without its end.
+/// The first line, without its end, of a file that others may not read.
 fn first_line(path: &PathBuf) -> io::Result<String> {
-    const LONGEST: u64 = 1 << 16;
+    const MAX_LINE_BYTES: u64 = 1 << 16;
     // Opening a pipe would wait for a writer.
     let file = File::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
     if file.metadata()?.permissions().mode() & 0o004 != 0 {
@@ -162,7 +158,7 @@ fn first_line(path: &PathBuf) -> io::Result<String> {
         return Err(io::Error::other("it is a pipe, and no password came within 3 s; name a file"));
     }
     let mut line = String::new();
-    BufReader::new(file.take(LONGEST)).read_line(&mut line)?;
+    BufReader::new(file.take(MAX_LINE_BYTES)).read_line(&mut line)?;
     match line.trim_end_matches(['\r', '\n']) {
         "" => Err(io::Error::other("its first line is empty; write the password there")),
         password => Ok(password.to_owned()),
@@ -171,7 +167,7 @@ fn first_line(path: &PathBuf) -> io::Result<String> {
 
 const SCHEMES: [&str; 5] = ["redis", "rediss", "valkey", "valkeys", "unix"];
 
-/// What the keys of buckets begin with.
+/// The prefix of all bucket keys.
 pub(super) const KEYS: &str = "throttle:";
 
 const PASSWORD_FILE: &str = "?password-file=";
@@ -191,7 +187,7 @@ impl FromStr for Address {
         let address = Address::of_server(text)?;
         if address.name.is_empty() {
             Err(AddressError(
-                "the bucket's name is missing; write for example redis://host/NAME, or --list to see which there are",
+                "the bucket's name is missing; write for example redis://host/NAME, or --list to list the buckets",
             ))
         } else {
             Ok(address)
@@ -199,7 +195,7 @@ impl FromStr for Address {
     }
 }
 
-/// `/SOCKET/NAME`, after the scheme.
+/// Parses `/SOCKET/NAME`, the text after the scheme.
 fn at_socket(path: &str) -> Result<Address, AddressError> {
     let (socket, name) = path.rsplit_once('/').ok_or(SOCKET)?;
     if path.contains(['?', '#']) {
@@ -212,7 +208,7 @@ fn at_socket(path: &str) -> Result<Address, AddressError> {
     Ok(Address { tls: false, node, database: 0, user: None, password: None, password_file: None, name })
 }
 
-/// All but the password file.
+/// Parses everything except the password file.
 fn at_host(text: &str) -> Result<Address, AddressError> {
     let (scheme, rest) = text.split_once("://").ok_or(FORM)?;
     let tls = match scheme.to_ascii_lowercase().as_str() {
@@ -248,7 +244,7 @@ fn at_host(text: &str) -> Result<Address, AddressError> {
     Ok(Address { tls, node, database, user, password, password_file: None, name })
 }
 
-/// `/NAME` or `/DB/NAME`, or without the name.
+/// Parses `/NAME`, `/DB/NAME`, `/` or `/DB/`.
 fn path(path: &str) -> Result<(i64, String), AddressError> {
     let path = path.strip_prefix('/').unwrap_or(path);
     let (database, name) = match path.rsplit_once('/') {
@@ -348,7 +344,7 @@ mod tests {
             ("redis://db/llm#insecure", "remove any other ?"),
             ("redis://u:%ff@db/llm", "must be UTF-8"),
             ("redis://db/llm?password-file=", "the path is missing"),
-            ("redis://:secret@db/llm?password-file=/run/secret", "in the address or in a file"),
+            ("redis://:secret@db/llm?password-file=/run/secret", "in the address and in a file"),
             ("redis+unix:///run/redis.sock?db=1", "an address begins with"),
             ("unix:", "all before it the server"),
             ("unix:llm", "all before it the server"),
@@ -357,8 +353,8 @@ mod tests {
             ("unix:/run/redis.sock/", "name is missing"),
             ("unix:/run/redis.sock/llm?db=1", "remove any other ?"),
         ] {
-            let said = text.parse::<Address>().unwrap_err().to_string();
-            assert!(said.contains(error), "{text}: {said}");
+            let message = text.parse::<Address>().unwrap_err().to_string();
+            assert!(message.contains(error), "{text}: {message}");
         }
     }
 
@@ -390,9 +386,8 @@ mod tests {
         assert_eq!((address.user.as_deref(), address.password.as_deref()), (None, Some("/?#@%:")));
     }
 
-    #[cfg(feature = "shared")]
     #[test]
-    fn a_password_file_is_read_when_the_bucket_is_opened_and_not_before() {
+    fn a_password_file_is_read_only_when_the_bucket_is_opened() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pass word");
         let address: Address = format!("redis://me@db/llm?password-file={}", path.display()).parse().unwrap();
@@ -433,11 +428,12 @@ mod tests {
             ("//:secret@host/b", "…"),
             ("secret@host:6379/b", "…"),
             ("./me:secret@host/b", "…"),
+            ("https://me:secret@host/b", "…"),
             ("unix:/run/me:secret@sock/b", "unix…"),
         ] {
             assert_eq!(redacted(word), shown);
         }
-        for word in ["a@b", "./a:b", "github", "/tmp/redis"] {
+        for word in ["a@b", "./a:b", "github", "/tmp/redis", "http://host/a", "https://host:443/a?b=c"] {
             assert_eq!(redacted(word), word);
         }
     }

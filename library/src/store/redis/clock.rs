@@ -1,33 +1,34 @@
-//! The server's clock, as known here.
+//! An estimate of the server's clock.
 
-use crate::clock::{BootClock, Clock, FakeClock, Nanos};
+use crate::clock::{BootClock, FakeClock, NanoClock, Nanos};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// How far two clocks may drift apart while awake: NTP slews by at most 500 ppm.
+/// While awake, two clocks may drift apart by one nanosecond in this many: NTP slews by at most 500 ppm.
 const DRIFT: Nanos = 2_000;
 
-/// How far they may drift apart during a sleep: 50 ppm, which is much for a quartz. A wait of a day ends four seconds
-/// late.
+/// During a sleep, two clocks may drift apart by one nanosecond in this many: 50 ppm, a large drift for a quartz. So a
+/// wait of a day ends four seconds late.
 const DRIFT_ASLEEP: Nanos = 20_000;
 
 /// The bucket's clock on the server. This estimate is never ahead of it.
 ///
-/// A request is sent, answered and read, in this order, and the answer contains the server's time. So the server's
-/// clock is ahead of ours by at least what it would be if the answer took no time, and by at most what it would be if
-/// the request took none. The highest lower bound found so far is used. So nothing leaves early, and it leaves late by
-/// at most the quickest answer's time.
+/// Each answer contains the server's time, and gives two bounds for the server's time minus ours. For the lower bound,
+/// the answer is assumed to have taken no time: our time is the time when the answer was read. For the upper bound, the
+/// request is assumed to have taken no time: our time is the time when the request was sent. The estimate is the
+/// highest lower bound of all answers. So no unit leaves early, and a unit leaves late by at most the time of the
+/// quickest answer.
 #[derive(Debug)]
 pub(super) enum ServerClock {
-    /// Known from answers.
+    /// Estimated from answers.
     Known {
         /// Our clock, which goes on while the machine is suspended.
         local: BootClock,
         /// The server's time minus ours.
         ahead: AtomicI64,
-        /// When that was measured, on our clock.
+        /// The time, on our clock, at which `ahead` was measured.
         found: AtomicU64,
     },
-    /// One clock for both sides, in tests.
+    /// One fake clock for both sides, in tests.
     Shared(FakeClock),
 }
 
@@ -44,20 +45,20 @@ impl ServerClock {
         }
     }
 
-    /// Learns from an answer that carries the server's time, rounded down to microseconds.
-    pub(super) fn learn(&self, server: Nanos, asked: Nanos, read: Nanos) {
+    /// Updates the estimate from an answer that contains the server's time, rounded down to microseconds.
+    pub(super) fn learn(&self, server: Nanos, sent: Nanos, read: Nanos) {
         let ServerClock::Known { ahead, found, .. } = self else { return };
-        let now = estimate(ahead.load(Ordering::Relaxed), found.load(Ordering::Relaxed), server, asked, read);
+        let now = estimate(ahead.load(Ordering::Relaxed), found.load(Ordering::Relaxed), server, sent, read);
         ahead.store(now, Ordering::Relaxed);
         found.store(read, Ordering::Relaxed);
     }
 }
 
-/// The least that the server's clock is ahead of ours. An older measurement is worth less as it ages. It is dropped if
-/// it became impossible: the server's clock was set back, or another server answers.
-fn estimate(before: i64, found: Nanos, server: Nanos, asked: Nanos, read: Nanos) -> i64 {
+/// The lower bound of the server's time minus ours. An older bound decreases as it ages. It is dropped if it became
+/// impossible: then the server's clock was set back, or another server answers.
+fn estimate(before: i64, found: Nanos, server: Nanos, sent: Nanos, read: Nanos) -> i64 {
     let least = difference(server, read);
-    let most = difference(server.saturating_add(1_000), asked);
+    let most = difference(server.saturating_add(1_000), sent);
     let aged = before.saturating_sub_unsigned(read.saturating_sub(found) / DRIFT);
     if aged > most { least } else { aged.max(least) }
 }
@@ -66,7 +67,7 @@ fn difference(a: Nanos, b: Nanos) -> i64 {
     i64::try_from(i128::from(a) - i128::from(b)).unwrap_or(if a > b { i64::MAX } else { i64::MIN })
 }
 
-impl Clock for ServerClock {
+impl NanoClock for ServerClock {
     fn now(&self) -> Nanos {
         match self {
             ServerClock::Known { local, ahead, .. } => local.now().saturating_add_signed(ahead.load(Ordering::Relaxed)),

@@ -1,4 +1,4 @@
-//! What can be wrong with a bucket on a server, and how to fix it.
+//! Errors of a bucket on a server, and how to fix them.
 
 use thiserror::Error;
 
@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum RedisError {
-    /// There is no such bucket, and no limits were named to make it with.
+    /// There is no such bucket, and no limits were given to make it with.
     #[error("there is no bucket {0}")]
     Unknown(String),
     /// The key of this bucket holds something else.
@@ -14,20 +14,20 @@ pub enum RedisError {
     Foreign(String, String),
     /// A bucket of another version of throttle: its place, its key, and the format there.
     #[error(
-        "the bucket {0} has format {2}, and this throttle knows format 13; use the throttle that made it, or begin anew: \
-         redis-cli DEL '{1}'"
+        "the bucket {0} has format {2}, but this throttle reads format 15; use the throttle that made it, or \
+         remove the bucket to start again: redis-cli DEL '{1}'"
     )]
     Format(String, String, String),
-    /// The state on the server makes no sense: of this bucket with this key.
+    /// The state on the server is damaged: the bucket and its key.
     #[error("the bucket {0} is damaged; remove its key to start again with its initial burst: redis-cli DEL '{1}'")]
     Damaged(String, String),
     /// The password in this file cannot be read.
     #[error("cannot read the password in '{0}': {1}")]
     PasswordFile(String, String),
-    /// The address asks for encryption.
+    /// The address requires encryption.
     #[error("this throttle was built without TLS, so {0} cannot be reached; build it with --features tls")]
     NoTls(String),
-    /// The server of this bucket answers this, and may serve it later; and what to do.
+    /// The server of this bucket answers with this error, but may serve it later; and the advice.
     #[error("{} answers: {}; {}", server(.0), .1, .2)]
     NotReady(String, String, &'static str),
     /// The server of this bucket is away, for this reason; it may come back.
@@ -42,19 +42,14 @@ pub enum RedisError {
 }
 
 impl RedisError {
-    /// Whether it says what is wrong with a bucket, on a server that can be used.
-    pub(super) fn is_of_one_bucket(&self) -> bool {
-        matches!(self, RedisError::Damaged(..) | RedisError::Format(..))
-    }
-
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, RedisError::Away(..) | RedisError::NotReady(..))
     }
 }
 
-/// An address that names no bucket ends with a slash.
+/// The bucket or server at `place`. The address of a server, without a bucket, ends with a slash.
 fn named(place: &str) -> String {
     format!("the {} {place}", if place.ends_with('/') { "server" } else { "bucket" })
 }

@@ -8,52 +8,52 @@ use crate::clock::Nanos;
 use crate::limits::{Record, from_bytes, to_bytes};
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use std::collections::BTreeMap;
+use std::io;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
-/// How long a connection and the whole answer may take together.
-pub(super) const ANSWER: Duration = Duration::from_secs(3);
+/// The most time for a connection and the whole answer together.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How many keys one step of a scan looks at: more would block the server for over half a millisecond.
-const SCANNED: u32 = 500;
+/// Keys examined in one step of a scan: more would block the server for over half a millisecond.
+const KEYS_PER_SCAN: u32 = 500;
 
 /// The most redirections in a row that are followed in a cluster.
-const MOVES: usize = 5;
+const MAX_MOVES: usize = 5;
 
 const SCRIPT: &str = include_str!("log.lua");
 
 /// The line of the script that reads the clock.
 const READS_CLOCK: &str = "local clock = redis.call('TIME')";
 
-/// For tests: the time comes as an argument, in microseconds.
+/// For tests: replaces that line, so that the time comes as an argument, in microseconds.
 const TIME_FROM_ARGS: &str = "local clock = { 0, ARGV[10] }";
 
 /// The arguments of a request.
 pub(super) type Question = Vec<Vec<u8>>;
 
-/// What is asked: the log, and the snapshot if it is needed.
+/// The first argument of a request for the log, and for the snapshot if it is needed.
 pub(super) const WHOLE: &[u8] = b"whole";
 
-/// What is asked: the log, since the snapshot is read beside.
+/// The first argument of a request for the log alone, when the snapshot is read by another command.
 const LOG: &[u8] = b"log";
 
-/// What is asked: that the bucket is removed.
+/// The first argument of a request that removes the bucket.
 pub(super) const REMOVE: &[u8] = b"remove";
 
-/// What the script answers.
+/// The script's answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Whether the log is not what follows what the client knows, but all since the snapshot.
+    /// Whether the log is everything since the snapshot, rather than everything since the position in the request.
     pub(super) is_anew: bool,
-    /// Identifies this bucket among those before it: when it was made.
+    /// Identifies this bucket among earlier ones at the same key: the time when it was made.
     pub(super) id: u64,
     /// The bucket's time, in microseconds.
     pub(super) now: u64,
-    /// Where the log begins that is not in the snapshot.
+    /// The position in the log after the snapshot.
     pub(super) first: u64,
-    /// The stamp of the last operation in the snapshot; zeros if none is.
+    /// The stamp of the last operation in the snapshot; zeros if there is none.
     pub(super) folded: Stamp,
-    /// All before `first`, if the client has not seen that and there is something: see [`is_of`].
+    /// The snapshot of everything before `first`, if there is one and the client lacks it: see [`is_of`].
     pub(super) snapshot: Vec<u8>,
     /// Operations, each with its stamp: see [`framed`].
     pub(super) log: Vec<u8>,
@@ -62,12 +62,12 @@ pub(super) struct Answer {
 /// Microseconds, the highest byte first.
 pub(super) type Stamp = [u8; 8];
 
-/// A record as it is in the log, but without the stamp behind it, which the script writes.
+/// A record as in the log, but without the stamp behind it, which the script writes.
 pub(super) fn framed(record: &Record) -> Vec<u8> {
     to_bytes(&to_bytes(record))
 }
 
-/// The first record of a log, its stamp, and the rest of the log; `None` if it makes no sense.
+/// The first record of a log, its stamp, and the rest of the log; `None` if the log is damaged.
 pub(super) fn unframed(log: &[u8]) -> Option<(Record, Stamp, &[u8])> {
     let (record, rest) = from_bytes::<&[u8]>(log)?;
     let (stamp, rest) = rest.split_first_chunk()?;
@@ -76,11 +76,11 @@ pub(super) fn unframed(log: &[u8]) -> Option<(Record, Stamp, &[u8])> {
     Some((Record { time, ..record }, *stamp, rest))
 }
 
-/// Microseconds are what the server counts in.
+/// The server counts in microseconds.
 pub(super) const MICROSECOND: Nanos = 1_000;
 
 pub(super) struct Link {
-    address: Address,
+    pub(super) address: Address,
     script: String,
     /// SHA-1 of the script, which identifies it on the server.
     hash: String,
@@ -91,24 +91,26 @@ pub(super) struct Link {
     deadline: Instant,
 }
 
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("address", &self.address).finish_non_exhaustive()
-    }
-}
-
 impl Link {
     pub(super) fn new(address: Address, tells_time: bool) -> Self {
         let mut script = if tells_time { SCRIPT.replace(READS_CLOCK, TIME_FROM_ARGS) } else { SCRIPT.to_owned() };
-        // A connection that failed to select it would have the script run in another database.
+        // The script selects the database itself. Otherwise, after a failed SELECT, it would run in another database.
         if address.database > 0 {
             script.insert_str(0, &format!("redis.call('SELECT', '{}')\n", address.database));
         }
         let hash = redis::Script::new(&script).get_hash().to_owned();
-        Link { address, script, hash, moved_to: None, connection: None, patience: ANSWER, deadline: Instant::now() }
+        Link {
+            address,
+            script,
+            hash,
+            moved_to: None,
+            connection: None,
+            patience: ANSWER_TIMEOUT,
+            deadline: Instant::now(),
+        }
     }
 
-    /// The time for the next request and its answer begins.
+    /// Starts the timeout for the next request and its answer.
     pub(super) fn begin(&mut self, patience: Duration) {
         (self.patience, self.deadline) = (patience, Instant::now() + patience);
     }
@@ -116,17 +118,12 @@ impl Link {
     /// Connects, unless connected.
     pub(super) fn connect(&mut self) -> Result<(), RedisError> {
         if self.connection.is_none() {
-            self.connection = Some(self.connected(self.node()).map_err(|error| self.failure(&error))?);
+            self.connection = Some(self.connected().map_err(|error| self.failure(&error))?);
         }
         Ok(())
     }
 
-    /// The next request is about another bucket on the same server.
-    pub(super) fn turn_to(&mut self, address: &Address) {
-        self.address = address.clone();
-    }
-
-    /// What may be buckets on the server, by name. A scan may find a key twice.
+    /// Possible buckets on the server, sorted by name. A scan may return a key twice.
     pub(super) fn buckets(&mut self, patience: &Patience) -> Result<Vec<Address>, RedisError> {
         let (mut cursor, mut found) = (0, BTreeMap::new());
         loop {
@@ -140,9 +137,10 @@ impl Link {
         }
     }
 
-    /// One step through all keys: some that begin as those of buckets do, and the cursor of the next step; 0 at the end.
+    /// One step of a scan of all keys. Returns some keys with the prefix of buckets and the cursor of the next step; 0
+    /// at the end.
     fn scan(&mut self, cursor: u64) -> Result<(u64, Vec<Vec<u8>>), RedisError> {
-        self.begin(ANSWER);
+        self.begin(ANSWER_TIMEOUT);
         self.connect()?;
         let value = self.scanned(cursor).map_err(|error| self.failure(&error))?;
         redis::from_redis_value(value).map_err(|_| RedisError::NotRedis(self.address.to_string()))
@@ -154,19 +152,21 @@ impl Link {
             self.answer()?;
         }
         let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(format!("{KEYS}*")).arg("COUNT").arg(SCANNED);
+        scan.arg(cursor).arg("MATCH").arg(format!("{KEYS}*")).arg("COUNT").arg(KEYS_PER_SCAN);
         self.send_command(&scan)?;
         self.answer()
     }
 
-    /// The next request connects again.
+    /// Closes the connection. The next request connects again.
     pub(super) fn close(&mut self) {
         self.connection = None;
     }
 
-    /// Sends a request and waits for the answer. Sends it again on a new connection if that was closed before, with the
-    /// script if the server does not know that, for example after a restart, and to another node if a cluster has moved the
-    /// bucket there. While it moves, it is away.
+    /// Sends a request and waits for the answer. Sends it again in three cases:
+    ///
+    /// - on a new connection, if the old one was closed before
+    /// - with the script, if the server does not have it, for example after a restart
+    /// - to another node, if a cluster has moved the bucket there; during the move the bucket is away
     pub(super) fn ask(&mut self, question: &Question) -> Result<Answer, RedisError> {
         let (mut name, mut was_connected, mut moves) = ("EVALSHA", self.connection.is_some(), 0);
         loop {
@@ -174,8 +174,8 @@ impl Link {
             let error = match self.send_as(name, question).and_then(|()| self.answer()) {
                 Ok(value) => match self.complete(value)? {
                     Some(answer) => return Ok(answer),
-                    // Another client wrote a snapshot in between. This time the script returns it.
-                    None if moves < MOVES => {
+                    // Another client wrote a snapshot in between. The repeated request returns it.
+                    None if moves < MAX_MOVES => {
                         moves += 1;
                         continue;
                     }
@@ -186,7 +186,7 @@ impl Link {
             match error.kind() {
                 _ if was_connected && error.is_connection_dropped() => was_connected = false,
                 ErrorKind::Server(ServerErrorKind::NoScript) if name != "EVAL" => name = "EVAL",
-                ErrorKind::Server(ServerErrorKind::Moved) if moves < MOVES => {
+                ErrorKind::Server(ServerErrorKind::Moved) if moves < MAX_MOVES => {
                     self.moved_to = error.redirect_node().and_then(|(node, _)| self.node_at(node));
                     (self.connection, moves) = (None, moves + 1);
                 }
@@ -197,24 +197,25 @@ impl Link {
 
     /// Sends a request; [`receive`](Self::receive) waits for the answer.
     pub(super) fn send(&mut self, question: &Question) -> Result<(), RedisError> {
-        self.begin(ANSWER);
+        self.begin(ANSWER_TIMEOUT);
         self.connect()?;
         self.send_as("EVALSHA", question).map_err(|error| self.failure(&error))
     }
 
-    /// The answer to the request that was sent. After an error the request has to be sent again.
+    /// The answer to the request that was sent. After an error the request must be sent again.
     pub(super) fn receive(&mut self, patience: Duration) -> Result<Answer, RedisError> {
         self.begin(patience);
         let value = self.answer().map_err(|error| self.failure(&error))?;
         self.complete(value)?.ok_or_else(|| self.failure(&closed()))
     }
 
-    /// The answer with the snapshot that was read beside. `None` if that is not the one that the log goes on from.
+    /// The answer, completed with the snapshot that was read by the other command. `None` if the log does not continue
+    /// that snapshot.
     fn complete(&mut self, value: Value) -> Result<Option<Answer>, RedisError> {
         let mut answer = self.understood(value)?;
-        let seen = self.connection.as_mut().and_then(Wire::seen);
+        let look_answer = self.connection.as_mut().and_then(Wire::look_answer);
         if answer.is_anew && answer.first > 0 && answer.snapshot.is_empty() {
-            let Some(Value::BulkString(snapshot)) = seen else { return Ok(None) };
+            let Some(Value::BulkString(snapshot)) = look_answer else { return Ok(None) };
             answer.snapshot = snapshot;
             return Ok(is_of(&answer).then_some(answer));
         }
@@ -225,7 +226,7 @@ impl Link {
         self.moved_to.as_ref().unwrap_or(&self.address.node)
     }
 
-    /// `HOST:PORT`; without a host, the host that sent the redirection.
+    /// Parses `HOST:PORT`; without a host it is the host that sent the redirection.
     fn node_at(&self, node: &str) -> Option<Node> {
         let (host, port) = node.rsplit_once(':')?;
         let host = match self.node() {
@@ -254,8 +255,8 @@ impl Link {
         self.unless_broken(answer)
     }
 
-    /// Drops a connection after any error but the server's own. The next data on it could be the answer to an earlier
-    /// request.
+    /// Drops the connection after any error except the server's own. The next data on it could be the answer to an
+    /// earlier request.
     fn unless_broken<T>(&mut self, result: Result<T, redis::RedisError>) -> Result<T, redis::RedisError> {
         if let Err(error) = &result
             && (!matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
@@ -266,18 +267,20 @@ impl Link {
         result
     }
 
-    fn connected(&self, node: &Node) -> Result<Wire, redis::RedisError> {
-        // A client that connects mostly knows nothing, or was away. It reads the snapshot beside the script, which takes
-        // 1.6 ns of the server's time for each byte: Lua hashes all its strings.
+    fn connected(&self) -> Result<Wire, redis::RedisError> {
+        // A client that connects usually has no ledger, or was away for long. So it reads the snapshot by a separate
+        // command. Inside the script, that would take 1.6 ns of the server's time for each byte, because Lua hashes all
+        // its strings.
         let mut look = vec![redis::cmd("HGET").arg(self.address.key()).arg("s").clone()];
         if self.address.database > 0 {
             look.insert(0, redis::cmd("SELECT").arg(self.address.database).clone());
         }
-        Wire::open(&self.address, node, look, self.deadline)
+        Wire::open(&self.address, self.node(), look, self.deadline)
     }
 
-    /// What went wrong, and whether it may pass.
-    fn failure(&mut self, error: &redis::RedisError) -> RedisError {
+    /// Converts an error, with its reason and whether it may pass. Drops the connection if the server may have been
+    /// replaced.
+    pub(super) fn failure(&mut self, error: &redis::RedisError) -> RedisError {
         let passes = may_pass(error);
         if passes || !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {
             // A replacement server may be at the first address, or behind the same name.
@@ -288,11 +291,11 @@ impl Link {
         match error.kind() {
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => RedisError::NotRedis(place),
             ErrorKind::AuthenticationFailed => {
-                refused("wrong user or password; if it has none, leave them out of the address")
+                refused("wrong user or password; if the server has none, leave them out of the address")
             }
             ErrorKind::Io if passes => RedisError::Away(place, self.reason(error) + &self.address.parts()),
             _ if passes => RedisError::NotReady(place, self.reason(error), advice(error)),
-            // A server that needs a password rejects a long request before it looks at it.
+            // A server that needs a password rejects a long request before it parses it.
             _ if error.code() == Some("NOAUTH") || error.to_string().contains("unauthenticated") => refused(
                 "it needs a password; write ?password-file=PATH at the end, or redis://:PASSWORD@host/NAME in THROTTLE_BUCKET",
             ),
@@ -307,19 +310,19 @@ impl Link {
             let patience = u64::try_from(self.patience.as_nanos()).unwrap_or(u64::MAX);
             return format!("no answer within {}", crate::clock::shown(patience));
         }
-        let said = match (error.code(), error.detail()) {
+        let message = match (error.code(), error.detail()) {
             (Some(code), Some(detail)) => format!("{code} {detail}"),
             _ => error.to_string().split(" (os error").next().unwrap_or_default().to_owned(),
         };
-        let said = match &self.address.password {
-            Some(password) if !password.is_empty() => said.replace(password.as_str(), "…"),
-            _ => said,
+        let message = match &self.address.password {
+            Some(password) if !password.is_empty() => message.replace(password.as_str(), "…"),
+            _ => message,
         };
         let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-        said.chars().take(500).map(shown).collect()
+        message.chars().take(500).map(shown).collect()
     }
 
-    fn understood(&self, value: Value) -> Result<Answer, RedisError> {
+    pub(super) fn understood(&self, value: Value) -> Result<Answer, RedisError> {
         let (place, key) = (self.address.to_string(), self.address.key());
         let Value::Array(words) = value else { return Err(RedisError::NotRedis(place)) };
         let text = |index| if let Some(Value::BulkString(word)) = words.get(index) { Some(&word[..]) } else { None };
@@ -353,7 +356,7 @@ fn answer(words: Vec<Value>) -> Option<Answer> {
     Some(Answer { is_anew: kind == b"anew", id, now, first, folded: folded.try_into().ok()?, snapshot, log })
 }
 
-/// Whether the snapshot is of this bucket, of all before the log of this answer.
+/// Whether the snapshot belongs to this bucket and covers everything before the log of this answer.
 fn is_of(answer: &Answer) -> bool {
     from_bytes(&answer.snapshot).is_some_and(|(head, _)| (answer.id, answer.first) == head)
 }
@@ -368,7 +371,7 @@ fn may_pass(error: &redis::RedisError) -> bool {
     }
 }
 
-/// What to do about an answer that may pass.
+/// The advice for an error that may pass.
 fn advice(error: &redis::RedisError) -> &'static str {
     match error.code().unwrap_or_default() {
         "READONLY" => "it is a replica: name the primary server in the address",
@@ -392,7 +395,7 @@ mod tests {
         assert_eq!(SCRIPT.matches(READS_CLOCK).count(), 1);
         assert_eq!(SCRIPT.matches("'TIME'").count(), 1);
         let lines = SCRIPT.lines().filter(|line| !line.is_empty() && !line.trim_start().starts_with("--"));
-        assert!(lines.count() <= 60, "it knows nothing of limits");
+        assert!(lines.count() <= 60, "the script does not interpret limits");
     }
 
     #[test]
@@ -426,18 +429,12 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_log_is_read_or_refused(log: Vec<u8>) {
-            let _ = unframed(&log);
-        }
-
-        #[test]
-        fn any_reply_of_a_server_is_understood_or_refused(
-            bytes in "([*$:+-][0-9]{1,2}\r\n|\\*(3|5|8)\r\n|:-?[0-9]{1,19}\r\n|\\$2\r\nok\r\n|\\$3\r\n5/s\r\n|[ -~]){0,12}",
+        fn any_answer_of_a_server_is_understood_or_refused(
+            resp in "([*$:+-][0-9]{1,2}\r\n|\\*(3|5|7|8)\r\n|:-?[0-9]{1,19}\r\n|\\$2\r\nok\r\n|\\$3\r\n5/s\r\n|[ -~]){0,12}",
+            log: Vec<u8>, kind in 0_u8..4, length: u16,
         ) {
-            let link = Link::new("redis://db/b".parse().unwrap(), false);
-            if let Ok(value) = redis::parse_redis_value(bytes.as_bytes()) {
-                let _ = link.understood(value);
-            }
+            crate::fuzzing::redis_answer(resp.as_bytes());
+            crate::fuzzing::redis_answer(&[&[kind], &length.to_le_bytes()[..], &log].concat());
         }
     }
 }

@@ -1,19 +1,23 @@
--- The log of a bucket. It stamps an operation with the bucket's time, appends it, and returns what the client has not
--- seen. It knows nothing of limits: every client folds the same log.
+-- The log of a bucket. This script stamps an operation with the bucket's time, appends it, and returns the part of the
+-- log that the client lacks. It does not interpret limits: every client folds the same log.
 --
--- KEYS[1]  the bucket: one hash, so that it works in a cluster. `v` is the format. The field of that name is a head and
---          the log: operations, each with its stamp behind it. The log begins at the place `first`, counted in bytes
---          since the bucket was made. `s` is a snapshot of all before, and `folded` the stamp of the last of them. `skew`
---          is the bucket's time less the server's, `last` the latest time that anybody was told; the key expires at
---          `ends`, of the server's time. Times are in microseconds. Each call of a command takes longer than all else
---          here, so there are three.
--- ARGV     what is asked: `whole`, `log` if the client reads the snapshot by itself, or `remove`; the id of the bucket that
---          the client knows, or 0, the place up to which it has read the log, and the stamp before that place; an
---          operation, or nothing; the operation that makes the bucket, or nothing; the latest that its clock can be by the
---          client's own, or 0; a snapshot of all that the client has read, or nothing; for how many milliseconds the
---          bucket is kept.
+-- KEYS[1]  The bucket: one hash, so that it works in a cluster. The field `v` is the format. The field named after the
+--          format is a head and the log: operations, each with its stamp behind it. The log begins at the position
+--          `first`, in bytes since the bucket was made. `s` is a snapshot of everything before `first`, and `folded` is
+--          the stamp of the last operation in it. `skew` is the bucket's time minus the server's. `last` is the latest
+--          time in any answer. The key expires at `ends`, of the server's time. Times are in microseconds. Each call of
+--          a command takes longer than everything else here, so there are three.
+-- ARGV     1. the kind of request: `whole`, `log` if the client reads the snapshot by another command, or `remove`
+--          2. the id of the bucket that the client has, or 0
+--          3. the position up to which the client has read the log
+--          4. the stamp before that position
+--          5. an operation, or nothing
+--          6. the operation that makes the bucket, or nothing
+--          7. the upper bound of the bucket's time by the client's clock, or 0
+--          8. a snapshot of everything that the client has read, or nothing
+--          9. how many milliseconds the bucket is kept
 
-local FORMAT, HEAD, HEAD_LENGTH, SECOND, key = '13', '>dddddc8', 48, 1000000, KEYS[1]
+local FORMAT, HEAD, HEAD_LENGTH, SECOND, key = '15', '>dddddc8', 48, 1000000, KEYS[1]
 local asked, known, seen, stamp, operation, make, expected, snapshot, lives = unpack(ARGV)
 local clock = redis.call('TIME')
 local server = clock[1] * SECOND + clock[2]
@@ -40,10 +44,10 @@ end
 
 local id, skew, last, first, ends, folded = struct.unpack(HEAD, kept)
 local log, read, is_same = string.sub(kept, HEAD_LENGTH + 1), seen - first, tonumber(known) == id
--- If the server's clock went back, the bucket's does not. If it went forward in one step, the client's tells how far.
+-- If the server's clock went back, the bucket's does not. If it jumped forward, the client's clock bounds the jump.
 local now, latest = math.max(server + skew, last), is_same and tonumber(expected) or 0
 now = latest > 0 and now > latest + SECOND and math.max(latest, last) or now
--- A server that has lost the last operations may have others at the same place since.
+-- A server that has lost the last operations may have other operations at the same position now.
 local before = read > 0 and string.sub(log, read - 7, read) or folded
 local is_known = is_same and read >= 0 and read <= #log and before == stamp
 
@@ -62,14 +66,14 @@ local head = struct.pack(HEAD, id, now - server, now, first, ends, folded)
 local refused = redis.pcall('HSET', key, FORMAT, head .. log)
 if type(refused) ~= 'table' then
     refused = renews and redis.pcall('PEXPIRE', key, lives)
-    if type(refused) == 'table' then -- Then nothing is changed.
+    if type(refused) == 'table' then -- Undo: nothing is changed then.
         redis.call(unpack(is_new and { 'DEL', key } or { 'HSET', key, FORMAT, kept }))
     elseif is_new or replaces then
         redis.call('HSET', key, unpack(is_new and { 'v', FORMAT } or { 's', snapshot }))
     end
 end
 if changes and type(refused) == 'table' then
-    return refused -- A replica does not keep the time that it tells: nobody is granted anything by it.
+    return refused -- A replica does not store the time in its answer, so it must not grant anything.
 end
 
 if is_known then

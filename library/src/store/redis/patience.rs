@@ -1,29 +1,28 @@
-//! What to do while the server is away.
+//! Retries and reports while the server is away.
 
 use super::error::RedisError;
 use crate::store::random;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The pause between two tries to reach the server: at first, and at most.
+/// The pause between two attempts to reach the server: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// How long to keep trying while the server is away, and how to report that. Each try waits three seconds for the
-/// answer, also the last one: a shorter wait could lose a grant that the server has made.
+/// How long to retry while the server is away, and where to report that. Each attempt waits three seconds for the
+/// answer, even the last: a shorter wait could lose a grant that the server has made.
 pub struct Patience {
-    /// `None`: without end.
+    /// `None`: no end.
     until: Option<Instant>,
     is_over: AtomicBool,
-    tell: Box<dyn Fn(&Trouble<'_>) + Send + Sync>,
+    report: Box<dyn Fn(&Trouble<'_>) + Send + Sync>,
 }
 
-/// What happens to the server; reported once each.
+/// An event of the server; each is reported once.
 #[derive(Debug)]
 pub enum Trouble<'a> {
-    /// It cannot be reached; nothing is granted until it can.
+    /// The server cannot be reached; nothing is granted until it can.
     Away(&'a RedisError),
-    /// It can be reached again, after this long.
+    /// The server can be reached again, after this long.
     Back(Duration),
 }
 
@@ -34,12 +33,12 @@ impl Patience {
         Patience::new(Some(Instant::now()), |_| {})
     }
 
-    /// Keeps trying until `until`, or without end, with growing pauses, and reports to `tell`.
-    pub fn new(until: Option<Instant>, tell: impl Fn(&Trouble<'_>) + Send + Sync + 'static) -> Self {
-        Patience { until, is_over: AtomicBool::new(false), tell: Box::new(tell) }
+    /// Retries until `until`, or without end, with growing pauses, and reports to `report`.
+    pub fn new(until: Option<Instant>, report: impl Fn(&Trouble<'_>) + Send + Sync + 'static) -> Self {
+        Patience { until, is_over: AtomicBool::new(false), report: Box::new(report) }
     }
 
-    /// Tries no more: the process is about to end.
+    /// Stops all retries: the process is about to end.
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
     }
@@ -48,7 +47,7 @@ impl Patience {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    fn left(&self) -> Duration {
+    fn remaining(&self) -> Duration {
         if self.is_over() {
             return Duration::ZERO;
         }
@@ -60,17 +59,17 @@ impl Patience {
         let (began, mut pause, mut reported) = (Instant::now(), PAUSES[0], false);
         loop {
             match act() {
-                Err(error) if error.may_pass() && !self.left().is_zero() => {
+                Err(error) if error.may_pass() && !self.remaining().is_zero() => {
                     if !reported {
-                        (self.tell)(&Trouble::Away(&error));
+                        (self.report)(&Trouble::Away(&error));
                     }
                     reported = true;
-                    std::thread::sleep(jittered(pause).min(self.left()));
+                    std::thread::sleep(jittered(pause).min(self.remaining()));
                     pause = (pause * 2).min(PAUSES[1]);
                 }
                 result => {
                     if reported && result.is_ok() {
-                        (self.tell)(&Trouble::Back(began.elapsed()));
+                        (self.report)(&Trouble::Back(began.elapsed()));
                     }
                     return result;
                 }
@@ -79,13 +78,8 @@ impl Patience {
     }
 }
 
-impl fmt::Debug for Patience {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Patience").field("until", &self.until).finish_non_exhaustive()
-    }
-}
-
-/// A random part between half and all, so that clients of a failed server do not all return at once.
+/// A random time from half of the pause to the whole pause, so that clients of a failed server do not all return at
+/// once.
 fn jittered(pause: Duration) -> Duration {
     pause / 2 + pause * u32::from(random().to_le_bytes()[0]) / 512
 }

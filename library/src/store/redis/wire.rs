@@ -1,4 +1,4 @@
-//! One connection to a server. What is read and written has one deadline, however slowly the bytes come.
+//! One connection to a server. Each read or write has one deadline, however slowly the bytes arrive.
 
 use super::address::{Address, Node};
 use redis::{Cmd, ErrorKind, Parser, RedisError, Value, cmd};
@@ -9,27 +9,28 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The most bytes of an answer: a snapshot with as many keys as there may be, and the log behind it.
-const LONGEST: usize = 1 << 24;
+/// The most bytes of an answer: a snapshot with the most keys, and its log.
+const MAX_ANSWER_BYTES: usize = 1 << 24;
 
-/// Errors about the key. After any other error, the server may answer no more.
+/// Errors about the key. After any other error, the server may send no more answers.
 const OF_THE_KEY: [&str; 4] = ["ASK", "MOVED", "NOPERM", "WRONGTYPE"];
 
-/// A connection. Nothing is sent when it is opened: the login goes out with the first request, and so does a look.
+/// A connection. Nothing is sent when it is opened. The login and a command that reads the snapshot (the look) are sent
+/// with the first request.
 pub(super) struct Wire {
     stream: Box<dyn Stream>,
     parser: Parser,
-    /// Whether the first answer is that to the login.
+    /// Whether the first answer is the answer to the login.
     is_logging_in: bool,
-    /// Commands that go out before the first request: the login, and the look.
+    /// Commands sent before the first request: the login, and the look.
     before: Vec<Cmd>,
-    /// How many of their answers are still to come.
+    /// The number of unread answers to these commands.
     unread: usize,
-    /// The answer to the last of them, unless that is an error.
-    seen: Option<Value>,
+    /// The answer to the look, unless it is an error.
+    look_answer: Option<Value>,
 }
 
-/// A socket, or an encrypted one.
+/// A plain or an encrypted socket.
 trait Stream: Read + Write + Send {
     fn timed(&mut self) -> &mut Timed;
 }
@@ -38,20 +39,20 @@ trait Stream: Read + Write + Send {
 struct Timed {
     socket: Socket,
     deadline: Instant,
-    /// How many bytes of the answer may still come.
-    left: usize,
+    /// The most bytes of the answer that may still be read.
+    bytes_left: usize,
 }
 
 impl Wire {
     pub(super) fn open(address: &Address, node: &Node, look: Vec<Cmd>, deadline: Instant) -> Result<Self, RedisError> {
-        let timed = Timed { socket: connected(node, deadline)?, deadline, left: LONGEST };
+        let timed = Timed { socket: connected(node, deadline)?, deadline, bytes_left: MAX_ANSWER_BYTES };
         let stream = match node {
-            Node::Tcp(host, _) if address.is_encrypted() => encrypted(host, timed)?,
+            Node::Tcp(host, _) if address.tls => encrypted(host, timed)?,
             _ => Box::new(timed),
         };
         let login = address.password.as_ref().map(|password| cmd("AUTH").arg(&address.user).arg(password).clone());
         let (is_logging_in, before) = (login.is_some(), login.into_iter().chain(look).collect());
-        Ok(Wire { stream, parser: Parser::new(), is_logging_in, before, unread: 0, seen: None })
+        Ok(Wire { stream, parser: Parser::new(), is_logging_in, before, unread: 0, look_answer: None })
     }
 
     pub(super) fn send(&mut self, command: &Cmd, deadline: Instant) -> Result<(), RedisError> {
@@ -63,38 +64,38 @@ impl Wire {
         Ok(self.stream.flush()?)
     }
 
-    /// Whether the login is not answered yet, or refused.
+    /// Whether the login is unanswered or refused.
     pub(super) fn is_logging_in(&self) -> bool {
         self.is_logging_in
     }
 
-    /// Whether the next request is the first, and the look goes out with it.
+    /// Whether the next request is the first, so that the look is sent with it.
     pub(super) fn looks(&self) -> bool {
         !self.before.is_empty()
     }
 
-    /// The answer to the look, once.
-    pub(super) fn seen(&mut self) -> Option<Value> {
-        self.seen.take()
+    /// The answer to the look; it is returned once.
+    pub(super) fn look_answer(&mut self) -> Option<Value> {
+        self.look_answer.take()
     }
 
-    /// The whole answer to the request before.
+    /// The whole answer to the previous request.
     pub(super) fn answer(&mut self, deadline: Instant) -> Result<Value, RedisError> {
         let timed = self.stream.timed();
-        (timed.deadline, timed.left) = (deadline, LONGEST);
+        (timed.deadline, timed.bytes_left) = (deadline, MAX_ANSWER_BYTES);
         while self.unread > 0 {
             let answer = self.value()?.extract_error();
             self.unread -= 1;
-            self.seen = match answer {
+            self.look_answer = match answer {
                 Err(error) if self.is_logging_in => return Err(refused(error)),
-                // The request has the same answer, or a better one.
+                // The request gets the same error, or a better answer.
                 Err(error) if error.code().is_some_and(|code| OF_THE_KEY.contains(&code)) => None,
                 Err(error) => {
                     self.unread += 1; // The answer to the request is left out, if it comes at all.
                     return Err(error);
                 }
                 Ok(value @ (Value::BulkString(_) | Value::Nil | Value::Okay)) => Some(value),
-                Ok(_) => return Err((ErrorKind::Parse, "this is no answer").into()),
+                Ok(_) => return Err((ErrorKind::Parse, "this is not an answer").into()),
             };
             self.is_logging_in = false;
         }
@@ -103,26 +104,31 @@ impl Wire {
 
     fn value(&mut self) -> Result<Value, RedisError> {
         let value = self.parser.parse_value(&mut self.stream);
-        if self.stream.timed().left == 0 { Err((ErrorKind::Parse, "the answer is too long").into()) } else { value }
+        if self.stream.timed().bytes_left == 0 {
+            Err((ErrorKind::Parse, "the answer is too long").into())
+        } else {
+            value
+        }
     }
 }
 
-/// The servers that are tested say of a login that fails `WRONGPASS`, or that AUTH was called without need.
+/// The tested servers answer a failed login with `WRONGPASS`, or with an error that AUTH was not needed.
 fn refused(error: RedisError) -> RedisError {
     let is_about_login = error.code() == Some("WRONGPASS") || error.detail().is_some_and(|text| text.contains("AUTH"));
     if is_about_login { (ErrorKind::AuthenticationFailed, "the login failed").into() } else { error }
 }
 
-/// Each address of a host gets an equal part of the time that is left.
+/// Connects to the first address that accepts. Each address of the host gets an equal part of the remaining time.
 fn connected(node: &Node, deadline: Instant) -> io::Result<Socket> {
     let (domain_of, addresses): (fn(&SockAddr) -> Domain, Vec<SockAddr>) = match node {
         Node::Tcp(host, port) => (SockAddr::domain, looked_up(host, *port, deadline)?),
         Node::Unix(path) => (|_| Domain::UNIX, vec![SockAddr::unix(path)?]),
     };
     let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
-    for (left, address) in (1..=u32::try_from(addresses.len()).unwrap_or(u32::MAX)).rev().zip(&addresses) {
+    for (remaining, address) in (1..=u32::try_from(addresses.len()).unwrap_or(u32::MAX)).rev().zip(&addresses) {
         let socket = Socket::new(domain_of(address), Type::STREAM, None)?;
-        result = time_left(deadline).and_then(|time| socket.connect_timeout(address, time / left)).map(|()| socket);
+        result =
+            time_left(deadline).and_then(|time| socket.connect_timeout(address, time / remaining)).map(|()| socket);
         if result.is_ok() {
             break;
         }
@@ -133,7 +139,7 @@ fn connected(node: &Node, deadline: Instant) -> io::Result<Socket> {
     result
 }
 
-/// The addresses of a host. The system cannot be told to stop looking for a name: a thread that takes too long is left behind.
+/// The addresses of a host. A lookup by the system cannot be cancelled: a thread that takes too long is left behind.
 fn looked_up(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SockAddr>> {
     let place = (host.to_owned(), port);
     let look_up = move || Ok(place.to_socket_addrs()?.map(SockAddr::from).collect());
@@ -141,19 +147,19 @@ fn looked_up(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SockAdd
         return look_up();
     }
     let (sender, found) = mpsc::channel();
-    // Nobody may want to know any more.
+    // The receiver may be gone.
     let thread = thread::Builder::new().name("lookup".to_owned());
     thread.spawn(move || drop(sender.send(look_up()))).map_err(io::Error::other)?;
     found.recv_timeout(time_left(deadline)?).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Never zero: that would mean no limit.
+/// The remaining time. It is never zero, because zero would mean no timeout.
 fn time_left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left < Duration::from_micros(1) { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    let time = deadline.saturating_duration_since(Instant::now());
+    if time < Duration::from_micros(1) { Err(io::ErrorKind::TimedOut.into()) } else { Ok(time) }
 }
 
-/// A signal ends a read or write that has a timeout (signal(7)). Such a read or write is done again until the deadline.
+/// A signal ends a read or write that has a timeout (signal(7)). Such a read or write is repeated until the deadline.
 fn again<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match act() {
@@ -167,9 +173,9 @@ impl Read for Timed {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         again(|| {
             self.socket.set_read_timeout(Some(time_left(self.deadline)?))?;
-            let most = into.len().min(self.left);
+            let most = into.len().min(self.bytes_left);
             let length = self.socket.read(&mut into[..most])?;
-            self.left -= length;
+            self.bytes_left -= length;
             Ok(length)
         })
     }
@@ -201,7 +207,7 @@ impl Stream for rustls::StreamOwned<rustls::ClientConnection, Timed> {
     }
 }
 
-/// The certificate is checked against those that the system trusts.
+/// Encrypts. The certificate is checked against the roots that the system trusts.
 #[cfg(feature = "tls")]
 fn encrypted(host: &str, timed: Timed) -> Result<Box<dyn Stream>, RedisError> {
     let mut trusted = rustls::RootCertStore::empty();

@@ -1,90 +1,96 @@
-//! What a supply knows.
+//! The state of a supply.
 
-use super::asked::Asked;
+use super::requested::Requested;
 use crate::clock::sync::unpoisoned;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{Grant, Policy, Served, Take};
 use crate::store::lease::Lease;
-use crate::store::{Store, StoreError, seen};
+use crate::store::{Store, StoreError, with_ledger};
 use std::hash::RandomState;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// A process that ends waits this long for others when it gives back what it did not use.
+/// How long an ending process waits for a lock before it ends without giving back unused grants.
 pub(in crate::store) const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A stream that has just begun does not know whether those who used its bucket before still take from it.
-pub(super) const UNKNOWN: Nanos = 100 * MILLISECOND;
+/// A new stream cannot see whether earlier users of its bucket still take from it. It assumes so for this time.
+pub(super) const ASSUMED_SHARING_TIME: Nanos = 100 * MILLISECOND;
 
 /// Grants for one stream of units. Unused reservations are given back on drop.
 #[derive(Debug)]
 pub struct Supply {
-    pub(in crate::store) store: Box<dyn Store + Send + Sync>,
+    pub(super) store: Box<dyn Store + Send + Sync>,
     /// The limits at the start. They decide what the stream counts: units, bytes, or costs.
-    pub(in crate::store) meant: Policy,
-    pub(in crate::store) leased: Mutex<Leased>,
-    pub(in crate::store) is_retired: AtomicBool,
-    /// Units of costs of their own will be settled.
-    pub(in crate::store) settles: AtomicBool,
-    /// The thread that sleeps until a grant, or was the last to.
-    pub(in crate::store) sleeper: Mutex<Option<Thread>>,
-    /// When units with keys are asked for.
-    pub(in crate::store) chance: RandomState,
+    pub(super) meant: Policy,
+    pub(super) leased: Mutex<Leased>,
+    pub(super) is_retired: AtomicBool,
+    /// Whether units with their own costs will be settled.
+    pub(super) settles: AtomicBool,
+    /// Counts settlements: each may have moved up the grants of this process.
+    pub(super) settled: AtomicU64,
+    /// The thread that sleeps until a grant, or the last thread that did.
+    pub(super) sleeper: Mutex<Option<Thread>>,
+    /// The random part of the times at which units with keys are requested.
+    pub(super) chance: RandomState,
 }
 
 #[derive(Debug, Default)]
-pub(in crate::store) struct Leased {
-    pub(in crate::store) lease: Lease,
-    /// Another lease is on its way.
-    pub(in crate::store) is_sent_for: bool,
-    /// The number of the latest known grant, to anybody.
-    pub(in crate::store) number: Option<u64>,
-    /// When the stream asked for the first time.
-    pub(in crate::store) began: Nanos,
-    /// Until this time others are expected to take from the bucket, too.
-    pub(in crate::store) shared_until: Nanos,
-    /// What was granted last: a run, or a unit with costs of its own, and how it was asked for.
-    pub(in crate::store) handed: Option<(Grant, Option<Take>)>,
-    /// The number of a grant that is about to leave, and the costs at which it was settled meanwhile.
-    pub(in crate::store) leaving: Option<(u64, Option<Box<[u64]>>)>,
-    /// What all such units cost together, and how many they were.
-    pub(in crate::store) charged: (Vec<u64>, u64),
-    /// What has succeeded since the bucket was told.
-    pub(in crate::store) served: Served,
-    /// When the bucket was asked last.
-    pub(in crate::store) asked: Nanos,
-    /// Units with keys that were asked for.
-    pub(in crate::store) ahead: Asked,
+pub(super) struct Leased {
+    pub(super) lease: Lease,
+    /// Whether another lease was requested and has not arrived.
+    pub(super) is_sent_for: bool,
+    /// The number of the latest known grant, to any process.
+    pub(super) number: Option<u64>,
+    /// The time of the first request.
+    pub(super) began: Nanos,
+    /// Until when other processes are expected to take from the bucket.
+    pub(super) shared_until: Nanos,
+    /// The latest grant: a run, or a unit with its own costs and its request.
+    pub(super) handed: Option<(Grant, Option<Take>)>,
+    /// The number of a grant that is about to leave, and the costs of a settlement that arrived meanwhile.
+    pub(super) leaving: Option<(u64, Option<Box<[u64]>>)>,
+    /// The sum of each cost of the units with their own costs, and the number of these units.
+    pub(super) charged: (Vec<u64>, u64),
+    /// Successes since the last request to the bucket.
+    pub(super) served: Served,
+    /// The time of the last request to the bucket.
+    pub(super) requested_at: Nanos,
+    /// The count of settlements before grant times were last requested or updated.
+    pub(super) settled: u64,
+    /// Units with keys that were requested.
+    pub(super) ahead: Requested,
 }
 
 impl Leased {
     /// The next run, or `most` units of it.
-    pub(in crate::store) fn next(&mut self, most: u64) -> Option<Grant> {
+    pub(super) fn next(&mut self, most: u64) -> Option<Grant> {
         let run = self.lease.next(most)?;
         self.handed = Some((run, None));
         Some(run)
     }
 
-    /// A unit of these costs was charged.
-    pub(in crate::store) fn count(&mut self, costs: &[u64]) {
+    /// Counts a charged unit of these costs.
+    pub(super) fn count(&mut self, costs: &[u64]) {
         let (charged, count) = &mut self.charged;
         charged.resize(costs.len(), 0);
         charged.iter_mut().zip(costs).for_each(|(sum, cost)| *sum = sum.saturating_add(*cost));
         *count += 1;
     }
 
-    /// Learns from the latest lease whether others take from the bucket, too.
-    pub(in crate::store) fn look_for_others(&mut self) {
+    /// Uses the number of the latest lease to detect whether other processes take from the bucket.
+    pub(super) fn detect_others(&mut self) {
         let Some(last) = self.lease.number() else { return };
         match self.number.replace(last) {
             Some(before) if before + 1 != last => {
                 let longest = self.lease.rules().only_windows.map_or(0, |windows| windows.longest);
                 self.shared_until = self.lease.latest().saturating_add(longest);
             }
-            // It is known with the next lease, which may be asked for only when the window opens.
-            None if self.shared_until > 0 => self.shared_until = self.lease.latest().saturating_add(UNKNOWN),
+            // The next lease decides; it may be requested only when the window opens.
+            None if self.shared_until > 0 => {
+                self.shared_until = self.lease.latest().saturating_add(ASSUMED_SHARING_TIME);
+            }
             _ => {}
         }
     }
@@ -102,60 +108,59 @@ impl Supply {
             leased,
             is_retired,
             settles: AtomicBool::new(false),
+            settled: AtomicU64::new(0),
             sleeper: Mutex::default(),
             chance: RandomState::new(),
         }
     }
 
-    pub(in crate::store) fn knows_outdated(&self, number: u64) -> bool {
-        self.store.is_shared() && seen(&*self.store, |ledger| ledger.is_outdated(number))
+    pub(super) fn knows_outdated(&self, number: u64) -> bool {
+        self.store.is_shared() && with_ledger(&*self.store, |ledger| ledger.is_outdated(number))
     }
 
-    pub(in crate::store) fn check_policy(&self, now: &Policy) -> Result<(), StoreError> {
-        if now.counts_like(&self.meant) {
+    /// New limits may take over only if they count the same: units, bytes, or the same costs.
+    pub(super) fn check_policy(&self) -> Result<(), StoreError> {
+        if with_ledger(&*self.store, |ledger| ledger.policy().counts_like(&self.meant)) {
             return Ok(());
         }
+        let now = self.store.policy();
         let what = match (self.meant.counts_bytes(), now.counts_bytes()) {
             (false, true) => "it counts bytes now, no longer units",
             (true, false) => "it counts units now, no longer bytes",
             _ if !self.meant.counts_jobs() && now.counts_jobs() => "it counts commands now",
-            _ if self.meant.counts_jobs() && !now.counts_jobs() => "it counts commands no longer",
+            _ if self.meant.counts_jobs() && !now.counts_jobs() => "it no longer counts commands",
             _ => match (self.meant.of_keys(), now.of_keys()) {
-                (None, Some(_)) => "each key has limits of its own now",
-                (Some(_), None) => "keys have no limits of their own any more",
-                (Some(keys), Some(others)) if keys.per != others.per => "its keys are other ones now",
-                _ => "a unit has other costs now",
+                (None, Some(_)) => "each key now has its own limits",
+                (Some(_), None) => "keys no longer have their own limits",
+                (Some(keys), Some(others)) if keys.per != others.per => "its per= selector changed",
+                _ => "the costs of a unit changed",
             },
         };
         let (before, now) = (self.meant.to_string(), now.to_string());
         Err(StoreError::OtherKind(self.store.place(), before, now, what))
     }
 
-    /// A bucket whose limits count another kind now refuses what was asked for under the old ones: that is what to tell.
-    pub(in crate::store) fn explained(&self, error: StoreError) -> StoreError {
+    /// If the limits of the bucket now count another kind, this explains the refusal of requests made under the old
+    /// limits.
+    pub(super) fn explained(&self, error: StoreError) -> StoreError {
         match error {
-            StoreError::Refused(_) => self.check_policy(&self.store.policy()).err().unwrap_or(error),
+            StoreError::Refused(_) => self.check_policy().err().unwrap_or(error),
             error => error,
         }
     }
 
-    pub(in crate::store) fn leased(&self) -> MutexGuard<'_, Leased> {
-        lock(&self.leased)
+    pub(super) fn leased(&self) -> MutexGuard<'_, Leased> {
+        unpoisoned(self.leased.lock())
     }
 
-    /// The same, unless the supply has retired.
-    pub(in crate::store) fn serving(&self) -> Result<MutexGuard<'_, Leased>, StoreError> {
+    /// The state, or an error if the supply has retired.
+    pub(super) fn serving(&self) -> Result<MutexGuard<'_, Leased>, StoreError> {
         let leased = self.leased();
         if self.is_retired.load(Ordering::SeqCst) { Err(StoreError::Stopped) } else { Ok(leased) }
     }
 }
 
-/// A poisoned lock is as good as any: nothing here is left half done.
-pub(in crate::store) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    unpoisoned(mutex.lock())
-}
-
-/// The lock, unless another thread holds it for long, as one does that waits for a server.
+/// The lock. `None` if another thread holds it for long, for example while it waits for a server.
 pub(in crate::store) fn lock_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     let begun = Instant::now();
     loop {

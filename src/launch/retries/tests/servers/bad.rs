@@ -12,18 +12,13 @@ const USUAL: Row = Row {
     ..super::USUAL
 };
 
-/// So many at the front, one of so many; or anywhere in 1000.
+/// A row with `bad` bad units: one in `spread` of the first units, or anywhere in 1000 units.
 fn row(bad: usize, spread: Option<usize>) -> Row {
     let units = if spread.is_some() { 240 + bad } else { 1000 };
     Row { units, bad, spread, ..USUAL }
 }
 
-/// The median, nine of ten, and the worst.
-fn parts(came: &[Came], value: fn(&Came) -> f64) -> [f64; 3] {
-    [50, 90, 100].map(|k| part(came.iter().map(value).collect(), k))
-}
-
-/// The time is against the ideal without the units that are refused. 41 runs of each.
+/// Prints times relative to the ideal time without the refused units, from 41 runs for each row.
 #[test]
 #[ignore = "prints a table; see above"]
 fn servers_that_always_refuse_some() {
@@ -55,7 +50,7 @@ fn servers_that_always_refuse_some() {
 }
 
 #[test]
-fn bad_units_anywhere_hold_up_no_others_even_if_calls_are_too_fast() {
+fn bad_units_hold_up_no_others_even_if_calls_are_too_fast() {
     for (tenths, says, most) in [
         (10, Says::Nothing, 1.6),
         (20, Says::Nothing, 1.6),
@@ -63,13 +58,13 @@ fn bad_units_anywhere_hold_up_no_others_even_if_calls_are_too_fast() {
         (20, Says::OneSecond, 3.5),
         (100, Says::Nothing, 1.6),
     ] {
-        let came = runs(Row { tenths, says, ..row(17, None) });
+        let came = runs(11, Row { tenths, says, ..row(17, None) });
         assert!(came[5].took < most, "{tenths} tenths, {says:?}: {came:?}");
         assert!(came.iter().all(|came| came.lost == 0), "{tenths} tenths, {says:?}: {came:?}");
     }
 }
 
-/// Law 12: the first units are refused always, as after a restart. Each takes a few calls of its own.
+/// Law 12: the first units are always refused, as after a restart. Each takes a few calls of its own.
 #[test]
 fn bad_units_at_the_front_hold_up_no_others() {
     for (bad, spread) in [1, 4, 8, 16].into_iter().flat_map(|bad| [(bad, 1), (bad, 3)]) {
@@ -81,20 +76,20 @@ fn bad_units_at_the_front_hold_up_no_others() {
     }
 }
 
-/// Each life begins with the units that were refused before, and with some that do not exist. They are suspects with a weight of 32, as
-/// if they had been refused once. When nothing was known of them any more, they slowed all lives after it down, more and more:
+/// Each restart begins with units that were refused before, and with units that do not exist. They are suspects with a
+/// weight of 32, as if they had been refused once. When a restart forgot them, they slowed each later run down more: to
 /// 8 times the ideal.
 #[test]
 fn units_that_are_always_refused_slow_down_no_later_run() {
-    let came = runs(RESTARTS);
+    let came = runs(11, RESTARTS);
     assert!(came[5].took < 1.5, "{came:?}");
 }
 
-/// As in `tests/program/night.rs`. The usual one is 1.16; without [`Retries::left_over`] it was 1.9, and with units left over
-/// that went behind eight others each, 1.3.
+/// As in `tests/program/retry/interrupted_runs.rs`. The usual ratio is 1.16. Without [`Retries::left_over`] it was 1.9. With a weight of
+/// 8 for units left over it was 1.3.
 #[test]
-fn a_night_with_restarts_and_outages_takes_little_longer_than_the_ideal() {
-    let came = runs(NIGHT);
+fn restarts_and_outages_cost_little_time() {
+    let came = runs(11, NIGHT);
     assert!(came[5].took < 1.3, "{came:?}");
 }
 

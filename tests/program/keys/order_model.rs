@@ -1,0 +1,595 @@
+//! The order of units with keys, compared with a slow model of the same rules, which inspects every unit each time and never
+//! forgets a key. The laws are checked on the units that left.
+
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64};
+use throttle_limits::bucket::Bucket;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::Policy;
+use throttle_limits::line::{Charged, KeyId, Line, Next, Rules, Unit};
+use window::Window;
+
+#[path = "../../../library/tests/library/window.rs"]
+mod window;
+
+const MS: Nanos = 1_000_000;
+
+/// A limit, and the kind of cost that it counts.
+#[derive(Clone, Copy, Debug)]
+enum Spec {
+    Bucket { count: u64, period: Nanos, burst: u64, initial: u64, kind: usize },
+    Window { count: u64, period: Nanos, kind: usize },
+}
+
+impl Spec {
+    fn kind(&self) -> usize {
+        match *self {
+            Spec::Bucket { kind, .. } | Spec::Window { kind, .. } => kind,
+        }
+    }
+
+    fn text(&self) -> String {
+        match *self {
+            Spec::Bucket { count, period, burst, initial, .. } => {
+                format!("{count}/{}ms,burst={burst},initial={initial}", period / MS)
+            }
+            Spec::Window { count, period, .. } => format!("{count}/{}ms,window", period / MS),
+        }
+    }
+
+    /// How long the limit needs for this cost, in 1/256 ns.
+    fn length(&self, cost: u64) -> u64 {
+        match *self {
+            Spec::Bucket { count, period, burst, .. } => {
+                cost * (256 * (burst * period).div_ceil(count)).div_ceil(burst)
+            }
+            Spec::Window { count, period, .. } => cost * (256 * period).div_ceil(count),
+        }
+    }
+
+    fn policy(&self) -> (Policy, usize) {
+        (Policy::new(&[self.text().parse().unwrap()], None).unwrap(), self.kind())
+    }
+
+    fn start(&self, now: Nanos) -> State {
+        match *self {
+            Spec::Bucket { burst, initial, .. } => {
+                let rate = self.text().split(',').next().unwrap().parse().unwrap();
+                State::Bucket(Bucket::new(rate, NonZeroU64::new(burst).unwrap(), initial, now))
+            }
+            Spec::Window { count, period, .. } => {
+                State::Window(Window::new(NonZeroU64::new(count).unwrap(), NonZeroU64::new(period).unwrap(), now))
+            }
+        }
+    }
+
+    /// Checks that this limit was kept: these units were charged and handed over at these times.
+    fn check(&self, gone: &[Gone], allowance: Nanos) {
+        for (first, start) in gone.iter().enumerate() {
+            let (mut sum, mut largest) = (0, 0);
+            for last in &gone[first..] {
+                let cost = last.costs[self.kind()];
+                (sum, largest) = (sum + u128::from(cost), largest.max(cost));
+                match *self {
+                    Spec::Bucket { count, period, burst, .. } => {
+                        let most = |time: Nanos| {
+                            u128::from(burst.max(largest)) * u128::from(period) + u128::from(count) * u128::from(time)
+                        };
+                        // Times are rounded up, and what is left of that nanosecond is kept.
+                        let charged = last.charged.at - start.charged.at + 1;
+                        assert!(sum * u128::from(period) <= most(charged), "{self:?} is over in {charged}: {sum}");
+                        let left = last.left - start.left + allowance + 1;
+                        assert!(sum * u128::from(period) <= most(left), "{sum} left in {left}");
+                    }
+                    Spec::Window { count, period, .. } => {
+                        let within = last.left - start.left < period;
+                        assert!(!within || sum <= count.into(), "{self:?} is over: {sum} from {}", start.left);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Bucket(Bucket),
+    Window(Window),
+}
+
+impl State {
+    fn conforms_at(&self, asked: Nanos, cost: u64) -> Nanos {
+        match self {
+            _ if cost == 0 => asked,
+            State::Bucket(bucket) => bucket.conforms_at(asked, cost).unwrap(),
+            State::Window(window) => window.has_room_at(asked, cost).unwrap(),
+        }
+    }
+
+    fn charge(&mut self, asked: Nanos, charged: Charged, cost: u64) {
+        match self {
+            _ if cost == 0 => {}
+            State::Bucket(bucket) => bucket.charge(asked, charged.at, cost),
+            State::Window(window) => window.charge(charged.counted, cost),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Gone {
+    costs: Vec<u64>,
+    charged: Charged,
+    left: Nanos,
+}
+
+/// Answers of the model.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Go(u64, Nanos),
+    Drop(u64),
+    At(Nanos),
+    Nothing,
+}
+
+#[derive(Clone, Debug)]
+struct Key {
+    states: Vec<State>,
+    units: BTreeMap<u64, Unit<()>>,
+    running: u32,
+    since: Nanos,
+    /// The finish tag of the unit that left last.
+    finish: u64,
+}
+
+/// The first unit of a key that has a job free: when its own limits conform, its start tag if they do, its age, and when
+/// those of all keys together conform.
+type Head = (Nanos, (u64, u64), Nanos);
+
+/// The rules, as slow as can be.
+struct Model {
+    each: Vec<Spec>,
+    all: Vec<(Spec, State)>,
+    jobs: u32,
+    max_wait: Option<Nanos>,
+    allowance: Nanos,
+    now: Nanos,
+    /// Nothing is granted before this time: the latest grant, or nothing could leave until then.
+    at: Nanos,
+    /// The virtual time, and the greatest finish tag, in 1/256 ns.
+    time: u64,
+    last: u64,
+    /// When the limits of all have paid for the unit that left last.
+    busy_until: Nanos,
+    start: Nanos,
+    keys: BTreeMap<u8, Key>,
+}
+
+impl Model {
+    fn key(&mut self, name: u8) -> &mut Key {
+        let (each, start) = (&self.each, self.start);
+        self.keys.entry(name).or_insert_with(|| Key {
+            states: each.iter().map(|spec| spec.start(start)).collect(),
+            units: BTreeMap::new(),
+            running: 0,
+            since: 0,
+            finish: 0,
+        })
+    }
+
+    /// The times at which a unit of a key that asked then conforms to its own limits, and to those of all.
+    fn conforms_at(&self, key: &Key, asked: Nanos, costs: &[u64]) -> [Nanos; 2] {
+        let own = self.each.iter().zip(&key.states).map(|(spec, state)| state.conforms_at(asked, costs[spec.kind()]));
+        let all = self.all.iter().map(|(spec, state)| state.conforms_at(asked, costs[spec.kind()]));
+        [own.max().unwrap_or(asked).max(asked).max(key.since), all.max().unwrap_or(asked)]
+    }
+
+    /// The length of a unit: the longest time that a limit of all needs for its cost; 1 if there is none.
+    fn length(&self, costs: &[u64]) -> u64 {
+        self.all.iter().map(|(spec, _)| spec.length(costs[spec.kind()])).max().unwrap_or(0).max(1)
+    }
+
+    fn charge(&mut self, name: u8, asked: Nanos, charged: Charged, costs: &[u64]) {
+        self.close(charged.at);
+        let each = self.each.clone();
+        for (spec, state) in each.iter().zip(&mut self.key(name).states) {
+            state.charge(asked, charged, costs[spec.kind()]);
+        }
+        for (spec, state) in &mut self.all {
+            state.charge(asked, charged, costs[spec.kind()]);
+        }
+        self.key(name).running += u32::from(self.jobs < u32::MAX);
+    }
+
+    /// A unit that waited has left: its start tag is the virtual time.
+    fn went(&mut self, name: u8, at: Nanos, costs: &[u64]) {
+        let length = self.length(costs);
+        self.time = self.time.max(self.key(name).finish);
+        self.last = self.last.max(self.time + length);
+        self.key(name).finish = self.time + length;
+        self.busy_until = at + length / 256;
+    }
+
+    fn heads(&self) -> Vec<Head> {
+        let time = self.next_time();
+        let heads = self.candidates().map(|(key, unit)| {
+            let [own, all] = self.conforms_at(key, unit.arrived, &unit.costs);
+            (own, (key.finish.max(time), unit.age), all)
+        });
+        heads.collect()
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = (&Key, &Unit<()>)> {
+        self.keys
+            .values()
+            .filter(|key| key.running < self.jobs)
+            .filter_map(|key| Some((key, key.units.values().find(|unit| unit.arrived <= self.now)?)))
+    }
+
+    /// When the own limits of the first candidate conform.
+    fn first_own(&self) -> Option<Nanos> {
+        self.candidates().map(|(key, unit)| self.conforms_at(key, unit.arrived, &unit.costs)[0]).min()
+    }
+
+    /// The virtual time when the next unit is ready. If that is after the limits of all have paid for the unit that left last,
+    /// no key is ahead of another.
+    fn next_time(&self) -> u64 {
+        let is_idle = self.first_own().is_some_and(|own| own > self.at && own > self.busy_until);
+        if is_idle { self.last } else { self.time }
+    }
+
+    /// Nothing is granted before `time`.
+    fn close(&mut self, time: Nanos) {
+        if time > self.at {
+            if self.first_own().is_some_and(|own| own <= time) {
+                self.time = self.next_time();
+            }
+            self.at = time;
+            if time > self.busy_until && self.first_own().is_none_or(|own| own > time) {
+                self.time = self.last;
+            }
+        }
+    }
+
+    /// The unit that goes next, and when. It has the least tag of those whose own limits conform at that time.
+    fn earliest(&mut self) -> Option<(Nanos, u64)> {
+        let heads = self.heads();
+        let mut times: Vec<Nanos> = heads.iter().map(|(own, ..)| (*own).max(self.at)).chain([Nanos::MAX]).collect();
+        times.sort_unstable();
+        let found = times.windows(2).find_map(|period| {
+            let (.., (_, age), all) =
+                heads.iter().filter(|(own, ..)| *own <= period[0]).min_by_key(|(_, tag, _)| tag)?;
+            let time = period[0].max(*all);
+            (time < period[1]).then_some((time, *age))
+        });
+        self.close(self.now.min(found.map_or(Nanos::MAX, |(time, _)| time)));
+        found
+    }
+
+    fn next(&mut self) -> Answer {
+        let mut earliest = self.earliest();
+        let units = self.keys.values().flat_map(|key| key.units.values());
+        let max_wait = self.max_wait.unwrap_or(Nanos::MAX);
+        let deadline = units.clone().map(|unit| (unit.arrived.saturating_add(max_wait), unit.age)).min();
+        let later = units.map(|unit| unit.arrived).filter(|arrived| *arrived > self.now).min().unwrap_or(Nanos::MAX);
+        let Some((deadline, age)) = deadline else { return Answer::Nothing };
+        if deadline <= self.now && earliest.is_none_or(|(time, _)| time > deadline) {
+            return Answer::Drop(age);
+        }
+        let oldest = self.now.saturating_sub(self.allowance);
+        if earliest.is_some_and(|(time, _)| time < oldest) {
+            self.close(oldest);
+            earliest = self.earliest();
+        }
+        match earliest {
+            Some((time, age)) if time <= self.now => Answer::Go(age, time),
+            _ => match earliest.map_or(Nanos::MAX, |(time, _)| time).min(deadline).min(later) {
+                Nanos::MAX => Answer::Nothing,
+                time => Answer::At(time),
+            },
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A unit of this key arrived this time ago.
+    Add(u8, Nanos, u64, u64),
+    /// A unit of this key arrives after this time.
+    Later(u8, Nanos, u64, u64),
+    Pass(u8, u64, u64),
+    Next,
+    /// All that may leave.
+    Drain,
+    /// The oldest job ends.
+    End,
+    /// The key of the oldest job is held for this time.
+    Hold(Nanos),
+    /// The units that wait of the oldest job's key arrive no earlier than after this time.
+    /// Nothing of the oldest job's key leaves before this time.
+    NotBefore(Nanos),
+    /// The oldest job is sent back, and may go again after this time.
+    Again(Nanos),
+    Wait(Nanos),
+    /// The clock reads an earlier time.
+    Back(Nanos),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let (key, cost) = (0..6_u8, prop::sample::select(vec![0, 1, 1, 1, 2, 3]));
+    prop_oneof![
+        8 => (key.clone(), 0..3 * MS, cost.clone(), 0..9_u64).prop_map(|(key, ago, one, two)| Step::Add(key, ago, one, two)),
+        1 => (key.clone(), 0..3000 * MS, cost.clone(), 0..9_u64).prop_map(|(key, time, one, two)| Step::Later(key, time, one, two)),
+        4 => (key, cost, 0..9_u64).prop_map(|(key, one, two)| Step::Pass(key, one, two)),
+        4 => Just(Step::Next),
+        6 => Just(Step::Drain),
+        4 => Just(Step::End),
+        1 => (0..900 * MS).prop_map(Step::Hold),
+        1 => (0..900 * MS).prop_map(Step::NotBefore),
+        2 => prop_oneof![Just(0), 0..3000 * MS].prop_map(Step::Again),
+        4 => (0..50 * MS).prop_map(Step::Wait),
+        4 => (0..5000 * MS).prop_map(Step::Wait),
+        1 => (0..2000 * MS).prop_map(Step::Back),
+    ]
+}
+
+fn any_spec() -> impl Strategy<Value = Spec> {
+    let bucket = (1..9_u64, 1..3000_u64, 1..4_u64, 0..4_u64).prop_map(|(count, period, burst, initial)| {
+        let burst = burst + 2;
+        Spec::Bucket { count, period: period * MS, burst, initial: initial.min(burst), kind: 0 }
+    });
+    let tokens = (1..90_u64, 1..3000_u64, 0..20_u64).prop_map(|(count, period, burst)| {
+        let burst = burst + 8;
+        Spec::Bucket { count, period: period * MS, burst, initial: burst, kind: 1 }
+    });
+    let window =
+        (3..9_u64, 1..3000_u64).prop_map(|(count, period)| Spec::Window { count, period: period * MS, kind: 0 });
+    prop_oneof![3 => bucket, 1 => tokens, 1 => window]
+}
+
+struct Run {
+    order: Line<()>,
+    model: Model,
+    ids: BTreeMap<u64, KeyId>,
+    names: BTreeMap<u64, u8>,
+    gone: BTreeMap<u8, Vec<Gone>>,
+    running: Vec<(u8, KeyId, Unit<()>)>,
+    time: Nanos,
+    age: u64,
+    counts: [usize; 2],
+}
+
+impl Run {
+    fn new(each: &[Spec], all: &[Spec], jobs: Option<NonZeroU32>, max_wait: Option<Nanos>) -> Self {
+        let policies = |specs: &[Spec]| specs.iter().map(Spec::policy).collect::<Vec<_>>();
+        let (own, common, start) = (policies(each), policies(all), 1000 * MS);
+        let of = |policies: &'static [(Policy, usize)]| policies.iter().map(|(policy, kind)| (policy, *kind)).collect();
+        let (own, common): (Vec<_>, Vec<_>) = (of(own.leak()), of(common.leak()));
+        let order = Line::new(&Rules { each: &own, all: &common, jobs, max_wait, ..Rules::default() }, start);
+        let allowances = each.iter().chain(all).filter_map(|spec| match spec.start(start) {
+            State::Bucket(bucket) => Some((bucket.fill_time() / 10).max(bucket.fill_time().min(10 * MS))),
+            State::Window(_) => None,
+        });
+        let model = Model {
+            each: each.to_vec(),
+            allowance: allowances.min().unwrap_or(0),
+            all: all.iter().map(|spec| (*spec, spec.start(start))).collect(),
+            jobs: jobs.map_or(u32::MAX, NonZeroU32::get),
+            max_wait,
+            now: start,
+            at: 0,
+            time: 0,
+            last: 0,
+            busy_until: 0,
+            start,
+            keys: BTreeMap::new(),
+        };
+        let (ids, names, gone) = Default::default();
+        Run { order, model, ids, names, gone, running: Vec::new(), time: start, age: 0, counts: [0; 2] }
+    }
+
+    /// One call of `next`.
+    fn next(&mut self) -> Answer {
+        self.model.now = self.model.now.max(self.time);
+        let expected = self.model.next();
+        let found = match self.order.next(self.time) {
+            Next::Go(id, unit, charged) => {
+                let name = self.names[&unit.age];
+                assert_eq!((self.order.name(id), charged.counted), (&[name][..], self.model.now));
+                let found = Answer::Go(unit.age, charged.at);
+                self.model.key(name).units.remove(&unit.age);
+                self.model.charge(name, unit.arrived, charged, &unit.costs);
+                self.model.went(name, charged.at, &unit.costs);
+                self.note(name, charged, &unit.costs);
+                self.order.handed_over(self.time, id, charged, &unit.costs);
+                self.running.push((name, id, unit));
+                found
+            }
+            Next::Drop(id, unit) => {
+                let name = self.names[&unit.age];
+                assert_eq!(self.order.name(id), [name]);
+                self.model.key(name).units.remove(&unit.age);
+                Answer::Drop(unit.age)
+            }
+            Next::At(time) => Answer::At(time),
+            Next::Nothing => Answer::Nothing,
+        };
+        // It may ask again when a unit's own limits conform.
+        let again = matches!(found, Answer::At(time) if self.model.heads().iter().any(|(own, ..)| *own == time));
+        let is_before = matches!((&found, &expected), (Answer::At(time), Answer::At(other)) if time < other);
+        assert!(found == expected || again && is_before, "{found:?}, not {expected:?} at {}", self.model.now);
+        found
+    }
+
+    fn note(&mut self, name: u8, charged: Charged, costs: &[u64]) {
+        let gone = Gone { costs: costs.into(), charged, left: self.model.now };
+        self.gone.entry(name).or_default().push(gone);
+        self.counts[0] += 1;
+    }
+
+    fn add(&mut self, name: u8, unit: &Unit<()>) {
+        self.names.insert(unit.age, name);
+        self.model.key(name).units.insert(unit.age, unit.clone());
+        let id = self.order.add(self.time, Some(&[name]), unit.clone()).unwrap();
+        self.ids.insert(unit.age, id);
+    }
+
+    /// A unit passes exactly if the model would let it go first, and it arrives now.
+    fn pass(&mut self, name: u8, costs: [u64; 2]) {
+        self.model.now = self.model.now.max(self.time);
+        let (now, age) = (self.model.now, self.age);
+        let unit = Unit { age, costs: costs.into(), size: 1, arrived: now, content: () };
+        let no_other = self.model.heads().iter().all(|(own, ..)| *own > now);
+        let key = self.model.key(name).clone();
+        let conforms = self.model.conforms_at(&key, now, &costs).iter().all(|time| *time <= now);
+        let is_first = key.units.values().all(|unit| unit.arrived > now);
+        let passes = is_first && key.running < self.model.jobs && no_other && conforms;
+        let id = self.order.pass(self.time, Some(&[name]), &costs);
+        assert_eq!(id.is_some(), passes, "{key:?} {costs:?} at {now}");
+        if let Some(id) = id {
+            let charged = Charged { at: now, counted: now, number: 0 };
+            self.names.insert(age, name);
+            self.model.charge(name, now, charged, &costs);
+            self.note(name, charged, &costs);
+            self.running.push((name, id, unit));
+        } else {
+            self.add(name, &unit);
+        }
+    }
+
+    fn end(&mut self, hold: Nanos, again: Option<Nanos>) {
+        if self.running.is_empty() {
+            return;
+        }
+        let (name, id, unit) = self.running.remove(0);
+        if self.model.jobs == u32::MAX {
+            return; // In a pipe nothing ends, and the key may be forgotten.
+        }
+        self.model.now = self.model.now.max(self.time);
+        let (now, jobs) = (self.model.now, self.model.jobs);
+        if hold > 0 {
+            self.order.hold_until(self.time, id, now + hold);
+            let key = self.model.key(name);
+            key.since = key.since.max(now + hold);
+            for state in &mut key.states {
+                if let State::Bucket(bucket) = state {
+                    let rest = u64::try_from(bucket.balance(now + hold)).unwrap_or(0);
+                    let until = bucket.conforms_at(now + hold, rest).unwrap();
+                    bucket.charge(until, until, rest + bucket.burst());
+                }
+            }
+        }
+        if let Some(time) = again {
+            self.add(name, &Unit { arrived: now + time, ..unit });
+        }
+        self.order.ended(self.time, id);
+        let key = self.model.key(name);
+        if key.running == jobs {
+            key.since = key.since.max(now);
+        }
+        key.running -= 1;
+    }
+
+    fn not_before(&mut self, time: Nanos) {
+        let Some((name, id, _)) = self.running.first().filter(|_| self.model.jobs < u32::MAX) else { return };
+        self.model.now = self.model.now.max(self.time);
+        let until = self.model.now + time;
+        self.order.not_before(self.time, *id, until);
+        let key = self.model.key(*name);
+        key.since = key.since.max(until);
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.age += 1;
+        match *step {
+            Step::Add(name, ago, one, two) => {
+                self.model.now = self.model.now.max(self.time);
+                // A key that is idle forgets until when it was held.
+                let (now, since) = (self.model.now, self.model.key(name).since);
+                let arrived = (now - ago).max(if since <= now { since } else { 0 });
+                self.add(name, &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
+            }
+            Step::Later(name, time, one, two) => {
+                self.model.now = self.model.now.max(self.time);
+                let arrived = self.model.now + time;
+                self.add(name, &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
+            }
+            Step::Pass(name, one, two) => self.pass(name, [one, two]),
+            Step::Next => drop(self.next()),
+            Step::Drain => while matches!(self.next(), Answer::Go(..) | Answer::Drop(_)) {},
+            Step::End => self.end(0, None),
+            Step::Hold(time) => self.end(time, None),
+            Step::NotBefore(time) => self.not_before(time),
+            Step::Again(time) => self.end(0, Some(time)),
+            Step::Wait(time) => self.time += time,
+            Step::Back(time) => self.time = self.time.saturating_sub(time),
+        }
+        self.counts[1] = self.counts[1].max(self.model.keys.len() - self.order.keys().min(self.model.keys.len()));
+    }
+
+    /// Lets everything leave, then checks each limit on all that left.
+    fn finish(mut self, all: &[Spec]) -> [usize; 2] {
+        while !self.order.is_empty() {
+            match self.next() {
+                Answer::Go(..) | Answer::Drop(_) => {}
+                Answer::At(time) => self.time = self.time.max(time),
+                Answer::Nothing => self.end(0, None),
+            }
+        }
+        let mut together: Vec<Gone> = self.gone.values().flatten().cloned().collect();
+        together.sort_by_key(|gone| (gone.left, gone.charged.at));
+        for gone in self.gone.values() {
+            self.model.each.iter().for_each(|spec| spec.check(gone, self.model.allowance));
+        }
+        for spec in all {
+            spec.check(&together, self.model.allowance);
+        }
+        self.counts
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_order_is_that_of_a_slow_model_that_never_forgets(
+        each in prop::collection::vec(any_spec(), 0..3),
+        all in prop::collection::vec(any_spec(), 0..3),
+        jobs in prop::option::of(1..4_u32),
+        max_wait in prop::option::of(0..2000 * MS),
+        steps in prop::collection::vec(any_step(), 1..150),
+    ) {
+        let max_wait = if jobs.is_some() { None } else { max_wait };
+        let mut run = Run::new(&each, &all, jobs.and_then(NonZeroU32::new), max_wait);
+        for step in &steps {
+            run.step(step);
+        }
+        run.finish(&all);
+    }
+}
+
+/// The limits of all were charged as if each unit had waited since the oldest that costs the same: a bucket that was full
+/// when it came kept a part of a nanosecond beyond that.
+#[test]
+fn a_unit_gains_nothing_from_the_wait_of_another() {
+    use Step::{Add, Drain, Next, Pass, Wait};
+    let each = [Spec::Window { count: 4, period: MS, kind: 0 }];
+    let all = [Spec::Bucket { count: 7, period: 1326 * MS, burst: 3, initial: 0, kind: 0 }];
+    let mut run = Run::new(&each, &all, NonZeroU32::new(3), None);
+    let first = [Add(2, 0, 0, 0), Add(0, 0, 0, 0), Add(0, 0, 0, 0), Pass(1, 1, 0), Add(1, 0, 2, 0), Add(1, 0, 1, 0)];
+    let second = [Next, Wait(757_714_286), Add(2, 1, 1, 0), Next, Pass(2, 2, 0), Drain, Add(1, 0, 0, 0)];
+    let third = [Wait(1_136_571_429), Pass(0, 3, 0), Add(3, 1, 3, 0), Add(0, 0, 0, 0), Pass(0, 0, 0)];
+    first.iter().chain(&second).chain(&third).for_each(|step| run.step(step));
+    run.finish(&all);
+}
+
+/// A unit that passes at the very time when the last waiting unit expired reset the virtual time: the next key was no longer
+/// ahead of the key that had used more.
+#[test]
+fn a_unit_that_passes_resets_no_tags_before_time_goes_by() {
+    use Step::{Add, Drain, Next, Pass, Wait};
+    let all = [Spec::Bucket { count: 1, period: 999 * MS, burst: 3, initial: 0, kind: 0 }];
+    let mut run = Run::new(&[], &all, None, Some(180_724_900));
+    let first = [Wait(1_819_323_035), Add(0, 0, 2, 0), Wait(1_343_561_354), Add(1, 0, 1, 0), Drain, Add(0, 0, 3, 0)];
+    let second = [Wait(2_652_273_286), Next, Pass(0, 0, 0), Add(0, 0, 0, 0), Pass(1, 0, 0)];
+    first.iter().chain(&second).for_each(|step| run.step(step));
+    run.finish(&all);
+}

@@ -1,0 +1,68 @@
+//! The targets in `fuzz/`: each has seeds, and reads them without a fault. The files of cargo-mutants: each names files.
+
+use regex::Regex;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A check of any bytes.
+type Check = fn(&[u8]);
+
+const TARGETS: [(&str, Check); 8] = [
+    ("bucket_file", throttle_limits::fuzzing::bucket_file),
+    ("done_list", throttle::fuzzing::done_list),
+    ("json_unit", throttle::fuzzing::json_unit),
+    ("limit_text", throttle_limits::fuzzing::limit_text),
+    ("log_record", throttle::fuzzing::log_record),
+    ("redis_answer", throttle_limits::fuzzing::redis_answer),
+    ("reply_file", throttle::fuzzing::reply_file),
+    ("selector", throttle::fuzzing::selector),
+];
+
+/// The files in a folder of the repository, by name. A package of the program has no such folders: `None`.
+fn files(folder: &str) -> Option<Vec<PathBuf>> {
+    let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).ok()?;
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort_unstable();
+    Some(files)
+}
+
+#[test]
+fn each_fuzz_target_accepts_its_seeds() {
+    let Some(targets) = files("fuzz/fuzz_targets") else { return };
+    let names: Vec<_> = targets.iter().map(|file| file.file_stem().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, TARGETS.map(|(name, _)| name));
+    for (name, check) in TARGETS {
+        let seeds = files(&format!("fuzz/corpus/{name}")).unwrap();
+        assert!(seeds.len() > 5, "{name} has {} seeds", seeds.len());
+        for seed in seeds {
+            println!("{}", seed.display());
+            check(&fs::read(seed).unwrap());
+        }
+    }
+}
+
+/// The Rust files at or below a folder.
+fn sources(folder: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let name = |path: PathBuf| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+    let names = files(folder).unwrap_or_default().into_iter().map(name);
+    names.flat_map(|name| if root.join(&name).is_file() { vec![name] } else { sources(&name) }).collect()
+}
+
+#[test]
+fn each_glob_of_cargo_mutants_matches_a_file() {
+    let Some(lists) = files(".cargo") else { return };
+    let (sources, quoted) = ([sources("src"), sources("library/src")].concat(), Regex::new("\"([^\"]+)\"").unwrap());
+    let mut globs = 0;
+    for list in lists.iter().filter(|file| file.to_string_lossy().contains("mutants")) {
+        let text = fs::read_to_string(list).unwrap();
+        let parts = text.split("_globs = [").skip(1).map(|part| part.split(']').next().unwrap());
+        for glob in parts.flat_map(|part| quoted.captures_iter(part)).map(|found| found.get(1).unwrap().as_str()) {
+            let pattern = regex::escape(glob).replace(r"\*\*", ".*").replace(r"\*", "[^/]*");
+            let pattern = Regex::new(&format!("^(?:{pattern})$")).unwrap();
+            assert!(sources.iter().any(|file| pattern.is_match(file)), "{}: {glob} matches no file", list.display());
+            globs += 1;
+        }
+    }
+    assert!(globs > 20, "only {globs} globs were found");
+}
