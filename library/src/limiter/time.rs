@@ -86,7 +86,7 @@ mod tests {
     /// When the system's clock just reached the time of a clock that a test had paused, the paused clock was taken for
     /// the usual one.
     #[tokio::test(start_paused = true)]
-    async fn a_paused_clock_is_not_the_usual_one_while_that_passes_its_time() {
+    async fn a_paused_clock_is_not_the_usual_one_when_that_passes_it() {
         for _ in 0..100 {
             let ahead = std::time::Instant::now() + Duration::from_millis(1);
             tokio::time::advance(ahead.saturating_duration_since(Instant::now().into_std())).await;
