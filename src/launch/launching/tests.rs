@@ -200,3 +200,33 @@ fn while_only_suspects_wait_one_other_unit_is_read() {
         assert_eq!(flow.queue().new_units().units, read);
     }
 }
+
+/// A unit of another key that arrives while a shared bucket decides on the first one is next: its key has had nothing.
+#[test]
+fn a_key_whose_unit_is_away_has_had_its_turn() {
+    let sorting = Sorting {
+        all: vec![(Policy::new(&["1000/s".parse().unwrap()], None).unwrap(), 0)],
+        jobs: Some(NonZeroU32::MAX),
+        ahead: 100,
+        shared: Some(1),
+        ..Sorting::default()
+    };
+    let mut flow = launching(3, Some(sorting), None);
+    let shared = Arc::clone(&flow.launcher.shared);
+    let mut add = |key: &[u8]| {
+        let mut job = read(&mut flow);
+        (job.key, job.costs) = (Some(key.into()), [1].into());
+        shared.queue.add(job);
+    };
+    add(b"a");
+    let next = || {
+        let Price::OfKey { take, .. } = shared.queue.price() else { panic!("no unit") };
+        take.key.unwrap().name
+    };
+    assert_eq!(*next(), *b"a");
+    // The limit has had time to pay for the first unit.
+    thread::sleep(Duration::from_millis(2));
+    add(b"a");
+    add(b"b");
+    assert_eq!([next(), next()], [b"b".as_slice(), b"a"].map(Box::from));
+}

@@ -1341,6 +1341,20 @@ fn units_of_a_lease_that_have_left_stay_charged() {
     assert!(ledger.entries.is_empty() && saved(&loaded(&saved(&ledger))) == saved(&ledger));
 }
 
+/// Only the latest lease can be given back in part. What is given back of an earlier one stays charged.
+#[test]
+fn a_lease_before_another_gives_nothing_back_before_its_time() {
+    let mut ledger = Ledger::new(&policy(&["10/s,burst=2"]), 0, 0);
+    let runs = leased_five(&mut ledger);
+    let later = ledger.lease(0, [2, 2], &Ask { waiting: 1, span: SECOND, ..Ask::default() }).unwrap();
+    assert_eq!((runs[3].at, later[0].at), (300 * MILLISECOND, 400 * MILLISECOND));
+    let unused = runs[2..].iter().map(|run| (run.at, [1].into())).collect();
+    let back = GiveBack { number: runs[0].number(), unused, key: None };
+    apply(&mut ledger, 150 * MILLISECOND, Operation::GiveBack(vec![back]));
+    let next = ledger.take(160 * MILLISECOND, [3, 3], &Take::of(&[1])).unwrap();
+    assert_eq!((next.at, ledger.counts.given_back), (500 * MILLISECOND, 0));
+}
+
 #[test]
 fn a_stream_leases_what_it_has_missed_and_no_more() {
     let mut ledger = Ledger::new(&policy(&["1000/s,burst=1"]), 0, 0);
