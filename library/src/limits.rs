@@ -23,6 +23,7 @@ mod waiting;
 mod window;
 
 pub use agree::{Disagreement, Said};
+pub(crate) use bucket::lag_allowance;
 #[cfg(feature = "shared")]
 pub(crate) use bytes::{from_bytes, to_bytes};
 pub(crate) use costs::Cost;

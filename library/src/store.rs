@@ -117,7 +117,8 @@ pub trait Store: Debug {
     /// Whether it is too late to use this grant, without a report to the bucket.
     fn is_late(&self, grant: &Grant) -> bool {
         let late = self.clock().now().saturating_sub(grant.at);
-        self.is_shared() && late > lease::LATE && Rules::of_new(&self.policy()).is_too_late(late)
+        let round_trip = || 2 * self.one_way();
+        self.is_shared() && late > lease::LATE && Rules::of_new(&self.policy()).is_too_late(late, round_trip)
     }
 
     /// Reports grants that were not used because this process woke too late.

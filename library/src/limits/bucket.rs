@@ -26,7 +26,7 @@ const USUAL_LATENESS: Nanos = 10 * MILLISECOND;
 
 /// How late a grant may be used without a loss of rate. For a bucket that fills in `fill_time`, it is a tenth of that,
 /// but at least 10 ms or that whole time, whichever is less.
-pub(super) fn allowance(fill_time: Nanos) -> Nanos {
+pub(crate) fn lag_allowance(fill_time: Nanos) -> Nanos {
     (fill_time / 10).max(fill_time.min(USUAL_LATENESS))
 }
 
@@ -113,7 +113,7 @@ impl Terms {
     /// fills.
     pub(super) fn allowance(&self) -> Nanos {
         let fill_time = self.fill_time();
-        if self.is_on_grid { fill_time } else { allowance(fill_time) }
+        if self.is_on_grid { fill_time } else { lag_allowance(fill_time) }
     }
 
     /// The amount in a full bucket.

@@ -118,7 +118,7 @@ impl Limits {
     /// How late a grant may be used before the rest of the delay is lost. This is the least allowance of all buckets,
     /// but at least 2 ms. Spaced grants have the allowance of a bucket of one.
     pub(crate) fn allowance(&self) -> Nanos {
-        let spaced = self.are_spaced().then(|| bucket::allowance(self.every));
+        let spaced = self.are_spaced().then(|| bucket::lag_allowance(self.every));
         let least = self.fixed.terms.iter().filter_map(Terms::allowance).chain(spaced).min().unwrap_or(0);
         least.max(MIN_ALLOWANCE)
     }

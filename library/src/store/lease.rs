@@ -1,7 +1,7 @@
 //! A lease: consecutive reservations taken in one step, for units that were read. Each unit leaves at its own time.
 
 use crate::clock::{MILLISECOND, Nanos};
-use crate::limits::{GiveBack, Grant, Limits, OnlyWindows, Policy};
+use crate::limits::{GiveBack, Grant, Limits, OnlyWindows, Policy, lag_allowance};
 use std::collections::VecDeque;
 
 /// How late a run may always leave: a busy machine wakes a process this late.
@@ -19,21 +19,26 @@ pub(super) struct Lease {
 /// The properties of limits that matter for their leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// How late a run may leave without causing a burst.
+    /// How late a run may leave. This is the lag allowance of the quickest bucket, or the slack of a window.
     allowance: Nanos,
+    /// How late a run may leave if its grant took a round trip to arrive: at most the time in which a bucket fills.
+    most: Nanos,
     pub(super) only_windows: Option<OnlyWindows>,
 }
 
 impl Rules {
     pub(super) fn of(policy: &Policy, limits: &Limits) -> Self {
         let of = |policy: &Policy, fill_time: Nanos| {
-            let slack = policy.least_slack().map(|slack| slack.max(LATE));
-            slack.into_iter().chain(Some(fill_time).filter(|time| *time > 0)).min()
+            let slack = policy.least_slack().map(|slack| [slack.max(LATE); 2]);
+            let of_bucket = Some(fill_time).filter(|time| *time > 0).map(|time| [lag_allowance(time), time]);
+            [slack, of_bucket]
         };
-        let of_key = policy.of_keys().and_then(|keys| of(&keys.each, Limits::new(&keys.each, 0).fill_time()));
-        let allowance = of(policy, limits.fill_time()).into_iter().chain(of_key).min().unwrap_or(LATE);
+        let of_key = policy.of_keys().map(|keys| of(&keys.each, Limits::new(&keys.each, 0).fill_time()));
+        let all = of(policy, limits.fill_time()).into_iter().chain(of_key.into_iter().flatten()).flatten();
+        let least = all.reduce(|[allowance, most], next| [allowance.min(next[0]), most.min(next[1])]);
+        let [allowance, most] = least.unwrap_or([LATE; 2]);
         // Streams need not take turns at windows if a learned pace spaces the grants anyway.
-        Rules { allowance, only_windows: policy.only_windows().filter(|_| !limits.are_spaced()) }
+        Rules { allowance, most, only_windows: policy.only_windows().filter(|_| !limits.are_spaced()) }
     }
 
     /// The rules of limits in their initial state.
@@ -41,8 +46,10 @@ impl Rules {
         Rules::of(policy, &Limits::new(policy, 0))
     }
 
-    pub(super) fn is_too_late(&self, late: Nanos) -> bool {
-        late > self.allowance
+    /// Whether a run that leaves this `late` could leave with too many others. Its grant takes up to `round_trip` to
+    /// arrive.
+    pub(super) fn is_too_late(&self, late: Nanos, round_trip: impl FnOnce() -> Nanos) -> bool {
+        late > self.allowance && late > self.allowance.saturating_add(round_trip()).min(self.most)
     }
 }
 
@@ -91,10 +98,12 @@ impl Lease {
     }
 
     /// Takes out the runs of one lease that are so late that they would leave together with the next ones as a burst.
-    pub(super) fn drop_late(&mut self, now: Nanos) -> Option<GiveBack> {
+    pub(super) fn drop_late(&mut self, now: Nanos, round_trip: impl Fn() -> Nanos) -> Option<GiveBack> {
         let number = self.runs.front()?.number();
         let mut late = GiveBack { number, ..GiveBack::default() };
-        while let Some(run) = self.runs.front().copied().filter(|run| run.number() == number && self.is_stale(now)) {
+        let is_late =
+            |run: &Grant| run.number() == number && self.rules.is_too_late(now.saturating_sub(run.at), &round_trip);
+        while let Some(run) = self.runs.front().copied().filter(is_late) {
             self.runs.pop_front();
             late.unused.push((run.at, [run.units].into()));
         }
@@ -110,9 +119,9 @@ impl Lease {
         self.runs.iter().map(|run| run.units).sum()
     }
 
-    /// Whether the next run is so late that it would cause a burst.
-    pub(super) fn is_stale(&self, now: Nanos) -> bool {
-        self.runs.front().is_some_and(|run| self.rules.is_too_late(now.saturating_sub(run.at)))
+    /// Whether the next run is too late to leave.
+    pub(super) fn is_stale(&self, now: Nanos, round_trip: impl FnOnce() -> Nanos) -> bool {
+        self.runs.front().is_some_and(|run| self.rules.is_too_late(now.saturating_sub(run.at), round_trip))
     }
 
     /// The next run, or `most` units of it.
@@ -199,8 +208,8 @@ mod tests {
         assert_eq!(taken.due(2 * MILLISECOND, 9), 2);
         assert_eq!((taken.due(2 * MILLISECOND, 9), taken.units()), (0, 1));
         let mut late = lease("1000/s,burst=3", 6);
-        assert_eq!(late.drop_late(4 * MILLISECOND).unwrap().unused, [(0, [3].into())]);
-        assert_eq!(late.drop_late(4 * MILLISECOND), None);
+        assert_eq!(late.drop_late(4 * MILLISECOND, || 0).unwrap().unused, [(0, [3].into())]);
+        assert_eq!(late.drop_late(4 * MILLISECOND, || 0), None);
         assert_eq!(times(&mut late), [(1, 1), (2, 1), (3, 1)], "the first three are too late");
     }
 
@@ -211,11 +220,28 @@ mod tests {
         let _ = taken.next(2).map(|_| taken.next(2));
         let third = taken.latest();
         assert_eq!(third, 3 * MILLISECOND);
-        assert!(!taken.is_stale(6 * MILLISECOND), "the bucket fills in 3 ms");
-        assert!(taken.is_stale(6 * MILLISECOND + 1));
+        assert!(!taken.is_stale(6 * MILLISECOND, || 0), "the bucket fills in 3 ms");
+        assert!(taken.is_stale(6 * MILLISECOND + 1, || 0));
         let mut taken = lease("3/min,window", 3);
-        assert_eq!(taken.drop_late(10 * MILLISECOND), None);
-        assert_eq!(taken.drop_late(11 * MILLISECOND).unwrap().unused, [(0, [3].into())]);
+        assert_eq!(taken.drop_late(10 * MILLISECOND, || 0), None);
+        assert_eq!(taken.drop_late(11 * MILLISECOND, || 0).unwrap().unused, [(0, [3].into())]);
+    }
+
+    #[test]
+    fn a_run_may_be_late_by_the_lag_allowance_and_a_round_trip() {
+        for (limit, round_trip, most) in [
+            ("1000/s,burst=3", 0, 3),
+            ("1000/s,burst=50", 0, 10),
+            ("1000/s,burst=500", 0, 50),
+            ("1000/s,burst=500", 20, 70),
+            ("1000/s,burst=500", 1000, 500),
+            ("100/10s,window,slack=30ms", 0, 30),
+            ("100/10s,window,slack=30ms", 20, 30),
+        ] {
+            let [round_trip, most] = [round_trip, most].map(|time| time * MILLISECOND);
+            let is_late = |late| rules(limit).is_too_late(late, || round_trip);
+            assert_eq!((is_late(most), is_late(most + 1)), (false, true), "{limit}, {round_trip}");
+        }
     }
 
     #[test]

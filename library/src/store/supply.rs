@@ -119,7 +119,7 @@ impl Supply {
             return grant;
         }
         let (mut used, late) = (grant, self.clock().now().saturating_sub(grant.at));
-        if rules.only_windows.is_some() && !rules.is_too_late(late) {
+        if rules.only_windows.is_some() && !rules.is_too_late(late, || 0) {
             return grant; // Windows count the grant from the time when it leaves, with the rest of its lease.
         }
         self.store.own(&mut |ledger, now| used = ledger.woke(now, grant, costs));
@@ -342,7 +342,7 @@ impl Supply {
             return taken;
         }
         let now = self.clock().now();
-        if leased.lease.is_stale(now) { 0 } else { leased.lease.due(now, units) }
+        if leased.lease.is_stale(now, || 2 * self.store.one_way()) { 0 } else { leased.lease.due(now, units) }
     }
 
     /// Reports that this many units beyond the last run were read and wait for the limits. Requests the next lease from
@@ -446,7 +446,7 @@ impl Supply {
             return Ok(None);
         }
         let mut now = self.clock().now();
-        while let Some(late) = leased.lease.drop_late(now) {
+        while let Some(late) = leased.lease.drop_late(now, || 2 * self.store.one_way()) {
             // If this fails, the next request reports why. It may take a while.
             let _ = self.store.late(vec![late]);
             now = self.clock().now();
