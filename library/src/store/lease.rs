@@ -46,8 +46,8 @@ impl Rules {
         Rules::of(policy, &Limits::new(policy, 0))
     }
 
-    /// Whether a run that leaves this `late` could leave with too many others. Its grant takes up to `round_trip` to
-    /// arrive.
+    /// Whether a run may no longer leave, because later runs would leave together with it. `round_trip` is the time in
+    /// which its grant may have arrived.
     pub(super) fn is_too_late(&self, late: Nanos, round_trip: impl FnOnce() -> Nanos) -> bool {
         late > self.allowance && late > self.allowance.saturating_add(round_trip()).min(self.most)
     }
