@@ -41,6 +41,7 @@ fn a_failure_that_lasts_is_not_tried_again() {
 }
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn only_the_named_failures_are_tried_again() {
     let script = "case $1 in kill) kill -9 $$;; esac; exit $1";
     let units = ["6", "7", "kill"];
@@ -191,6 +192,7 @@ fn another_attempt_does_not_wait_for_more_input() {
 
 /// A report to the bucket that is due at once wakes the run. Here none is due.
 #[test]
+#[ignore = "slow: a busy machine can spoil it"]
 fn a_run_with_attempts_uses_no_cpu_while_it_waits_for_input() {
     let mut run = Running::start(attempts(2).script("true").command());
     let mut stdin = run.stdin();

@@ -1,4 +1,4 @@
-//! Servers that always refuse some units. `cargo test --release --lib servers_that -- --ignored --nocapture` prints a table.
+//! Servers that always refuse some units. `cargo test --release --lib by_hand_servers_that -- --ignored --nocapture` prints a table.
 
 use super::*;
 
@@ -20,8 +20,8 @@ fn row(bad: usize, spread: Option<usize>) -> Row {
 
 /// Prints times relative to the ideal time without the refused units, from 41 runs for each row.
 #[test]
-#[ignore = "prints a table; see above"]
-fn servers_that_always_refuse_some() {
+#[ignore = "by hand: prints a table"]
+fn by_hand_servers_that_always_refuse_some() {
     println!("| processes, tenths, time named, bad, one of | time: median; 90 %; worst | refused | lost |");
     let layouts = [(8, Some(1)), (16, Some(3)), (17, None), (0, None)];
     for (processes, tenths) in [1, 4].into_iter().flat_map(|processes| [10, 20, 100].map(|tenths| (processes, tenths)))
@@ -88,6 +88,7 @@ fn units_that_are_always_refused_slow_down_no_later_run() {
 /// As in `tests/program/retry/interrupted_runs.rs`. The usual ratio is 1.16. Without [`Retries::left_over`] it was 1.9. With a weight of
 /// 8 for units left over it was 1.3.
 #[test]
+#[ignore = "slow: 2 s"]
 fn restarts_and_outages_cost_little_time() {
     let came = runs(11, NIGHT);
     assert!(came[5].took < 1.3, "{came:?}");
