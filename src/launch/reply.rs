@@ -581,7 +581,7 @@ mod tests {
             (&["429", "200"], 1, (1, Some(1))),
             (&["429"], 0, (0, Some(0))),
         ] {
-            let text: String = statuses.iter().map(|status| format!("HTTP/1.1 {status}\r\n\r\n")).collect();
+            let text = statuses.iter().flat_map(|status| ["HTTP/1.1 ", status, "\r\n\r\n"]).collect::<String>();
             let reply = Reply::parse(text.as_bytes(), units, UNIX_EPOCH);
             assert_eq!((reply.earlier.len(), reply.repeated), expected, "{statuses:?} {units}");
         }

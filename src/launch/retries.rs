@@ -53,8 +53,8 @@ impl Cause {
 pub struct Overlong {
     /// The rest of the pause.
     pub rest: Duration,
-    /// The time since the first refusal after the last success.
-    pub lasted: Duration,
+    /// The time from the first refusal after the last success to the end of the pause.
+    pub total: Duration,
     /// Why the pause is so long.
     pub why: Excess,
 }
@@ -283,9 +283,8 @@ impl Retries {
             Cause::Named(_) => Excess::SumOfWaits,
             Cause::Own => Excess::OwnPauses,
         };
-        let [rest, lasted] = [pause.until.saturating_sub(now), now.saturating_sub(since)].map(Duration::from_nanos);
-        let is_overlong = pause.until.saturating_sub(since) > in_nanos(max_pause);
-        is_overlong.then_some(Overlong { rest, lasted, why })
+        let [rest, total] = [now, since].map(|from| Duration::from_nanos(pause.until.saturating_sub(from)));
+        (total > max_pause).then_some(Overlong { rest, total, why })
     }
 
     /// Whether the server named the end of the pause of `key`.

@@ -226,26 +226,25 @@ type Lines = (Vec<String>, Option<Reported>);
 
 /// Why a pause is longer than `--max-pause`, with the end of the pause. `server` names the server.
 fn overlong_text(server: &str, pause: Overlong) -> String {
-    let (until, lasted) = (until_text(in_nanos(pause.rest)), shown_wait(in_nanos(pause.lasted)));
+    let (until, total) = (until_text(in_nanos(pause.rest)), shown_wait(in_nanos(pause.total)));
     match pause.why {
         Excess::OneWait => format!("{server} requested a wait {until}, longer than --max-pause"),
-        Excess::SumOfWaits => format!(
-            "{server} has accepted no unit for {lasted} and requested another wait {until}: together these waits are \
-             longer than --max-pause"
-        ),
+        Excess::SumOfWaits => {
+            format!("{server} requested another wait {until}: together its waits take {total}, longer than --max-pause")
+        }
         Excess::OwnPauses => format!(
-            "{server} has accepted no unit for {lasted} and names no time: with the next pause, {until}, that is \
-             longer than --max-pause"
+            "{server} refuses units and names no time: with the next pause, {until}, the pauses take {total}, longer than \
+             --max-pause"
         ),
     }
 }
 
 /// The server that ends a run.
 fn server_text(pause: Overlong) -> String {
-    let (until, lasted) = (until_text(in_nanos(pause.rest)), shown_wait(in_nanos(pause.lasted)));
     match pause.why {
-        Excess::OneWait => format!("a server that requested a wait {until}"),
-        Excess::SumOfWaits | Excess::OwnPauses => format!("a server that has accepted no unit for {lasted}"),
+        Excess::OneWait => format!("a server that requested a wait {}", until_text(in_nanos(pause.rest))),
+        Excess::SumOfWaits => format!("a server whose waits take {}", shown_wait(in_nanos(pause.total))),
+        Excess::OwnPauses => "a server that refuses units and names no time".to_owned(),
     }
 }
 

@@ -62,7 +62,7 @@ fn a_refusal_of_one_of_several_units_means_later() {
         let script = format!("curl -q -fsS {more} --remote-name-all -D \"$THROTTLE_REPLY\" \"$@\"");
         let folder = tempfile::tempdir().unwrap();
         let retries = attempts(1).options(&["-n", "3", "--log", "log"]).summary().script(&script).inside(&folder);
-        let urls: String = (1..=3).map(|page| format!("{}{page}\n", server.url())).collect();
+        let urls = ["1", "2", "3"].map(|page| server.url() + page).join("\n");
         let ended = retries.variable("no_proxy", "*").run(urls);
         let commands = summary(&ended);
         assert_eq!((ended.code(), &commands["told_to_wait"]), (Some(0), &expected.into()), "{more}: {}", ended.err);
