@@ -24,10 +24,12 @@ pub fn log_record(data: &[u8]) {
 /// The file of `THROTTLE_REPLY`: waits are bounded, and a bad field is reported in printable words.
 pub fn reply_file(data: &[u8]) {
     for now in [0, 1_700_000_000, u32::MAX] {
-        let reply = Reply::parse(data, UNIX_EPOCH + Duration::from_secs(now.into()));
-        let waits = [reply.retry_after.flatten(), reply.reset];
-        assert!(waits.into_iter().flatten().all(|wait| wait.as_secs() <= u32::MAX.into()), "{reply:?}");
-        assert!(reply.retry_after != Some(None) || reply.bad.is_some(), "{reply:?}");
+        let reply = Reply::parse(data, 2, UNIX_EPOCH + Duration::from_secs(now.into()));
+        for answer in reply.earlier.iter().chain([&reply.last]) {
+            let waits = [answer.retry_after, answer.reset, answer.unpaired_reset].into_iter().flatten().flatten();
+            assert!(waits.into_iter().all(|wait| wait.as_secs() <= u32::MAX.into()), "{reply:?}");
+            assert!(answer.retry_after != Some(None) || reply.bad.is_some(), "{reply:?}");
+        }
         assert!(!reply.bad.unwrap_or_default().contains(steers_terminal));
     }
 }

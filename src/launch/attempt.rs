@@ -104,6 +104,8 @@ impl Running {
 pub struct Paused {
     /// The rest of the pause, from now.
     pub rest: Duration,
+    /// Whether the server named its end.
+    pub is_named: bool,
     /// Whether the pause is longer than allowed. Then [`SentAway`](super::Event::SentAway) or
     /// [`KeySentAway`](super::Event::KeySentAway) reports it.
     pub is_overlong: bool,

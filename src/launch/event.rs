@@ -7,6 +7,7 @@
 
 use super::attempt::Ended;
 use super::job::{Job, Outcome};
+use super::retries::Overlong;
 use crate::flow::{News, unpoisoned};
 use std::collections::HashSet;
 use std::io;
@@ -46,12 +47,12 @@ pub enum Event {
     Ended(Arc<Ended>),
     /// The units of a job are done: its command has succeeded, and the output was written.
     Done(Success),
-    /// A server requested a longer pause than allowed, for all units. The time is the rest of that pause.
-    SentAway(Duration),
-    /// A server requested a longer pause than allowed, so its key is abandoned.
+    /// The pause of all units is longer than allowed.
+    SentAway(Overlong),
+    /// The pause of a key is longer than allowed, so the key is abandoned.
     KeySentAway {
-        /// The rest of that pause, from now.
-        rest: Duration,
+        /// That pause.
+        pause: Overlong,
         /// The refused unit's job, and then the waiting jobs of the key.
         jobs: Vec<Arc<Job>>,
     },
@@ -77,6 +78,8 @@ pub enum Event {
     News(News),
     /// Why a reply is not used as written, and what to write instead. Sent once.
     BadReply(String),
+    /// A server has answered 403 although calls remain. Sent once.
+    Forbidden,
     /// Why a command could not open its reply file, and what to write instead. Sent once.
     UnopenedReply(String),
     /// No news: the sender waits until all earlier events were reported.

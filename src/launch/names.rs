@@ -46,6 +46,12 @@ impl Names {
         self.rest.map(|(first, last)| first..=last)
     }
 
+    /// The number of units. May include blank units, which were skipped.
+    pub(super) fn count(&self) -> u64 {
+        let rest = self.rest.map_or(0, |(first, last)| (last - first).saturating_add(1));
+        (self.numbers.len() as u64).saturating_add(rest)
+    }
+
     pub(super) fn memory(&self) -> usize {
         self.beginnings.memory() + self.numbers.capacity() * size_of::<u64>()
     }

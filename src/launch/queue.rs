@@ -6,7 +6,7 @@ use super::attempt::{Attempt, Granted, Running};
 use super::job::{Job, Key, Outcome};
 use super::options::{NEVER, Options};
 use super::reply::Reply;
-use super::retries::{Judged, Retries, Verdict};
+use super::retries::{Judged, Overlong, Retries, Verdict};
 use super::wakes::Wakes;
 use crate::flow::{Answers, Passed, Price, ServerReport, Sorting, short, unpoisoned};
 use std::collections::{BTreeMap, VecDeque};
@@ -369,8 +369,18 @@ impl Queue {
     }
 
     /// The rest of the pause of `key`, if the pause is longer than allowed.
-    pub(super) fn overlong_pause(&self, key: &Key) -> Option<Nanos> {
+    pub(super) fn overlong_pause(&self, key: &Key) -> Option<Overlong> {
         self.lock().retries.as_ref()?.overlong_pause(key, SystemClock.now())
+    }
+
+    /// Whether a server named the end of the pause of `key`.
+    pub(super) fn has_named_pause(&self, key: &Key) -> bool {
+        self.lock().retries.as_ref().is_some_and(|retries| retries.is_named(key))
+    }
+
+    /// Whether this HTTP status is a request to wait because `--later-on` names it.
+    pub(super) fn names_status(&self, status: u16) -> bool {
+        self.lock().retries.as_ref().is_some_and(|retries| retries.names_status(status))
     }
 
     /// Abandons a key. Returns its waiting attempts.

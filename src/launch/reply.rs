@@ -1,20 +1,17 @@
-//! Parses a command's reply: the header fields of an HTTP response, or a part of them.
+//! Parses a command's reply: the header fields of HTTP responses, or a part of them.
+
+mod quotas;
+mod wait;
 
 use super::template::printable;
 use crate::flow::cost::Cost;
+use quotas::{Fields, Remaining, has_any_rest, has_rest, resets, unit};
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
+use wait::{Unit, longest};
 
 /// The most bytes of a reply that are parsed.
 pub(super) const MAX_REPLY_BYTES: usize = 64 * 1024;
-
-/// The longest time: 136 years. Longer times are shortened to it. Added to any clock, it fits into 64 bits of
-/// nanoseconds.
-const MAX_TIME: Duration = Duration::from_secs(u32::MAX as u64);
-
-/// A reset of at least this number is in seconds since 1970. A reset of at least a thousand times this number is in
-/// milliseconds since 1970.
-const EPOCH: Duration = Duration::from_secs(1_000_000_000);
 
 /// The field with a real cost.
 pub(super) const COST_FIELD: &str = "throttle-cost";
@@ -22,16 +19,47 @@ pub(super) const COST_FIELD: &str = "throttle-cost";
 /// The most characters of a bad field in a message.
 const MAX_SHOWN_CHARS: usize = 80;
 
-/// A command's reply. Times are at most 136 years.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reply {
-    /// The status of the last HTTP response.
+/// A wait that a response requests, at most 136 years; `None`: its field has no valid value.
+pub(super) type Wait = Option<Duration>;
+
+/// What a response reports about waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The status of the HTTP response.
     pub status: Option<u16>,
-    /// The wait from now in `retry-after` or `retry-after-ms`. `Some(None)`: the field has no valid value.
-    pub retry_after: Option<Option<Duration>>,
+    /// The wait from now in `retry-after`, `retry-after-ms` and the like.
+    pub retry_after: Option<Wait>,
     /// The time until a quota with nothing remaining is renewed; the longest such time if several quotas have nothing
     /// remaining.
-    pub reset: Option<Duration>,
+    pub reset: Option<Wait>,
+    /// The longest time until a quota is renewed of which the response does not report what remains.
+    pub unpaired_reset: Option<Wait>,
+    /// Whether more than nothing remains of a quota.
+    pub has_rest: bool,
+}
+
+impl Answer {
+    /// Whether the status is a request to wait, whatever else the response reports.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self.status, Some(429 | 503))
+    }
+
+    /// Whether the status reports a failure.
+    pub(super) fn is_error(&self) -> bool {
+        self.status.is_some_and(|status| status >= 400)
+    }
+}
+
+/// A command's reply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// The last HTTP response, or the fields of a reply without a status.
+    pub last: Answer,
+    /// The earlier responses with a status of an error.
+    pub earlier: Vec<Answer>,
+    /// The number of responses after which the command has repeated the request, if it makes a request for each unit.
+    /// `None`: there are fewer responses than units.
+    pub repeated: Option<usize>,
     /// The real costs in `throttle-cost` fields, each with the kind of cost that the field names; `None`: it names
     /// none.
     pub costs: Vec<(Option<Cost>, u64)>,
@@ -40,69 +68,181 @@ pub struct Reply {
     pub bad: Option<String>,
 }
 
+impl From<Answer> for Reply {
+    fn from(last: Answer) -> Self {
+        Reply { last, ..Reply::default() }
+    }
+}
+
 impl Reply {
     /// Whether the server has processed this request, even without success: for example, it reports that something does
     /// not exist.
     pub(super) fn is_answered(&self) -> bool {
-        matches!(self.status, Some(200..=499)) && !matches!(self.status, Some(408 | 425 | 429))
+        matches!(self.last.status, Some(200..=499)) && !matches!(self.last.status, Some(408 | 425 | 429))
     }
 
-    /// Parses lines like `retry-after: 30`. The last field of each name counts, and only fields after the last status
-    /// line: `curl -L` also writes the fields of redirects. Other lines are ignored: `wget -S` writes its messages
-    /// between the fields.
-    pub fn parse(bytes: &[u8], now: SystemTime) -> Self {
+    /// The status that decided about an attempt. If the attempt was refused (`is_later`), an earlier response may have
+    /// decided.
+    pub fn status(&self, is_later: bool) -> Option<u16> {
+        let refused = || self.earlier.iter().rev().find(|answer| answer.is_refusal()).or(self.earlier.last());
+        let decided = if is_later && !self.last.is_refusal() { refused() } else { None };
+        decided.unwrap_or(&self.last).status
+    }
+
+    /// Parses lines like `retry-after: 30`, of a command for this number of units. A status line begins a response:
+    /// `curl -L` writes the fields of redirects, and curl writes one response for each address. Lines that are no
+    /// fields are ignored: `wget -S` writes its messages between the fields.
+    pub fn parse(bytes: &[u8], units: u64, now: SystemTime) -> Self {
         let text = String::from_utf8_lossy(whole_lines(bytes));
-        let (mut reply, mut fields) = (Reply::default(), BTreeMap::new());
+        let (mut reply, mut response, mut count) = (Reply::default(), Response::default(), Count::default());
         for line in text.lines().map(str::trim) {
             if let Some(version) = strip_prefix(line, "http/") {
-                let status = version.split_whitespace().nth(1).and_then(|code| code.parse().ok());
-                reply.status = status.filter(|code| (100..1000).contains(code));
-                fields.clear();
+                let earlier = std::mem::replace(&mut response, Response::starting(version));
+                count.add(&earlier);
+                if earlier.is_error() {
+                    let answer = reply.read(&earlier, now);
+                    reply.earlier.push(answer);
+                }
             } else if let Some((name, value)) = line.split_once(':') {
-                add(&mut fields, &name.trim_end().to_ascii_lowercase(), value.trim());
+                response.add(&name.trim_end().to_ascii_lowercase(), value.trim());
             }
         }
-        reply.evaluate(&fields, now);
+        count.add(&response);
+        let units = usize::try_from(units.max(1)).unwrap_or(usize::MAX);
+        reply.repeated = count.all(&response).checked_sub(units);
+        // A bad field of the last response is the one to report.
+        let earlier = reply.bad.take();
+        reply.last = reply.read(&response, now);
+        reply.read_costs(&response);
+        reply.bad = reply.bad.take().or(earlier);
         reply
     }
 
-    fn evaluate(&mut self, fields: &Fields<'_>, now: SystemTime) {
+    fn read(&mut self, response: &Response<'_>, now: SystemTime) -> Answer {
+        let (fields, status) = (&response.fields[..], response.status);
+        let mut answer = Answer { status, has_rest: has_any_rest(fields), ..Answer::default() };
         // The server's clock may differ from ours.
-        let now = fields.get("date").and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now);
-        for (name, &value) in fields {
-            let name = name.split_once(' ').filter(|(name, _)| *name == COST_FIELD).map_or(&**name, |(name, _)| name);
-            let is_good = match name {
-                "retry-after" => self.retry_after.insert(wait(value, now)).is_some(),
-                // `retry-after-ms` comes after `retry-after` in the map, and is more precise. Azure and OpenAI send
-                // both.
-                "retry-after-ms" => {
-                    let wait = number(value).map(|millis| (millis / 1000).min(MAX_TIME));
-                    self.retry_after = wait.map(Some).or(self.retry_after).or(Some(None));
-                    wait.is_some()
-                }
-                COST_FIELD => {
-                    let found = cost(value);
-                    let is_good = found.is_some();
-                    self.costs.extend(found);
-                    is_good
-                }
-                _ if is_reset_of_nothing(name, fields) => {
-                    let wait = reset(value, now);
-                    self.reset = self.reset.max(wait);
-                    wait.is_some()
-                }
-                _ => true,
+        let dates = fields.iter().filter(|(name, _)| name == "date");
+        let now = dates.filter_map(|(_, date)| wait::date(date)).next_back().unwrap_or(now);
+        let (mut seconds, mut milliseconds) = (None, None);
+        for (name, value) in fields {
+            let Some(unit) = unit_of_retry_after(name, fields) else { continue };
+            let found = if unit == Unit::Seconds { &mut seconds } else { &mut milliseconds };
+            *found = (*found).max(Some(self.wait(name, value, (unit, now), true)));
+        }
+        // A field in milliseconds is more precise. Azure and OpenAI send both.
+        answer.retry_after = milliseconds.filter(Option::is_some).or(seconds).or(milliseconds);
+        for reset in resets(fields) {
+            let (found, counts) = match reset.remaining {
+                Remaining::Some => continue,
+                Remaining::Nothing => (&mut answer.reset, true),
+                Remaining::Unknown => (&mut answer.unpaired_reset, matches!(status, Some(429 | 503))),
             };
-            if !is_good && self.bad.is_none() {
-                self.bad =
-                    Some(printable(&format!("{name}: {value}").chars().take(MAX_SHOWN_CHARS).collect::<String>()));
+            *found = (*found).max(Some(self.wait(&reset.name, reset.value, (reset.unit, now), counts)));
+        }
+        answer
+    }
+
+    /// The wait that a field names. If it `counts`, a value that cannot be read is reported.
+    fn wait(&mut self, name: &str, value: &str, (unit, now): (Unit, SystemTime), counts: bool) -> Wait {
+        let (wait, is_whole) = longest(value, unit, now);
+        if !is_whole && counts {
+            self.note_bad(name, value);
+        }
+        wait
+    }
+
+    /// Reads the costs of the response. The last field of each kind of cost counts.
+    fn read_costs(&mut self, response: &Response<'_>) {
+        let mut kinds = BTreeMap::new();
+        for (_, value) in response.fields.iter().filter(|(name, _)| name == COST_FIELD) {
+            kinds.insert(value.split_once(char::is_whitespace).map_or("", |(_, kind)| kind.trim()), *value);
+        }
+        for value in kinds.into_values() {
+            match cost(value) {
+                Some(cost) => self.costs.push(cost),
+                None => self.note_bad(COST_FIELD, value),
             }
         }
     }
+
+    /// Stores the first bad field.
+    fn note_bad(&mut self, name: &str, value: &str) {
+        let shown = || printable(&format!("{name}: {value}").chars().take(MAX_SHOWN_CHARS).collect::<String>());
+        self.bad.get_or_insert_with(shown);
+    }
 }
 
-/// The last value of each field that may matter.
-type Fields<'a> = BTreeMap<String, &'a str>;
+/// A response, or the fields of a reply without a status.
+#[derive(Debug, Default)]
+struct Response<'a> {
+    status: Option<u16>,
+    /// Whether it is the answer of a proxy to CONNECT.
+    is_connected: bool,
+    /// The fields that may matter.
+    fields: Vec<(String, &'a str)>,
+}
+
+impl<'a> Response<'a> {
+    /// A response with this status line after `HTTP/`.
+    fn starting(version: &str) -> Self {
+        let status = version.split_whitespace().nth(1).and_then(|code| code.parse().ok());
+        Response {
+            status: status.filter(|code| (100..1000).contains(code)),
+            is_connected: version.to_ascii_lowercase().ends_with("connection established"),
+            fields: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, name: &str, value: &'a str) {
+        let name = name.replace("rate-limit", "ratelimit");
+        if ["date", COST_FIELD].contains(&&*name) || name.contains("ratelimit") || name.contains("retry-after") {
+            self.fields.push((name, value));
+        }
+    }
+
+    fn is_error(&self) -> bool {
+        self.status.is_some_and(|status| status >= 400)
+    }
+
+    fn is_redirect(&self) -> bool {
+        matches!(self.status, Some(301..=303 | 307 | 308))
+    }
+}
+
+/// The number of responses, without interim responses.
+#[derive(Debug, Default)]
+struct Count {
+    redirects: usize,
+    others: usize,
+}
+
+impl Count {
+    fn add(&mut self, response: &Response<'_>) {
+        if response.is_redirect() {
+            self.redirects += 1;
+        } else if response.status.is_some_and(|status| status >= 200) && !response.is_connected {
+            self.others += 1;
+        }
+    }
+
+    /// The number of responses that are no redirects. If the last response is a redirect, the command does not follow
+    /// redirects, so they count as well.
+    fn all(&self, last: &Response<'_>) -> usize {
+        self.others + if last.is_redirect() { self.redirects } else { 0 }
+    }
+}
+
+/// The unit of a small number in the field `name`, if it is `retry-after` or a relative of it. Symfony sends
+/// `x-ratelimit-retry-after` in all responses: it counts only if nothing remains.
+fn unit_of_retry_after(name: &str, fields: &Fields<'_>) -> Option<Unit> {
+    const PREFIXES: [&str; 5] = ["", "x-", "x-ms-", "ratelimit-", "x-ratelimit-"];
+    let prefix = name.strip_suffix("-seconds").or_else(|| name.strip_suffix("-milliseconds"));
+    let prefix = prefix.or_else(|| name.strip_suffix("-ms")).unwrap_or(name).strip_suffix("retry-after")?;
+    let is_known =
+        PREFIXES.contains(&prefix) && !(prefix.contains("ratelimit") && has_rest(name, "retry-after", fields));
+    is_known.then(|| unit(name))
+}
 
 /// The bytes to parse, without an incomplete last line.
 fn whole_lines(bytes: &[u8]) -> &[u8] {
@@ -119,48 +259,6 @@ fn strip_prefix<'a>(line: &'a str, prefix: &str) -> Option<&'a str> {
     start.eq_ignore_ascii_case(prefix).then_some(rest)
 }
 
-fn add<'a>(fields: &mut Fields<'a>, name: &str, value: &'a str) {
-    let name = name.replace("rate-limit", "ratelimit");
-    if name == "ratelimit" {
-        add_policies(fields, value);
-    } else if name == COST_FIELD {
-        let kind = value.split_once(char::is_whitespace).map_or("", |(_, kind)| kind.trim());
-        fields.insert(format!("{COST_FIELD} {kind}"), value);
-    } else if ["retry-after", "retry-after-ms", "date"].contains(&&*name) || name.contains("ratelimit") {
-        fields.insert(name, value);
-    }
-}
-
-/// Adds the field of draft-ietf-httpapi-ratelimit-headers: `"hour";r=0;t=1800, "day";r=9;t=3600`, one pair for each
-/// policy. Before version 8 of the draft it was `limit=100, remaining=0, reset=30`.
-fn add_policies<'a>(fields: &mut Fields<'a>, value: &'a str) {
-    let mut policy = "";
-    for part in value.split([',', ';']).map(str::trim) {
-        match part.split_once('=') {
-            Some(("r" | "remaining", value)) => fields.insert(format!("ratelimit-remaining {policy}"), value),
-            Some(("t" | "reset", value)) => fields.insert(format!("ratelimit-reset {policy}"), value),
-            Some(_) => None,
-            None => {
-                policy = part;
-                None
-            }
-        };
-    }
-}
-
-/// Whether the field is a reset whose related field reports that nothing remains. `x-ratelimit-reset-tokens` belongs to
-/// `x-ratelimit-remaining-tokens`, and Discord's `x-ratelimit-reset-after` to `x-ratelimit-remaining`.
-fn is_reset_of_nothing(name: &str, fields: &Fields<'_>) -> bool {
-    let beside = |reset: &str, other: &str| fields.get(&name.replacen(reset, other, 1));
-    let remaining = match () {
-        () if name.contains("reset-after") => beside("reset-after", "remaining"),
-        // `reset-after` counts instead: a time from now does not depend on a clock.
-        () if !name.contains("reset") || beside("reset", "reset-after").is_some() => None,
-        () => beside("reset", "remaining"),
-    };
-    remaining.and_then(|count| number(count)) == Some(Duration::ZERO)
-}
-
 /// Parses `30`, or `30 KIND` with a kind as in `cost=KIND`.
 fn cost(value: &str) -> Option<(Option<Cost>, u64)> {
     let (number, kind) =
@@ -168,49 +266,22 @@ fn cost(value: &str) -> Option<(Option<Cost>, u64)> {
     Some((kind.map(str::parse).transpose().ok()?, number.parse().ok()?))
 }
 
-/// The time until a reset.
-fn reset(value: &str, now: SystemTime) -> Option<Duration> {
-    let since_1970 = number(value).map(|time| if time >= 1000 * EPOCH { time / 1000 } else { time });
-    match since_1970 {
-        Some(time) if time >= EPOCH => {
-            Some(time.saturating_sub(now.duration_since(UNIX_EPOCH).unwrap_or_default()).min(MAX_TIME))
-        }
-        _ => wait(value, now),
-    }
-}
-
-/// Parses seconds, a duration, or a date as the time until then; 0 for a past date.
-fn wait(value: &str, now: SystemTime) -> Option<Duration> {
-    let date = || httpdate::parse_http_date(value).ok().or_else(|| rfc3339(value));
-    number(value)
-        .or_else(|| humantime::parse_duration(value).ok())
-        .or_else(|| date().map(|date| date.duration_since(now).unwrap_or_default()))
-        .map(|wait| wait.min(MAX_TIME))
-}
-
-/// Parses `2023-11-14T22:14:20Z`. Atlassian leaves out the seconds.
-fn rfc3339(value: &str) -> Option<SystemTime> {
-    let without_seconds = || humantime::parse_rfc3339(&format!("{}:00Z", value.strip_suffix('Z')?)).ok();
-    humantime::parse_rfc3339(value).ok().or_else(without_seconds)
-}
-
-/// Parses `30` or `1.5` as seconds.
-fn number(value: &str) -> Option<Duration> {
-    let is_decimal = value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let seconds: f64 = value.parse().ok().filter(|_| is_decimal)?;
-    Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::wait::MAX_TIME;
     use super::*;
     use proptest::prelude::*;
+    use std::time::UNIX_EPOCH;
 
     /// Tue, 14 Nov 2023 22:13:20 GMT.
     const NOW: u64 = 1_700_000_000;
 
     fn parsed(text: &[u8]) -> Reply {
-        Reply::parse(text, UNIX_EPOCH + Duration::from_secs(NOW))
+        Reply::parse(text, 1, UNIX_EPOCH + Duration::from_secs(NOW))
+    }
+
+    fn of_answer(retry_after: Wait) -> Reply {
+        Answer { retry_after: Some(retry_after), ..Answer::default() }.into()
     }
 
     const fn seconds(seconds: u64) -> Duration {
@@ -242,18 +313,17 @@ mod tests {
             ("Fri, 31 Dec 9999 23:59:59 GMT", Some(MAX_TIME)),
         ] {
             let reply = parsed(format!("retry-after: {value}\n").as_bytes());
-            assert_eq!(reply, Reply { retry_after: Some(wait), ..Reply::default() }, "{value}");
+            assert_eq!(reply, of_answer(wait), "{value}");
         }
     }
 
     #[test]
     fn a_value_without_sense_is_told_and_still_means_later() {
-        for value in
-            ["soon", "-5", "-0.5", "", ".", "1.2.3", "inf", "nan", "1e3", "+ 5", "30 apples", "Sun, 6 Nov", "٣"]
+        for value in ["soon", "-5", "-0.5", "", ".", "1.2.3", "inf", "nan", "1e", "+ 5", "30 apples", "Sun, 6 Nov", "٣"]
         {
             let reply = parsed(format!("Retry-After: {value}\n").as_bytes());
             let bad = Some(format!("retry-after: {value}"));
-            assert_eq!(reply, Reply { retry_after: Some(None), bad, ..Reply::default() }, "{value}");
+            assert_eq!(reply, Reply { bad, ..of_answer(None) }, "{value}");
         }
         for value in ["-1", "0.5", "x", "99999999999999999999", "5 tokens", "x f2", "5 f2 f3"] {
             let bad = Some(format!("throttle-cost: {value}"));
@@ -265,13 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_fields_in_any_case_and_the_last_of_a_name_counts() {
-        let reply = Reply { retry_after: Some(Some(seconds(30))), costs: vec![(None, 7)], ..Reply::default() };
+    fn lines_are_fields_in_any_case_and_the_longest_wait_counts() {
+        let reply = Reply { costs: vec![(None, 7)], ..of_answer(Some(seconds(30))) };
         for text in [
             "retry-after: 30\nthrottle-cost: 7\n",
             "throttle-cost:7\r\nRETRY-AFTER:30",
             "  Throttle-Cost : 7 \r\n\t Retry-After:\t30\t\r\n\r\n",
-            "retry-after: soon\nthrottle-cost: 9\nthrottle-cost: 7\nretry-after: 30\n",
+            "retry-after: 30\nthrottle-cost: 9\nthrottle-cost: 7\nretry-after: 5, 6\n",
             "x: y\n\nretry after: 5\n: 5\nretry-after-s: 5\n:\nthrottle-cost: 7\nretry-after: 30\nnonsense\n",
         ] {
             assert_eq!(parsed(text.as_bytes()), reply, "{text}");
@@ -293,7 +363,7 @@ mod tests {
             ("HTTP/1.1 4290 x\n", None, None),
         ] {
             let reply = parsed(text.as_bytes());
-            assert_eq!((reply.status, reply.retry_after, reply.bad), (status, wait, None), "{text}");
+            assert_eq!((reply.last.status, reply.last.retry_after, reply.bad), (status, wait, None), "{text}");
         }
     }
 
@@ -303,8 +373,8 @@ mod tests {
                     HTTP request sent, awaiting response... \n  HTTP/1.0 302 Found\n  Location: /b\n  Retry-After: 9\n\
                     Location: /b [following]\n  HTTP/1.0 429 Too Many Requests\n  Retry-After: 30\n\
                     1994-11-06 08:49:37 ERROR 429: Too Many Requests.\n\n";
-        let reply = Reply { status: Some(429), retry_after: Some(Some(seconds(30))), ..Reply::default() };
-        assert_eq!(parsed(text.as_bytes()), reply);
+        let last = Answer { status: Some(429), retry_after: Some(Some(seconds(30))), ..Answer::default() };
+        assert_eq!(parsed(text.as_bytes()).last, last);
     }
 
     #[test]
@@ -354,10 +424,10 @@ mod tests {
             ("ratelimit-policy: \"default\";q=0;w=30", None),
         ] {
             let reply = parsed(text.as_bytes());
-            assert_eq!((reply.reset, reply.bad), (reset, None), "{text}");
+            assert_eq!((reply.last.reset, reply.bad), (reset.map(Some), None), "{text}");
         }
         let reply = parsed(b"x-ratelimit-remaining: 0\nx-ratelimit-reset: soon");
-        assert_eq!((reply.reset, reply.bad.as_deref()), (None, Some("x-ratelimit-reset: soon")));
+        assert_eq!((reply.last.reset, reply.bad.as_deref()), (Some(None), Some("x-ratelimit-reset: soon")));
     }
 
     /// The responses of these services when they refuse a call, from their documentation.
@@ -399,25 +469,122 @@ mod tests {
                 "HTTP/2 429\nratelimit: \"default\";r=0;t=30\nratelimit-policy: \"default\";q=1200;w=300",
                 30_000,
             ),
+            ("Symfony", "HTTP/2 429\nx-ratelimit-remaining: 0\nx-ratelimit-retry-after: 1700000030", 30_000),
+            ("Azure", "HTTP/2 429\nx-ms-retry-after-ms: 1234", 1234),
+            ("Bucket4j", "HTTP/2 429\nx-rate-limit-retry-after-seconds: 7", 7000),
+            ("Vimeo", "HTTP/2 429\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 2023-11-14T22:13:50+00:00", 30_000),
             ("draft-ietf-httpapi-ratelimit-headers-07", "HTTP/2 429\nratelimit: limit=10, remaining=0, reset=5", 5000),
             ("draft-ietf-httpapi-ratelimit-headers-10", "HTTP/2 429\nratelimit: \"a\";r=0;t=5, \"b\";r=7;t=60", 5000),
         ] {
             let reply = parsed(fields.as_bytes());
-            let parsed_wait = reply.retry_after.flatten().or(reply.reset);
+            let parsed_wait = reply.last.retry_after.or(reply.last.reset).flatten();
             assert_eq!((parsed_wait, reply.bad), (Some(Duration::from_millis(wait)), None), "{server}");
         }
         // Stripe names no time.
         let reply = parsed(b"HTTP/2 429\nstripe-should-retry: true\nstripe-rate-limited-reason: global-rate");
-        assert_eq!(reply, Reply { status: Some(429), ..Reply::default() });
+        assert_eq!(reply.last, Answer { status: Some(429), ..Answer::default() });
     }
 
     #[test]
     fn milliseconds_count_before_seconds_if_they_make_sense() {
-        let parts = |text: &str| (parsed(text.as_bytes()).retry_after, parsed(text.as_bytes()).bad.is_some());
+        let parts = |text: &str| (parsed(text.as_bytes()).last.retry_after, parsed(text.as_bytes()).bad.is_some());
         assert_eq!(parts("retry-after-ms: 5"), (Some(Some(Duration::from_millis(5))), false));
         assert_eq!(parts("retry-after-ms: 5\nretry-after: 1"), (Some(Some(Duration::from_millis(5))), false));
         assert_eq!(parts("retry-after-ms: soon\nretry-after: 1"), (Some(Some(seconds(1))), true));
         assert_eq!(parts("retry-after-ms: soon"), (Some(None), true));
+    }
+
+    #[test]
+    fn relatives_of_retry_after_are_read() {
+        for (field, millis) in [
+            ("x-retry-after: 2", 2000),
+            ("X-Rate-Limit-Retry-After: 2", 2000),
+            ("x-ratelimit-retry-after: 1700000002", 2000),
+            ("x-ms-retry-after-ms: 250", 250),
+            ("x-retry-after-ms: 250", 250),
+            ("x-retry-after-ms: 1700000002000", 2000),
+            ("x-ratelimit-retry-after-milliseconds: 250", 250),
+            ("x-retry-after: 2\nretry-after: 3", 3000),
+        ] {
+            assert_eq!(parsed(field.as_bytes()), of_answer(Some(Duration::from_millis(millis))), "{field}");
+        }
+        // Symfony sends the field in all responses.
+        let reply = parsed(b"HTTP/1.1 404 x\nx-ratelimit-remaining: 57\nx-ratelimit-retry-after: 1700000000");
+        assert_eq!(reply.last, Answer { status: Some(404), has_rest: true, ..Answer::default() });
+    }
+
+    #[test]
+    fn a_reset_without_its_remaining_is_kept_apart() {
+        for (text, reset, unpaired, is_bad) in [
+            ("x-ratelimit-reset: 1700000030", None, Some(Some(seconds(30))), false),
+            ("ratelimit-reset: 30", None, Some(Some(seconds(30))), false),
+            ("RateLimit: \"d\";t=30", None, Some(Some(seconds(30))), false),
+            ("x-ratelimit-reset-after: 30\nx-ratelimit-reset: 90", None, Some(Some(seconds(30))), false),
+            ("x-ratelimit-reset-ms: 500", None, Some(Some(Duration::from_millis(500))), false),
+            ("x-ratelimit-remaining: many\nx-ratelimit-reset: 30", None, Some(Some(seconds(30))), false),
+            (
+                "x-ratelimit-remaining: 0\nx-ratelimit-reset: 5\nratelimit-reset: 9",
+                Some(5),
+                Some(Some(seconds(9))),
+                false,
+            ),
+            ("x-ratelimit-remaining: 1\nx-ratelimit-reset: 30", None, None, false),
+            ("x-ratelimit-remaining: 1\nx-ratelimit-reset: soon", None, None, false),
+            ("x-ratelimit-reset: soon", None, Some(None), true),
+            // Requests per minute: what remains is above 0.
+            ("x-ratelimit-remaining: 1;w=60\nx-ratelimit-reset-at: 30", None, None, false),
+        ] {
+            let reply = parsed(format!("HTTP/1.1 429 x\n{text}").as_bytes());
+            let found = (reply.last.reset, reply.last.unpaired_reset, reply.bad.is_some());
+            assert_eq!(found, (reset.map(|reset| Some(seconds(reset))), unpaired, is_bad), "{text}");
+        }
+        assert_eq!(parsed(b"HTTP/1.1 200 x\nx-ratelimit-reset: never").bad, None, "it does not matter");
+    }
+
+    #[test]
+    fn of_several_values_of_a_name_the_longest_wait_counts() {
+        for (text, wait) in [
+            ("RateLimit: \"d\";r=0;t=3, \"d\";r=9;t=9", 3),
+            ("RateLimit: \"d\";r=0;t=3;pk=:YT1i:, \"d\";r=0;t=9;pk=:Yz1k:", 9),
+            ("RateLimit: \"d\";r=0;t=9\nRateLimit: \"d\";r=0;t=3", 9),
+            ("RateLimit: \"burst;1s\";r=0;t=3", 3),
+            ("RateLimit: \"a, b\";r=0;t=3, \"c\\\";r=1\";r=0;t=4", 4),
+            ("RateLimit: default;r=0;t=3", 3),
+            ("RateLimit: limit=9, remaining=0, reset=3, limit=9, remaining=4, reset=9", 3),
+            ("ratelimit-remaining: 0\nratelimit-reset: 3\nratelimit-remaining: 4\nratelimit-reset: 9", 3),
+            ("ratelimit-remaining: 0\nratelimit-reset: 3\nratelimit-reset: 9", 9),
+            ("ratelimit-remaining: 4, 0\nratelimit-reset: 3, 9", 9),
+        ] {
+            let reply = parsed(text.as_bytes());
+            assert_eq!((reply.last.reset, reply.bad), (Some(Some(seconds(wait))), None), "{text}");
+        }
+        for text in ["retry-after: 3\nretry-after: 9\nretry-after: 5", "retry-after: 3, 9, 5"] {
+            assert_eq!(parsed(text.as_bytes()), of_answer(Some(seconds(9))), "{text}");
+        }
+        let reply = parsed(b"retry-after: soon\nretry-after: 9");
+        assert_eq!(reply, Reply { bad: Some("retry-after: soon".to_owned()), ..of_answer(Some(seconds(9))) });
+    }
+
+    /// The numbers of refusals before the last response, and of responses to repeated requests.
+    #[test]
+    fn the_responses_of_several_units_are_counted() {
+        for (statuses, units, expected) in [
+            (&["429", "200", "200"][..], 3, (1, Some(0))),
+            // One request for three units, which curl has repeated.
+            (&["429", "200"], 3, (1, None)),
+            // curl --retry, curl -L, a proxy, and an interim response.
+            (&["429", "200", "200", "200"], 3, (1, Some(1))),
+            (&["302", "200", "429", "200"], 3, (1, Some(0))),
+            (&["200 Connection established", "429", "200", "200"], 3, (1, Some(0))),
+            (&["100", "429", "100", "200", "103", "200"], 3, (1, Some(0))),
+            (&["429", "302", "302", "302"], 3, (1, Some(1))),
+            (&["429", "200"], 1, (1, Some(1))),
+            (&["429"], 0, (0, Some(0))),
+        ] {
+            let text = statuses.iter().flat_map(|status| ["HTTP/1.1 ", status, "\r\n\r\n"]).collect::<String>();
+            let reply = Reply::parse(text.as_bytes(), units, UNIX_EPOCH);
+            assert_eq!((reply.earlier.len(), reply.repeated), expected, "{statuses:?} {units}");
+        }
     }
 
     /// An hour behind, and an hour ahead.
@@ -428,21 +595,21 @@ mod tests {
             ("Tue, 14 Nov 2023 23:13:20 GMT", "Tue, 14 Nov 2023 23:14:20 GMT", NOW + 3660),
         ] {
             let reply = parsed(format!("HTTP/1.1 429 x\r\nRetry-After: {ahead}\r\nDate: {date}\r\n").as_bytes());
-            assert_eq!(reply.retry_after, Some(Some(seconds(60))), "{date}");
+            assert_eq!(reply.last.retry_after, Some(Some(seconds(60))), "{date}");
             for reset in [ahead.to_owned(), epoch.to_string(), format!("{epoch}000")] {
                 let text = format!("date: {date}\nx-ratelimit-remaining: 0\nx-ratelimit-reset: {reset}");
-                assert_eq!(parsed(text.as_bytes()).reset, Some(seconds(60)), "{text}");
+                assert_eq!(parsed(text.as_bytes()).last.reset, Some(Some(seconds(60))), "{text}");
             }
         }
         let reply = parsed(b"date: today\nretry-after: Tue, 14 Nov 2023 22:14:20 GMT");
-        assert_eq!((reply.retry_after, reply.bad), (Some(Some(seconds(60))), None), "else from ours");
+        assert_eq!((reply.last.retry_after, reply.bad), (Some(Some(seconds(60))), None), "else from ours");
     }
 
     #[test]
     fn only_whole_lines_in_the_first_64_kib_count() {
         let with = |before: usize, after: &str| {
             let text = [b"retry-after: 30\n", vec![b'x'; before].as_slice(), b"\n", after.as_bytes()].concat();
-            parsed(&text).retry_after.flatten()
+            parsed(&text).last.retry_after.flatten()
         };
         let before = MAX_REPLY_BYTES - "retry-after: 30\n\nretry-after: 45".len();
         assert_eq!(with(before - 1, "retry-after: 45\n"), Some(seconds(45)));
@@ -460,8 +627,8 @@ mod tests {
         #[test]
         fn any_values_of_known_fields_are_read(
             lines in proptest::collection::vec(
-                "(HTTP/|retry-after:|throttle-cost:|ratelimit:|x-ratelimit-(reset|remaining):)\
-                 ([0-9.:smhTZ,; -]|0|[rt]=|(Mon|Sun)(day)?, |Nov |GMT|\\PC){0,30}\r?\n",
+                "(HTTP/|(x-)?retry-after(-ms)?:|throttle-cost:|ratelimit:|x-ratelimit-(reset|remaining|retry-after):)\
+                 ([0-9.:smhTZ,; \"eE+-]|0|[rt]=|µ|μ| day, |(Mon|Sun)(day)?, |Nov |GMT|\\PC){0,30}\r?\n",
                 0..8,
             ),
         ) {

@@ -196,9 +196,9 @@ mod tests {
                 if tools::found(script.split(' ').nth(1).unwrap()).is_none() {
                     continue;
                 }
-                let reply = super::super::Reply::parse(after(script, &file, &url).as_bytes(), std::time::UNIX_EPOCH);
-                assert_eq!(reply.status, Some(429), "{script}");
-                assert_eq!(reply.retry_after, Some(Some(std::time::Duration::from_secs(30))), "{script}");
+                let reply = super::super::Reply::parse(after(script, &file, &url).as_bytes(), 1, std::time::UNIX_EPOCH);
+                assert_eq!(reply.last.status, Some(429), "{script}");
+                assert_eq!(reply.last.retry_after, Some(Some(std::time::Duration::from_secs(30))), "{script}");
             }
         }
     }

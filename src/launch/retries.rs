@@ -21,10 +21,53 @@ pub(super) struct Retries {
     policy: RetryPolicy,
     /// One for each key, or one for all units.
     pauses: BTreeMap<Key, Pause>,
+    /// Why the latest pause of a key has its end.
+    causes: BTreeMap<Key, Cause>,
     /// No pause is forgotten before this time.
     sweep_at: Nanos,
     /// Reports for the bucket: one for each key, or one for all units.
     reports: BTreeMap<Key, ServerReport>,
+}
+
+/// Why a pause has its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The server named this wait, in nanoseconds.
+    Named(Nanos),
+    /// The server named no time, or a time that was too short before.
+    Own,
+}
+
+impl Cause {
+    /// The cause of a pause that takes `pause` nanoseconds from a refusal with this named time.
+    fn of(named: Option<Duration>, pause: Nanos) -> Self {
+        match named.map(in_nanos) {
+            Some(named) if named >= pause => Cause::Named(named),
+            _ => Cause::Own,
+        }
+    }
+}
+
+/// A pause that is longer than `--max-pause`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overlong {
+    /// The rest of the pause.
+    pub rest: Duration,
+    /// The time from the first refusal after the last success to the end of the pause.
+    pub total: Duration,
+    /// Why the pause is so long.
+    pub why: Excess,
+}
+
+/// Why a pause is longer than `--max-pause`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// The server named a longer time.
+    OneWait,
+    /// The server named shorter times, but has accepted no unit since the first of them.
+    SumOfWaits,
+    /// The server has accepted no unit, and named no time.
+    OwnPauses,
 }
 
 /// The number of stored pauses at which finished pauses are forgotten.
@@ -36,7 +79,7 @@ const SWEEP: Nanos = SECOND;
 impl Retries {
     /// Begins without failures.
     pub(super) fn new(policy: RetryPolicy) -> Self {
-        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, reports: BTreeMap::new() }
+        Retries { policy, pauses: BTreeMap::new(), causes: BTreeMap::new(), sweep_at: 0, reports: BTreeMap::new() }
     }
 
     /// Decides what follows from the end of an attempt for a unit of `key`. `no_others_wait` returns whether every unit
@@ -101,7 +144,11 @@ impl Retries {
         let is_bad = history.refusals > 1 && !history.is_bad && pause.has_served(ENOUGH, history.refused_at);
         history.refused_at = ended.at;
         if serves == Serves::Unknown {
+            let before = pause.until;
             let until = pause.later((ended, *history), named, |incidents| policy.pause(incidents));
+            if until > before {
+                self.causes.insert(key.clone(), Cause::of(named, until.saturating_sub(ended.at)));
+            }
             if pause.is_learned_by_bucket {
                 self.reports.entry(key.clone()).or_default().refused.push(history.start);
             }
@@ -199,6 +246,7 @@ impl Retries {
             self.sweep_at = now.saturating_add(SWEEP);
             let is_left = |pause: &Pause| pause.until > now || pause.alone > 0 || pause.pace.learned().is_some();
             self.pauses.retain(|_, pause| is_left(pause));
+            self.causes.retain(|key, _| self.pauses.contains_key(key));
         }
     }
 
@@ -227,10 +275,30 @@ impl Retries {
     }
 
     /// The rest of the pause of `key`, if the pause is longer than allowed. Its units should then be abandoned.
-    pub(super) fn overlong_pause(&self, key: &Key, now: Nanos) -> Option<Nanos> {
+    pub(super) fn overlong_pause(&self, key: &Key, now: Nanos) -> Option<Overlong> {
         let pause = self.pauses.get(key)?;
-        let length = pause.until.saturating_sub(pause.since?);
-        (length > in_nanos(self.policy.max_pause)).then(|| pause.until.saturating_sub(now))
+        let (since, max_pause) = (pause.since?, self.policy.max_pause);
+        let why = match self.cause(key) {
+            Cause::Named(wait) if wait > in_nanos(max_pause) => Excess::OneWait,
+            Cause::Named(_) => Excess::SumOfWaits,
+            Cause::Own => Excess::OwnPauses,
+        };
+        let [rest, total] = [now, since].map(|from| Duration::from_nanos(pause.until.saturating_sub(from)));
+        (total > max_pause).then_some(Overlong { rest, total, why })
+    }
+
+    /// Whether the server named the end of the pause of `key`.
+    pub(super) fn is_named(&self, key: &Key) -> bool {
+        self.cause(key) != Cause::Own
+    }
+
+    fn cause(&self, key: &Key) -> Cause {
+        self.causes.get(key).copied().unwrap_or(Cause::Own)
+    }
+
+    /// Whether `--later-on` names this HTTP status.
+    pub(super) fn names_status(&self, status: u16) -> bool {
+        self.policy.names_status(status)
     }
 }
 

@@ -107,7 +107,7 @@ mod tests {
     }
 
     fn real(settling: &Settling, costs: &[u64], reply: &str) -> (Vec<u64>, Option<u64>, String) {
-        let real = settling.real(costs, &Reply::parse(reply.as_bytes(), UNIX_EPOCH));
+        let real = settling.real(costs, &Reply::parse(reply.as_bytes(), 1, UNIX_EPOCH));
         (real.costs.into(), real.reported, real.remark.unwrap_or_default())
     }
 

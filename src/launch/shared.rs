@@ -80,6 +80,9 @@ impl Shared {
         }
         let success = matches!(verdict, Verdict::Ok)
             .then(|| Success { job: Arc::clone(&running.attempt.job), attempt: running.attempt.number });
+        if matches!(verdict, Verdict::Failed) {
+            self.advise_after_403(&reply);
+        }
         let printed = if verdict.is_repeated() {
             // Only the last attempt's output counts, but the error messages of this attempt show why there were more
             // attempts.
@@ -125,7 +128,8 @@ impl Shared {
     /// Reads and parses the command's reply.
     fn reply(&self, running: &Running) -> Reply {
         let Some(file) = &running.reply else { return Reply::default() };
-        let reply = file.read().map(|bytes| Reply::parse(&bytes, SystemTime::now())).unwrap_or_default();
+        let units = running.attempt.job.names.count();
+        let reply = file.read().map(|bytes| Reply::parse(&bytes, units, SystemTime::now())).unwrap_or_default();
         if let Some(field) = &reply.bad {
             let is_cost = field.starts_with(reply::COST_FIELD);
             let right = if is_cost { self.options.settling.example() } else { "retry-after: 30".to_owned() };
@@ -133,6 +137,14 @@ impl Shared {
             self.events.send_once(Event::BadReply(remark));
         }
         reply
+    }
+
+    /// Advises, once, that some servers refuse too many calls with 403. With calls remaining and without
+    /// `retry-after`, such an answer cannot be distinguished from one to a call that is forbidden.
+    fn advise_after_403(&self, reply: &Reply) {
+        if reply.last.status == Some(403) && reply.last.has_rest && !self.queue.names_status(403) {
+            self.events.send_once(Event::Forbidden);
+        }
     }
 
     /// Reports, once, that a command could not open its reply file.
@@ -178,7 +190,7 @@ impl Shared {
         }
         let ((pace, paused), cost) = (self.queue.pace_and_pause(&job.key, at), real.reported);
         let is_overlong = due_in.is_some() && self.queue.overlong_pause(&job.key).is_some();
-        let pause = Paused { rest: paused, is_overlong };
+        let pause = Paused { rest: paused, is_named: self.queue.has_named_pause(&job.key), is_overlong };
         let ended =
             Ended { job, number, outcome, verdict, due_in, pause, pace, reply, cost, waited, started, at, slot };
         let ended = Arc::new(ended);
@@ -201,10 +213,9 @@ impl Shared {
     /// otherwise the run ends.
     async fn is_sent_away(self: &Arc<Self>, attempt: &Attempt, granted: Option<&Granted>) -> bool {
         let key = &attempt.job.key;
-        let Some(rest) = self.queue.overlong_pause(key) else { return false };
-        let rest = Duration::from_nanos(rest);
+        let Some(pause) = self.queue.overlong_pause(key) else { return false };
         let Some(granted) = granted.filter(|_| self.queue.has_keys) else {
-            self.events.send_once(Event::SentAway(rest));
+            self.events.send_once(Event::SentAway(pause));
             return false;
         };
         let waiting = [vec![attempt.clone()], self.queue.give_up(key, granted)].concat();
@@ -213,7 +224,7 @@ impl Shared {
             // Each job needs a result, even an empty one: output in input order waits for it.
             let _ = self.print(job.seq, Collected::default(), None).await;
         }
-        self.events.send(Event::KeySentAway { rest, jobs });
+        self.events.send(Event::KeySentAway { pause, jobs });
         true
     }
 

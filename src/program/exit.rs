@@ -45,7 +45,7 @@ pub(crate) const TABLE: [(Exit, u8, &str); 13] = [
     (
         Exit::SentAway,
         75,
-        "a server requested a wait longer than --max-pause (standard error says until when); or units are left after \
+        "the wait for a server is longer than --max-pause (standard error has its end); or units are left after \
      --stop-after or Ctrl-\\",
     ),
     (Exit::Failed, 123, "a command failed or took longer than --timeout"),

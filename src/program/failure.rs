@@ -70,7 +70,7 @@ fn ending(outcome: &Outcome) -> String {
         Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin".to_owned(),
         Outcome::Unreadable(why) => format!("not run: {why}"),
         Outcome::TooCostly => format!("not run: {TOO_MUCH}"),
-        Outcome::SentAway => "not run: its server requested a wait longer than --max-pause".to_owned(),
+        Outcome::SentAway => "not run: the wait for its server is longer than --max-pause".to_owned(),
         Outcome::KeyFailed(most) => format!("not tried, because other commands of its key have failed (fails={most})"),
         Outcome::InputLost(error) => format!("not run, because its input cannot be stored: {error}{}", advice(error)),
         Outcome::OutputLost(error) => format!("its output is lost: {error}"),

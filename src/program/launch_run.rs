@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle::flow::{start_thread, unpoisoned};
-use throttle::launch::{Ended, Event, Events, Job, Launcher, Ledger, Options, Reported};
-use throttle_limits::clock::{Nanos, in_nanos};
+use throttle::launch::{Ended, Event, Events, Excess, Job, Launcher, Ledger, Options, Overlong, Reported};
+use throttle_limits::clock::{Nanos, in_nanos, shown_wait};
 use throttle_limits::line::NO_KEY;
 
 /// The reason to launch nothing more.
@@ -40,7 +40,8 @@ enum Reason {
     CannotRecord,
     /// Too many units have failed.
     TooManyFailed,
-    /// A server requested a wait that is too long. The text is its end: `until 14:05`.
+    /// The wait for a server is longer than `--max-pause`. The text describes the server: `a server that requested a
+    /// wait until 14:05`.
     SentAway(String),
     /// The user requested that nothing more starts. The text is the reason: `stopped by --stop-after 8h`.
     Requested(String),
@@ -117,7 +118,7 @@ impl LaunchRun {
         match &reason {
             Reason::Signal | Reason::Stopped | Reason::TooManyFailed | Reason::Requested(_) => {}
             Reason::CannotRecord => outcomes.fail(),
-            Reason::SentAway(until) => outcomes.leave(format!("ended by a server that requested a wait {until}")),
+            Reason::SentAway(server) => outcomes.leave(format!("ended by {server}")),
             Reason::ReaderGone => outcomes.lose_reader(),
             Reason::CannotPrint => {
                 outcomes.fail();
@@ -223,6 +224,30 @@ impl LaunchRun {
 /// Lines to write, and a waiter to wake after that.
 type Lines = (Vec<String>, Option<Reported>);
 
+/// Why a pause is longer than `--max-pause`, with the end of the pause. `server` names the server.
+fn overlong_text(server: &str, pause: Overlong) -> String {
+    let (until, total) = (until_text(in_nanos(pause.rest)), shown_wait(in_nanos(pause.total)));
+    match pause.why {
+        Excess::OneWait => format!("{server} requested a wait {until}, longer than --max-pause"),
+        Excess::SumOfWaits => {
+            format!("{server} requested another wait {until}: together its waits take {total}, longer than --max-pause")
+        }
+        Excess::OwnPauses => format!(
+            "{server} refuses units and names no time: with the next pause, {until}, the pauses take {total}, longer than \
+             --max-pause"
+        ),
+    }
+}
+
+/// The server that ends a run.
+fn server_text(pause: Overlong) -> String {
+    match pause.why {
+        Excess::OneWait => format!("a server that requested a wait {}", until_text(in_nanos(pause.rest))),
+        Excess::SumOfWaits => format!("a server whose waits take {}", shown_wait(in_nanos(pause.total))),
+        Excess::OwnPauses => "a server that refuses units and names no time".to_owned(),
+    }
+}
+
 impl LaunchRun {
     /// Starts the thread that receives events, and the thread that writes the lines about them. The receiver never
     /// blocks. So it counts events and ends the run in time, even if nothing reads standard error.
@@ -262,7 +287,7 @@ impl LaunchRun {
                 hint.or_else(|| outcomes.hint_at_cr(&job))
             }
             Event::Ended(ended) => return self.take_end(&ended),
-            Event::KeySentAway { rest, jobs } => return self.give_key_up(rest, &jobs),
+            Event::KeySentAway { pause, jobs } => return self.give_key_up(pause, &jobs),
             Event::Done(success) => {
                 self.outcomes().done(&success);
                 None
@@ -277,10 +302,9 @@ impl LaunchRun {
     fn end_for(&self, event: Event) -> Option<String> {
         let (reason, why) = match event {
             Event::ReaderGone => (Reason::ReaderGone, None),
-            Event::SentAway(time) => {
-                let until = until_text(in_nanos(time));
-                let why = format!("a server requested a wait {until}, longer than --max-pause; the run ends");
-                (Reason::SentAway(until), Some(why))
+            Event::SentAway(pause) => {
+                let why = format!("{}; the run ends", overlong_text("a server", pause));
+                (Reason::SentAway(server_text(pause)), Some(why))
             }
             Event::CannotRecord(error) => (Reason::CannotRecord, Some(format!("{error}; no more commands start"))),
             Event::CannotPrint(error) => {
@@ -310,16 +334,17 @@ impl LaunchRun {
         lines
     }
 
-    fn give_key_up(&self, wait: Duration, jobs: &[Arc<Job>]) -> Vec<String> {
+    fn give_key_up(&self, pause: Overlong, jobs: &[Arc<Job>]) -> Vec<String> {
         let mut outcomes = self.outcomes();
-        outcomes.leave("the server of a key requested a wait longer than --max-pause".to_owned());
-        let (until, key) =
-            (until_text(in_nanos(wait)), jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
-        let line = format!(
-            "the server of '{}' requested a wait {until}, longer than --max-pause; units of this key are not \
-             tried again",
-            shown(key)
-        );
+        let why = match pause.why {
+            Excess::OneWait => "the server of a key requested a wait longer than --max-pause",
+            Excess::SumOfWaits => "the waits for the server of a key add up to more than --max-pause",
+            Excess::OwnPauses => "the server of a key accepts no unit for longer than --max-pause",
+        };
+        outcomes.leave(why.to_owned());
+        let key = jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY);
+        let why = overlong_text(&format!("the server of '{}'", shown(key)), pause);
+        let line = format!("{why}; units of this key are not tried again");
         let lines = outcomes.give_up(jobs);
         // The other running commands of the key may get the same answer. The line is printed only once.
         let is_first = outcomes.retries.given_up_keys.insert(key.into());
@@ -341,6 +366,11 @@ impl LaunchRun {
             Event::News(news) => (true, news_text(&news)),
             Event::HeldUp => {
                 (true, "no command starts: too much output waits for an earlier command to end (-k)".to_owned())
+            }
+            Event::Forbidden => {
+                let hint = "hint: a server answered 403 although calls remain; if it answers 403 to too many calls, \
+                            write for example --attempts 5 --later-on http:403";
+                (true, hint.to_owned())
             }
             Event::BadReply(remark) | Event::UnopenedReply(remark) => (false, format!("hint: {remark}")),
             Event::LeftBehind(job) => {

@@ -119,6 +119,7 @@ fn line(ended: &Ended, start: SystemTime, until: Option<SystemTime>, run: &str) 
     };
     let is_free =
         matches!(outcome, Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway | Outcome::KeyFailed(_));
+    let http = reply.status(matches!(ended.verdict, Verdict::Later(_)));
     let fields = [
         ("seq", job.seq.to_string()),
         (name, units),
@@ -131,7 +132,7 @@ fn line(ended: &Ended, start: SystemTime, until: Option<SystemTime>, run: &str) 
         ("exit", Value::from(exit).to_string()),
         ("signal", Value::from(signal).to_string()),
         ("timed_out", matches!(outcome, Outcome::TimedOut).to_string()),
-        ("http", Value::from(reply.status).to_string()),
+        ("http", Value::from(http).to_string()),
         ("verdict", Value::from(verdict_name(ended.verdict)).to_string()),
         ("pace", Value::from(ended.pace.map(|pace| 1.0 / pace.as_secs_f64())).to_string()),
         ("until", until.map_or_else(|| Value::Null.to_string(), epoch)),
@@ -312,7 +313,7 @@ mod tests {
     use std::fs;
     use std::sync::Arc;
     use std::time::Instant;
-    use throttle::launch::{Paused, Reply, Shape};
+    use throttle::launch::{Answer, Paused, Reply, Shape};
 
     fn job(units: &[&[u8]], to_stdin: bool) -> Job {
         let mut job = Job::default();
@@ -374,7 +375,7 @@ mod tests {
         let other = Ended {
             outcome: Outcome::CannotRun(io::Error::other("no \\ such")),
             verdict: Verdict::Later(0),
-            reply: Reply { status: Some(429), ..Reply::default() },
+            reply: Answer { status: Some(429), ..Answer::default() }.into(),
             cost: Some(u64::MAX),
             ..ended(keyed)
         };

@@ -238,7 +238,7 @@ impl Outcomes {
             Verdict::Again(_) | Verdict::Later(_) => {
                 let is_later = matches!(ended.verdict, Verdict::Later(_));
                 self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later.then_some(ended.pause.rest));
-                let line = || self.retries.long_pause(now, job.key.as_deref());
+                let line = || self.retries.long_pause(now, job.key.as_deref(), ended.pause.is_named);
                 return (is_later && !self.quiet && !ended.pause.is_overlong)
                     .then(line)
                     .flatten()

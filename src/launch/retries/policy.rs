@@ -1,13 +1,16 @@
 //! The rules for further attempts, as the flags give them.
 
 use crate::launch::job::Outcome;
-use crate::launch::reply::Reply;
+use crate::launch::reply::{Answer, Reply, Wait};
 use std::num::NonZeroU32;
 use std::time::Duration;
 use throttle_limits::clock::{Nanos, in_nanos};
 
 /// The exit code with which a command requests to be run again later (`EX_TEMPFAIL`, sysexits.h).
 const TEMPORARY_FAILURE: u8 = 75;
+
+/// The exit codes of wget and `curl -f` after a status of 400 or more.
+const HTTP_FAILURES: [u8; 2] = [8, 22];
 
 /// The shortest pause if the server names no time.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
@@ -126,7 +129,8 @@ impl RetryPolicy {
             Outcome::TimedOut => Failure::Timeout,
             _ => return Meaning::Failed,
         };
-        let is_lasting = matches!(reply.status, Some(400..=499)) && !matches!(reply.status, Some(408 | 425 | 429));
+        let is_lasting =
+            matches!(reply.last.status, Some(400..=499)) && !matches!(reply.last.status, Some(408 | 425 | 429));
         let is_wanted = self.retry_on.as_ref().is_none_or(|wanted| wanted.contains(&failure));
         if is_lasting || !is_wanted || used >= self.attempts.get() { Meaning::Failed } else { Meaning::Again }
     }
@@ -141,24 +145,52 @@ impl RetryPolicy {
     /// Returns [`Meaning::Later`] if the attempt was refused, with the time that the server named.
     pub(super) fn requested_wait(&self, outcome: &Outcome, reply: &Reply) -> Option<Meaning> {
         let exit = if let Outcome::Exited(code) = outcome { u8::try_from(*code).ok() } else { None };
-        let named = |later: &Later| match *later {
-            Later::Exit(code) => exit == Some(code),
-            Later::Http(status) => reply.status == Some(status),
-        };
-        let is_named = self.later_on.iter().any(named);
         let has_failed = match outcome {
             Outcome::Ok => false,
-            Outcome::Exited(255) if !is_named => return None,
+            Outcome::Exited(255) if !self.is_named(exit, &reply.last) => return None,
             Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => true,
             _ => return None,
         };
-        let is_refused = matches!(reply.status, Some(429 | 503));
-        let reset = reply.reset.filter(|_| is_named || matches!(reply.status, Some(403 | 429)));
+        let of_last = self.wait_of(&reply.last, exit, has_failed);
+        of_last.or_else(|| self.wait_of_earlier(reply, exit)).map(Meaning::Later)
+    }
+
+    /// Whether `--later-on` names the exit code or the status.
+    fn is_named(&self, exit: Option<u8>, answer: &Answer) -> bool {
+        self.later_on.iter().any(|later| match *later {
+            Later::Exit(code) => exit == Some(code),
+            Later::Http(status) => answer.status == Some(status),
+        })
+    }
+
+    /// Whether `--later-on` names this HTTP status.
+    pub(super) fn names_status(&self, status: u16) -> bool {
+        self.later_on.contains(&Later::Http(status))
+    }
+
+    /// The wait that a response, or an exit code, requests.
+    fn wait_of(&self, answer: &Answer, exit: Option<u8>, has_failed: bool) -> Option<Wait> {
+        let is_named = self.is_named(exit, answer);
+        let is_used_up = answer.reset.is_some() && matches!(answer.status, Some(403 | 429 | 503));
+        let is_refused = is_named || answer.is_refusal();
         let requests_wait = exit == Some(TEMPORARY_FAILURE)
-            || is_named
             || is_refused
-            || (has_failed && (reply.retry_after.is_some() || reset.is_some()));
-        requests_wait.then(|| Meaning::Later(reply.retry_after.flatten().or(reset)))
+            || (has_failed && (answer.retry_after.is_some() || is_used_up));
+        // If the server refuses a call without a report of what remains, the call was perhaps above its quota.
+        let unpaired = answer.unpaired_reset.filter(|_| is_refused).flatten();
+        requests_wait.then(|| answer.retry_after.flatten().or(answer.reset.flatten()).or(unpaired))
+    }
+
+    /// The longest wait that the responses before the last one request, if one of them is the last response to its
+    /// request. A command repeats some requests itself, as `curl --retry` does. If there are more refusals than
+    /// repeated requests, a refusal was not repeated. The same holds if curl or wget reports a failure, but the last
+    /// response is none.
+    fn wait_of_earlier(&self, reply: &Reply, exit: Option<u8>) -> Option<Wait> {
+        let refusals: Vec<Wait> =
+            reply.earlier.iter().filter_map(|answer| self.wait_of(answer, None, answer.is_error())).collect();
+        let is_cause = exit.is_some_and(|exit| HTTP_FAILURES.contains(&exit)) && !reply.last.is_error();
+        let is_last_of_request = is_cause || reply.repeated.is_some_and(|repeated| refusals.len() > repeated);
+        refusals.into_iter().max().filter(|_| is_last_of_request)
     }
 }
 

@@ -7,6 +7,7 @@ mod verdicts;
 use super::*;
 use crate::flow::meter::Meter;
 use crate::flow::{Answers, Filled, Flow, FlowError, Passed, Turn, pump};
+use crate::launch::reply::Answer;
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,6 +20,10 @@ use throttle_limits::store::{Memory, Supply};
 
 /// A command's life: how long it runs, how it ends, and its reply.
 type Life = (Nanos, Outcome, Reply);
+
+fn status(status: u16) -> Reply {
+    Answer { status: Some(status), ..Answer::default() }.into()
+}
 
 /// Returns the life of attempt `number` of `unit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +84,8 @@ impl State {
                 let weight = next.history.weight();
                 let unit = Unit { age: attempt.unit, costs: [].into(), size: 1, arrived: due, content: next };
                 self.key = Some(self.order.add_suspect(now, None, unit, weight).unwrap());
-                self.sent_away = self.sent_away.or(self.retries.overlong_pause(&None, end));
+                self.sent_away =
+                    self.sent_away.or(self.retries.overlong_pause(&None, end).map(|pause| in_nanos(pause.rest)));
             }
         }
     }
@@ -241,7 +247,7 @@ fn failed(code: i32) -> Life {
 /// A reply with which the server requests a pause of this length.
 fn later(seconds: u64) -> Life {
     let wait = Some(Some(Duration::from_secs(seconds)));
-    let reply = Reply { status: Some(429), retry_after: wait, ..Reply::default() };
+    let reply = Answer { status: Some(429), retry_after: wait, ..Answer::default() }.into();
     (10 * MILLISECOND, Outcome::Exited(22), reply)
 }
 
@@ -270,7 +276,7 @@ fn a_failed_unit_is_tried_again_before_newer_units() {
 
 #[test]
 fn lasting_failures_are_tried_once() {
-    let not_found = Reply { status: Some(404), ..Reply::default() };
+    let not_found = status(404);
     let lives = [
         failed(126),
         failed(127),
@@ -288,7 +294,7 @@ fn lasting_failures_are_tried_once() {
         assert_eq!(script.starts.len(), 1, "{life:?}");
     }
     for status in [408, 425, 500, 502] {
-        let reply = Reply { status: Some(status), ..Reply::default() };
+        let reply = self::status(status);
         let script = run("unlimited", 1, 1, policy(5), 1, |_| (0, Outcome::Exited(22), reply.clone()));
         assert_eq!(script.starts.len(), 5, "{status}");
     }
@@ -364,7 +370,7 @@ fn windowed(calls: u64, window: Nanos, time: Nanos, clock: FakeClock) -> impl Fn
         let mut served = served.borrow_mut();
         let served = served.entry(clock.now() / window).or_default();
         if *served >= calls {
-            return (MILLISECOND, Outcome::Exited(22), Reply { status: Some(429), ..Reply::default() });
+            return (MILLISECOND, Outcome::Exited(22), status(429));
         }
         *served += 1;
         (time, Outcome::Ok, Reply::default())
@@ -443,9 +449,10 @@ fn a_pause_that_is_too_long_is_told() {
 
 #[test]
 fn what_asks_to_wait() {
-    let after = |status, seconds| Reply { status, retry_after: Some(seconds), ..Reply::default() };
-    let reset = |status| Reply { status: Some(status), reset: Some(Duration::from_secs(9)), ..Reply::default() };
-    let status = |status| Reply { status: Some(status), ..Reply::default() };
+    let after = |status, wait| Reply::from(Answer { status, retry_after: Some(wait), ..Answer::default() });
+    let time = Some(Some(Duration::from_secs(9)));
+    let reset = |status| Reply::from(Answer { status: Some(status), reset: time, ..Answer::default() });
+    let unpaired = |status| Reply::from(Answer { status: Some(status), unpaired_reset: time, ..Answer::default() });
     let (nine, unknown) = (Some(Meaning::Later(Some(Duration::from_secs(9)))), Some(Meaning::Later(None)));
     let exited = |code| Outcome::Exited(code);
     for (outcome, reply, expected) in [
@@ -459,12 +466,89 @@ fn what_asks_to_wait() {
         (exited(1), after(None, None), unknown),
         (exited(22), reset(403), nine),
         (exited(22), reset(429), nine),
+        (exited(22), reset(503), nine),
+        (exited(22), unpaired(429), nine),
+        (exited(22), unpaired(503), nine),
+        (exited(22), unpaired(403), None),
         (exited(22), reset(500), None),
         (exited(22), status(403), None),
         (exited(255), status(429), None),
         (Outcome::TimedOut, status(503), unknown),
     ] {
         assert_eq!(policy(1).requested_wait(&outcome, &reply), expected, "{outcome:?} {reply:?}");
+    }
+}
+
+/// The responses to several requests: those with these statuses, and then the last one.
+#[test]
+fn a_refusal_before_the_last_response_means_later() {
+    let answer = |status, wait| Answer { status: Some(status), retry_after: wait, ..Answer::default() };
+    let nine = Some(Some(Duration::from_secs(9)));
+    let used_up = Answer { reset: nine, ..answer(403, None) };
+    let named = RetryPolicy { later_on: vec![Later::Http(529)], ..policy(3) };
+    let [refused, failed] = [answer(429, nine), answer(500, None)];
+    let later = |wait| Some(Meaning::Later(wait));
+    for (outcome, earlier, last, repeated, expected) in [
+        (Outcome::Ok, vec![refused], 200, 0, later(Some(Duration::from_secs(9)))),
+        (Outcome::Ok, vec![answer(503, None), refused], 200, 1, later(Some(Duration::from_secs(9)))),
+        (Outcome::Ok, vec![answer(429, None)], 200, 0, later(None)),
+        (Outcome::Ok, vec![used_up], 200, 0, later(Some(Duration::from_secs(9)))),
+        (Outcome::Ok, vec![answer(529, None)], 200, 0, later(None)),
+        (Outcome::Exited(7), vec![refused], 200, 0, later(Some(Duration::from_secs(9)))),
+        (Outcome::Exited(22), vec![refused], 404, 0, later(Some(Duration::from_secs(9)))),
+        // The command has repeated the request, as curl --retry does.
+        (Outcome::Ok, vec![refused], 200, 1, None),
+        (Outcome::Ok, vec![refused, failed], 200, 1, None),
+        (Outcome::Exited(1), vec![refused], 200, 1, None),
+        // curl and wget report that a request has failed.
+        (Outcome::Exited(22), vec![refused], 200, 1, later(Some(Duration::from_secs(9)))),
+        (Outcome::Exited(8), vec![refused], 200, 1, later(Some(Duration::from_secs(9)))),
+        (Outcome::Exited(22), vec![refused], 404, 1, None),
+        (Outcome::Ok, vec![failed, answer(404, None)], 200, 0, None),
+        (Outcome::Exited(255), vec![refused], 200, 0, None),
+    ] {
+        let reply = Reply { earlier, repeated: Some(repeated), ..answer(last, None).into() };
+        assert_eq!(named.requested_wait(&outcome, &reply), expected, "{outcome:?} {reply:?}");
+        let status = reply.status(expected.is_some());
+        assert!(expected.is_none() || matches!(status, Some(403 | 429 | 503 | 529)), "{reply:?}");
+    }
+}
+
+#[test]
+fn a_reset_that_cannot_be_read_is_a_request_without_a_time() {
+    let reply =
+        Reply::parse(b"HTTP/1.1 403 x\nx-ratelimit-remaining: 0\nx-ratelimit-reset: soon", 1, std::time::UNIX_EPOCH);
+    assert_eq!(policy(1).requested_wait(&Outcome::Exited(22), &reply), Some(Meaning::Later(None)));
+}
+
+/// Whose wait a pause beyond --max-pause was, after refusals of one unit with these waits in seconds.
+#[test]
+fn an_overlong_pause_has_the_reason_of_its_last_extension() {
+    let max_pause = Duration::from_secs(3);
+    for (waits, why) in [
+        (&[Some(4)][..], Excess::OneWait),
+        (&[Some(1), Some(1), Some(2)], Excess::SumOfWaits),
+        (&[None; 40], Excess::OwnPauses),
+        (&[Some(0); 40], Excess::OwnPauses),
+        (&[None, Some(4)], Excess::OneWait),
+    ] {
+        let mut retries = Retries::new(RetryPolicy { max_pause, ..policy(1) });
+        let (mut unit, mut now, mut found) = (History::default(), SECOND, None);
+        for wait in waits {
+            retries.started(&None, now, &mut unit, None);
+            let answer = Answer {
+                status: Some(429),
+                retry_after: wait.map(|wait| Some(Duration::from_secs(wait))),
+                ..Answer::default()
+            };
+            let judged = (Judged { started: now, at: now }, &mut unit);
+            retries.judge(&None, judged, (&Outcome::Exited(22), &answer.into()), || false, |_| 0);
+            found = found.or(retries.overlong_pause(&None, now));
+            now += retries.pause_left(&None, now);
+        }
+        let found = found.expect("the pause is too long");
+        assert_eq!(found.why, why, "{waits:?}");
+        assert!(found.total > max_pause && found.rest <= found.total, "{found:?}");
     }
 }
 
@@ -516,7 +600,7 @@ fn a_unit_that_is_always_told_to_wait_holds_up_nobody_else() {
                 let served = || (time * MILLISECOND, Outcome::Ok, Reply::default());
                 let refused = || match named {
                     Some(seconds) => later(seconds),
-                    None => (10 * MILLISECOND, Outcome::Exited(22), Reply { status: Some(503), ..Reply::default() }),
+                    None => (10 * MILLISECOND, Outcome::Exited(22), status(503)),
                 };
                 let (ideal, ..) = with_bad_units(&[], units, jobs, policy(attempts), [&served, &served]);
                 let (took, done, failed, _) = with_bad_units(bad, units, jobs, policy(attempts), [&served, &refused]);
@@ -578,7 +662,7 @@ fn many_bad_units_at_the_beginning_hold_up_nobody_else() {
 /// A server that reports a missing object serves calls as well.
 #[test]
 fn final_refusals_of_a_unit_show_that_the_server_serves() {
-    let gone = || (10 * MILLISECOND, Outcome::Exited(22), Reply { status: Some(404), ..Reply::default() });
+    let gone = || (10 * MILLISECOND, Outcome::Exited(22), status(404));
     let refused = || failed(75);
     let (took, done, failed, _) = with_bad_units(&[2], 300, 4, policy(3), [&gone, &refused]);
     assert_eq!((done, failed), (0, 300));
@@ -593,7 +677,7 @@ fn pauses_all_again(served: u64, is_other_refused: bool) -> bool {
     let mut ends = |unit: &mut History, now: Nanos, is_served: bool| {
         retries.started(&None, now, unit, None);
         let outcome = if is_served { Outcome::Ok } else { Outcome::Exited(22) };
-        let reply = Reply { status: Some(if is_served { 200 } else { 503 }), ..Reply::default() };
+        let reply = status(if is_served { 200 } else { 503 });
         let ended = Judged { started: now, at: now + MILLISECOND };
         retries.judge(&None, (ended, unit), (&outcome, &reply), || false, |_| 0);
         retries.take_hold(&None, ended.at).is_some()
@@ -670,7 +754,7 @@ fn bucketed(rate: u64, burst: u64, [served, refused]: [Nanos; 2], clock: FakeClo
         bucket.0 = (burst * SECOND).min(bucket.0 + (now - bucket.1) * rate);
         bucket.1 = now;
         if bucket.0 < SECOND {
-            return (refused, Outcome::Exited(22), Reply { status: Some(429), ..Reply::default() });
+            return (refused, Outcome::Exited(22), status(429));
         }
         bucket.0 -= SECOND;
         (served, Outcome::Ok, Reply::default())

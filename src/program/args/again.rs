@@ -38,13 +38,13 @@ pub(crate) struct AgainFlags {
     pub(crate) retry_on: Option<Failures>,
 
     /// Further answers with which the server requests a wait: exit codes, and HTTP statuses of the reply as http:CODE,
-    /// separated by commas. Some servers answer 403 to too many calls.
+    /// separated by commas. Some servers answer 403, 420, 509 or 529 to too many calls.
     #[arg(long, value_name = "CODES", allow_negative_numbers = true, value_parser = later_on)]
     #[arg(help = "Further answers that request a wait: 254,http:403", long_help)]
     pub(crate) later_on: Option<Laters>,
 
     /// End the run with 75 if a server requests a wait longer than TIME. TIME counts from the first such answer since
-    /// the last success. A pause is never cut short.
+    /// the last success, so the sum of all waits counts, even if the server names no time. A pause is never cut short.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
     #[arg(help = "The longest pause that a server may request [default: 1h]", long_help)]
     pub(crate) max_pause: Option<Duration>,
@@ -182,7 +182,7 @@ fn later_on(text: &str) -> Result<Laters, String> {
 }
 
 fn later(word: &str) -> Result<Later, String> {
-    let status = |code: &str| code.parse().ok().filter(|code| (400..600).contains(code)).map(Later::Http);
+    let status = |code: &str| code.parse().ok().filter(|code| (400..1000).contains(code)).map(Later::Http);
     let exit = |code: &str| code.parse().ok().filter(|code| !matches!(code, 0 | 126 | 127)).map(Later::Exit);
     let found = word.strip_prefix("http:").map_or_else(|| exit(word), status);
     found.ok_or_else(|| {
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(retry_on("6, 28,timeout,signal").map(|found| found.len()), Ok(4));
         assert_eq!(retry_on("255"), Ok(vec![Failure::Exit(255)]));
         assert_eq!(later_on("254, http:403"), Ok(vec![Later::Exit(254), Later::Http(403)]));
-        for wrong in ["", "0", "126", "256", "http:", "http:200", "403", "http:600", "timeout"] {
+        for wrong in ["", "0", "126", "256", "http:", "http:200", "403", "http:1000", "timeout"] {
             let error = later_on(wrong).unwrap_err();
             assert!(later_on(error.rsplit(' ').next().unwrap()).is_ok(), "{wrong}: {error}");
         }

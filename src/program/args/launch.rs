@@ -36,6 +36,9 @@ pub(crate) struct LaunchFlags {
     ///
     /// A command gets fewer units if N units do not fit: they may take 128 KiB, or less if the system allows less. Each
     /// unit counts 9 bytes more, and again for every {}. With --stdin all units fit.
+    ///
+    /// With --attempts, all N units run again if the server refuses one of them. So write curl --fail-early, which
+    /// stops at the first failure.
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     #[arg(value_parser = |text: &str| parsed::<u64>(text, "write a number of units, like -n 10"))]
     #[arg(help = "Units for each command, if they fit [default: 1]", long_help)]

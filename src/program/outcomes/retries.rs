@@ -101,18 +101,20 @@ impl Retries {
     }
 
     /// The line about the current pause of a key or of the whole run. Each pause of a minute or more is announced once.
-    pub(crate) fn long_pause(&mut self, now: Nanos, key: Option<&[u8]>) -> Option<String> {
+    /// `is_named`: the server named the end of the pause.
+    pub(crate) fn long_pause(&mut self, now: Nanos, key: Option<&[u8]>, is_named: bool) -> Option<String> {
         if self.paused_until < now.saturating_add(MIN_ANNOUNCED_PAUSE) || self.announced_until > now {
             return None;
         }
         self.announced_until = self.paused_until;
         let wait = self.paused_until - now;
         let (wait, until) = (clock::shown_wait(wait), until_if_read_later(wait));
+        let request = if is_named { "requested a wait" } else { "refuses units and names no time" };
         Some(match key {
             Some(key) => {
-                format!("the server of '{}' requested a wait: no unit of this key starts for {wait}{until}", shown(key))
+                format!("the server of '{}' {request}: no unit of this key starts for {wait}{until}", shown(key))
             }
-            None => format!("a server requested a wait: nothing starts for {wait}{until}"),
+            None => format!("a server {request}: nothing starts for {wait}{until}"),
         })
     }
 }

@@ -186,7 +186,7 @@ fn a_unit_that_waits_alone_pauses_nobody() {
     assert_eq!(outcomes.end(&alone, 0), [""; 0]);
     let retries = &outcomes.retries;
     assert_eq!((retries.due, retries.later, retries.paused, retries.paused_until), (120 * SECOND, 1, 0, 0));
-    let all = Ended { pause: Paused { rest: Duration::from_secs(120), is_overlong: false }, ..alone };
+    let all = Ended { pause: Paused { rest: Duration::from_secs(120), is_named: true, is_overlong: false }, ..alone };
     let lines = outcomes.end(&all, 0);
     assert!(lines[0].contains("nothing starts for 2m") && outcomes.retries.paused == 120 * SECOND, "{lines:?}");
 }

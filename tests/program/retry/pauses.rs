@@ -69,6 +69,12 @@ fn a_server_is_obeyed_however_it_asks_to_wait() {
             ),
         ),
         (429, ("a reset", fixed("ratelimit-remaining: 0\nratelimit-reset: 0.5"), [500, 9000])),
+        (429, ("a reset alone", fixed("ratelimit-reset: 0.5"), [500, 9000])),
+        (429, ("a time since 1970", Box::new(|| format!("Retry-After: {}", epoch(2))), [900, 9000])),
+        (503, ("milliseconds of a relative", fixed("x-ms-retry-after-ms: 500"), [500, 9000])),
+        (429, ("a duration of Python", fixed("x-ratelimit-retry-after: 0.50000000000000004s"), [500, 9000])),
+        (429, ("two items", fixed("RateLimit: \"d\";r=0;t=1, \"d\";r=9;t=99"), [1000, 9000])),
+        (403, ("a reset without sense", fixed("X-RateLimit-Remaining: 0\nX-RateLimit-Reset: soon"), [50, 9000])),
         (
             429,
             (
@@ -84,7 +90,7 @@ fn a_server_is_obeyed_however_it_asks_to_wait() {
                 let (wait, ended) = wait_after(head, status);
                 let (wait, hints) = (wait.as_millis(), ended.err.matches("hint: a reply has").count());
                 assert!(wait >= least.into() && wait < most.into(), "{name}: {wait} ms");
-                let is_odd = name == "garbage" || name.starts_with("a negative");
+                let is_odd = ["garbage", "a negative number", "a reset without sense"].contains(&name);
                 assert_eq!((ended.code(), hints), (Some(0), usize::from(is_odd)), "{name}: {}", ended.err);
             });
         }
@@ -130,6 +136,25 @@ fn a_time_beyond_max_pause_is_reported_once_and_alike() {
         assert_eq!(said("throttle: ended by a server that requested a wait until ", ": "), until);
         assert_eq!(ended.err.matches("requested a wait").count(), 2, "{}", ended.err);
         assert!(ended.err.contains("line 1 '1': not tried again\n"), "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_pause_beyond_max_pause_is_reported_with_its_reason() {
+    for (answer, max_pause, words, last) in [
+        ("retry-after: 5", "1s", " requested a wait until ", "that requested a wait until "),
+        ("retry-after: 0.4", "1s", " requested another wait until ", "whose waits take "),
+        ("x: y", "200ms", " and names no time: with the next pause, until ", "that refuses units and names no time: "),
+    ] {
+        for limit in ["unlimited", "100/s,per=f1"] {
+            let retries = attempts(1).rate(limit).options(&["--max-pause", max_pause]);
+            let ended = retries.script(&format!("echo '{answer}' > \"$THROTTLE_REPLY\"; exit 75; : $1")).run("1\n");
+            assert_eq!(ended.code(), Some(75), "{answer}: {}", ended.err);
+            let lines: Vec<&str> = ended.err.lines().filter(|line| line.contains("longer than --max-pause")).collect();
+            assert!(lines.iter().any(|line| line.contains(words)), "{answer}: {}", ended.err);
+            let ends = format!("throttle: ended by a server {last}");
+            assert!(ended.err.contains(&ends) || limit != "unlimited", "{answer}: {}", ended.err);
+        }
     }
 }
 

@@ -54,6 +54,40 @@ fn curl_and_wget_write_their_replies() {
     }
 }
 
+/// The exit of curl is that of its last transfer. A request that curl has repeated itself counts by its last answer.
+#[test]
+fn a_refusal_of_one_of_several_units_means_later() {
+    for (more, expected) in [("", 1), ("--fail-early", 1), ("--retry 2", 0)] {
+        let server = Server::that_answers().page("/2", [Answer::later("0.1")]).start();
+        let script = format!("curl -q -fsS {more} --remote-name-all -D \"$THROTTLE_REPLY\" \"$@\"");
+        let folder = tempfile::tempdir().unwrap();
+        let retries = attempts(1).options(&["-n", "3", "--log", "log"]).summary().script(&script).inside(&folder);
+        let urls = ["1", "2", "3"].map(|page| server.url() + page).join("\n");
+        let ended = retries.variable("no_proxy", "*").run(urls);
+        let commands = summary(&ended);
+        assert_eq!((ended.code(), &commands["told_to_wait"]), (Some(0), &expected.into()), "{more}: {}", ended.err);
+        let log = fs::read_to_string(folder.path().join("log")).unwrap();
+        assert_eq!(log.matches("\"http\":429,\"verdict\":\"later\"").count(), expected, "{more}: {log}");
+        assert!(server.visits().iter().any(|visit| visit.path == "/2" && visit.status == 200), "{more}");
+    }
+}
+
+/// A server may answer 403 to too many calls, and report that calls remain.
+#[test]
+fn a_plain_403_with_calls_remaining_gets_one_hint() {
+    let hint = "hint: a server answered 403 although calls remain";
+    for (field, options, expected) in [
+        ("x-ratelimit-remaining: 57", &["--summary"][..], 1),
+        ("x-ratelimit-remaining: 57", &[], 0),
+        ("x-other: 57", &["--summary"], 0),
+        ("x-ratelimit-remaining: 57", &["--summary", "--later-on", "http:403", "--max-pause", "40ms"], 0),
+    ] {
+        let script = format!("printf 'HTTP/1.1 403 x\\n{field}\\n' > \"$THROTTLE_REPLY\"; exit 22; : $1");
+        let ended = attempts(3).options(options).script(&script).run(numbers(3));
+        assert_eq!(ended.err.matches(hint).count(), expected, "{field} {options:?}: {}", ended.err);
+    }
+}
+
 #[test]
 fn each_of_many_at_once_has_a_reply_of_its_own() {
     let script = "sleep 0.05; [ $THROTTLE_ATTEMPT = 1 ] && [ $(($1 % 2)) = 0 ] || exit 0; \

@@ -491,14 +491,17 @@ impl Run {
         } else {
             429
         });
-        let reply =
-            Reply { status, retry_after: says.map(|says| Some(Duration::from_nanos(says))), ..Reply::default() };
+        let reply = crate::launch::Answer {
+            status,
+            retry_after: says.map(|says| Some(Duration::from_nanos(says))),
+            ..Default::default()
+        };
         let outcome = if is_ok && !is_missing { Outcome::Ok } else { Outcome::Exited(22) };
-        self.comes_to(unit, &outcome, &reply)
+        self.comes_to(unit, &outcome, &reply.into())
     }
 
     fn comes_to(&mut self, unit: usize, outcome: &Outcome, reply: &Reply) -> bool {
-        let is_missing = reply.status == Some(404);
+        let is_missing = reply.last.status == Some(404);
         let judged = Judged { started: self.started[unit], at: self.now };
         let Process { retries, supply, order, key, grant, running, .. } =
             &mut self.processes[unit % self.row.processes];

@@ -192,7 +192,7 @@ fn a_pause_is_passed_on_once_and_only_while_it_lasts() {
 /// An exit of 1 after an answer of 200 is the command's failure. An exit of 127 shows nothing about the server.
 #[test]
 fn only_an_answer_of_a_failed_call_shows_that_the_server_serves() {
-    let answered = |code| (MILLISECOND, Outcome::Exited(code), Reply { status: Some(200), ..Reply::default() });
+    let answered = |code| (MILLISECOND, Outcome::Exited(code), status(200));
     let mut judge = Judge::new(policy(3));
     assert_eq!(judge.pauses(2, refused), [50, 100]);
     assert!(matches!(judge.run(&mut History::default(), answered(1)), Verdict::Again(_)));
