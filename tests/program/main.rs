@@ -3,6 +3,7 @@
 /// What is common to all: options, messages, and text that others write.
 mod command_line {
     mod arbitrary_input;
+    mod fuzz_targets;
     mod mistakes;
     mod options;
 }
@@ -86,16 +87,9 @@ mod terminal {
 
 /// Pages: README.md, docs/, and those that `--plot` writes.
 mod pages {
+    mod blocks;
     mod plot;
     mod recipes;
-}
-
-/// The repository itself: its layers and its words. No user does anything here.
-mod repository {
-    mod fuzz_targets;
-    mod layers;
-    mod plain_english;
-    mod test_names;
 }
 
 #[path = "../../library/tests/library/rounds.rs"]

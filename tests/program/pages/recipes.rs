@@ -1,4 +1,4 @@
-//! The commands and links of README.md, CONTRIBUTING.md, SECURITY.md and docs/*.md work.
+//! The commands of README.md, CONTRIBUTING.md, SECURITY.md and docs/*.md work.
 //!
 //! A block of a shell is marked `sh run` or `sh example`. Each `sh run` is run as it stands there, in a folder of its own
 //! with [`FILES`], and with our program, real tools and [stand-ins](STAND_IN) in `PATH`. It must succeed, and print what
@@ -6,19 +6,17 @@
 //! in its place, and calls it as `recipe`: to prepare something, to shorten a wait in `../recipe`, or to look at what it
 //! did; `calls` lists what was called.
 
+use super::blocks::{Block, blocks};
 use crate::support::redis::Redis;
 use crate::support::server::{Answer, Request, Server};
 use crate::support::{THROTTLE, feed, find, skipped, with_pipes};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// The marks of a fence.
-const MARKS: [&str; 6] = ["sh run", "sh example", "text", "rust", "json", "toml"];
 
 const FILES: [(&str, &str); 9] = [
     ("urls", "http://a.example/1\nhttp://b.example/2\nhttp://c.example/3\n"),
@@ -40,108 +38,9 @@ const NEEDED: [&str; 7] = ["curl", "jq", "man", "python3", "redis", "sqlite3", "
 
 const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/pages/stand-in");
 
-/// The limit for the words of the README outside of tables and code.
-const README_WORDS: usize = 900;
-
-/// A fenced block.
-#[derive(Debug)]
-struct Block {
-    /// For messages.
-    place: String,
-    mark: String,
-    text: String,
-    /// The script in the comment before it.
-    test: Option<String>,
-    /// The expected output.
-    output: Option<String>,
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// The pages, by their paths.
-fn pages() -> Vec<(PathBuf, String)> {
-    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
-    let mut pages: Vec<_> =
-        pages.chain(["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root().join(name))).collect();
-    pages.sort();
-    pages.into_iter().map(|path| (path.clone(), fs::read_to_string(&path).unwrap())).collect()
-}
-
-/// The blocks of a page, and its text without blocks and comments.
-fn read(path: &Path, page: &str) -> (Vec<Block>, String) {
-    let (mut blocks, mut prose, mut test) = (Vec::<Block>::new(), String::new(), None);
-    // Only blank lines stand between the last block and this line.
-    let mut is_next = false;
-    let mut lines = page.lines().enumerate();
-    let until = |lines: &mut dyn Iterator<Item = (usize, &str)>, end: &str| {
-        let mut inside = String::new();
-        for (_, line) in lines {
-            if line == end {
-                return inside;
-            }
-            inside.extend([line, "\n"]);
-        }
-        panic!("{}: no {end}", path.display());
-    };
-    while let Some((number, line)) = lines.next() {
-        if line == "<!-- test" {
-            test = Some(until(&mut lines, "-->"));
-        } else if let Some(mark) = line.strip_prefix("```") {
-            let (mark, inside) = (mark.to_owned(), until(&mut lines, "```"));
-            if let Some(recipe) = blocks.last_mut().filter(|last| is_next && mark == "text" && last.mark == "sh run") {
-                recipe.output = Some(inside.clone());
-            }
-            is_next = true;
-            let place = format!("{}:{}", path.file_name().unwrap().display(), number + 1);
-            blocks.push(Block { place, mark, text: inside, test: test.take(), output: None });
-        } else if !line.starts_with("<!--") {
-            prose.extend([line, "\n"]);
-            is_next &= line.is_empty();
-        }
-    }
-    (blocks, prose)
-}
-
-fn blocks() -> Vec<Block> {
-    pages().iter().flat_map(|(path, page)| read(path, page).0).collect()
-}
-
-#[test]
-fn each_block_of_a_page_is_marked() {
-    for block in blocks() {
-        assert!(MARKS.contains(&&*block.mark), "{}: ```{} is none of {MARKS:?}", block.place, block.mark);
-    }
-    for (path, page) in pages() {
-        let indented = page.lines().any(|line| line.trim_start() != line && line.contains("```"));
-        assert!(!indented, "{}: an indented fence is not seen here", path.display());
-    }
-}
-
-#[test]
-fn what_a_page_links_to_is_there() {
-    for (path, page) in pages() {
-        let (_, prose) = read(&path, &page);
-        for link in prose.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
-            let is_there = link.is_empty() || link.contains("://") || path.parent().unwrap().join(link).exists();
-            assert!(is_there, "{}: {link}", path.display());
-        }
-    }
-}
-
-#[test]
-fn the_readme_is_short() {
-    let page = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, prose) = read(Path::new("README.md"), &page);
-    let words = prose.lines().filter(|line| !line.starts_with('|')).flat_map(str::split_whitespace).count();
-    assert!(words <= README_WORDS, "{words} words outside of tables and code; at most {README_WORDS}");
-}
-
 #[test]
 fn every_recipe_does_what_its_page_says() {
-    let recipes: Vec<Block> = blocks().into_iter().filter(|block| block.mark == "sh run").collect();
+    let recipes: Vec<Block> = blocks(Path::new(env!("CARGO_MANIFEST_DIR"))).into_iter().filter(|block| block.mark == "sh run").collect();
     assert!(recipes.len() > 40, "only {} recipes were found", recipes.len());
     let (todo, failures) = (Mutex::new(recipes.iter()), Mutex::new(Vec::new()));
     thread::scope(|scope| {

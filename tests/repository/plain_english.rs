@@ -1,5 +1,6 @@
 //! Counts phrases that readers read twice, for every 100 000 words of pages, comments and messages. The numbers must not rise.
 
+use crate::root;
 use regex::bytes::Regex;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,7 @@ fn the_pages_and_the_comments_stay_in_plain_english() {
 
 /// The pages or source files at or below `path`, but for tests and generated pages.
 fn files(path: &Path) -> Vec<PathBuf> {
-    let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let whole = root().join(path);
     let name = path.file_name().unwrap().to_str().unwrap();
     if whole.is_dir() {
         let entries = fs::read_dir(&whole).unwrap().map(|entry| path.join(entry.unwrap().file_name()));

@@ -1,13 +1,14 @@
 //! Each layer may import only layers before it (as docs/architecture.md lists them), and there is no circle inside a folder.
 
+use crate::{root, sources};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 /// The page for maintainers. The rows of its table of layers begin with a number.
 static PAGE: LazyLock<String> =
-    LazyLock::new(|| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/architecture.md")).unwrap());
+    LazyLock::new(|| fs::read_to_string(root().join("docs/architecture.md")).unwrap());
 
 /// The layers, the lowest first. Modules of one layer may not import each other, except for those of the limiter.
 static LAYERS: LazyLock<Vec<Vec<&str>>> = LazyLock::new(|| {
@@ -28,14 +29,9 @@ fn rank(module: &str) -> Option<usize> {
 
 /// All files of the library and the program, each with its path inside its `src`.
 fn all_sources() -> Vec<(PathBuf, String)> {
-    let roots = ROOTS.map(|root| Path::new(env!("CARGO_MANIFEST_DIR")).join(root));
+    let roots = ROOTS.map(|top| root().join(top));
     let files = roots.iter().flat_map(|root| sources(root).into_iter().map(move |path| (root, path)));
     files.map(|(root, path)| (path.clone(), path.strip_prefix(root).unwrap().to_str().unwrap().to_owned())).collect()
-}
-
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
 }
 
 /// The words that follow `crate::` in the code, without comments.
@@ -65,8 +61,7 @@ fn no_layer_imports_a_later_one() {
 
 #[test]
 fn the_architecture_page_names_all_layers_and_folders() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let libs = ROOTS.map(|src| fs::read_to_string(root.join(src).join("lib.rs")).unwrap()).concat();
+    let libs = ROOTS.map(|src| fs::read_to_string(root().join(src).join("lib.rs")).unwrap()).concat();
     let mut declared: Vec<_> =
         libs.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
     declared.retain(|module| *module != "fuzzing");
@@ -79,12 +74,12 @@ fn the_architecture_page_names_all_layers_and_folders() {
     let files = all_sources().into_iter().map(|(path, _)| path).filter(|path| !is_test(path));
     let folders: BTreeSet<PathBuf> = files.map(|path| path.parent().unwrap().to_owned()).collect();
     for folder in folders.iter().filter(|folder| !folder.ends_with("src")) {
-        let name = format!("`{}/`", folder.strip_prefix(root).unwrap().display());
+        let name = format!("`{}/`", folder.strip_prefix(root()).unwrap().display());
         assert!(PAGE.contains(&name), "docs/architecture.md does not name {name}");
     }
     let paths = PAGE.split('`').filter(|word| ["src/", "tests/", "library/"].iter().any(|top| word.starts_with(top)));
     for path in paths {
-        assert!(root.join(path).exists(), "docs/architecture.md names {path}, which is gone");
+        assert!(root().join(path).exists(), "docs/architecture.md names {path}, which is gone");
     }
 }
 

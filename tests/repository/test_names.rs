@@ -1,9 +1,9 @@
 //! The names of all tests in the repository: short, and with the code of a requirement only if a page explains the code.
 
+use crate::{root, sources};
 use regex::bytes::Regex;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 /// The most characters in the name of a test.
 const MAX_NAME: usize = 60;
@@ -13,16 +13,6 @@ const FOLDERS: [&str; 6] = ["tests", "library/tests", "library/peers", "benches"
 
 /// The page of the codes. A row of its tables begins with one.
 const REQUIREMENTS: &str = "library/docs/requirements.md";
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let files = entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] });
-    files.filter(|path| path.extension().is_some_and(|end| end == "rs")).collect()
-}
 
 /// The names of the tests below `folder`.
 fn names(folder: &str) -> Vec<String> {
