@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 /// The page for maintainers. The rows of its table of layers begin with a number.
-static PAGE: LazyLock<String> =
-    LazyLock::new(|| fs::read_to_string(root().join("docs/architecture.md")).unwrap());
+static PAGE: LazyLock<String> = LazyLock::new(|| fs::read_to_string(root().join("docs/architecture.md")).unwrap());
 
 /// The layers, the lowest first. Modules of one layer may not import each other, except for those of the limiter.
 static LAYERS: LazyLock<Vec<Vec<&str>>> = LazyLock::new(|| {

@@ -506,6 +506,7 @@ fn with_bad_units(
 
 /// Law 12.
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_unit_that_is_always_told_to_wait_holds_up_nobody_else() {
     let one = [20];
     let ten: Vec<u64> = (0..10).map(|hundred| 100 * hundred + 20).collect();

@@ -66,6 +66,7 @@ fn newcomer(bucket: &str) -> u64 {
 
 /// The one that asked first after the window had opened used to get most of it. A newcomer waits for one period.
 #[test]
+#[ignore = "slow: 10 s"]
 fn pipes_share_a_window_and_a_newcomer_waits_for_one_period() {
     on_both_stores("40/500ms,window,slack=0", |bucket| {
         let waits = || {
@@ -85,6 +86,7 @@ fn pipes_share_a_window_and_a_newcomer_waits_for_one_period() {
 /// Streams used to hold all others back for as long as they needed for two round trips, and each took what comes in that
 /// time, which was several periods on a slow network.
 #[test]
+#[ignore = "slow: 6 s"]
 fn a_newcomer_waits_one_period_also_on_a_slow_network() {
     let Some(redis) = Redis::start(&[]) else { return };
     let (near, far) = (redis.bucket("b"), bucket_at(slow_network(redis.port, Duration::from_millis(100)), "b"));
@@ -107,6 +109,7 @@ fn a_newcomer_waits_one_period_also_on_a_slow_network() {
 
 /// It has to ask for more at once than those nearby. It got three quarters of the bucket.
 #[test]
+#[ignore = "slow: 3 s"]
 fn a_stream_that_is_far_away_gets_only_its_share() {
     let Some(redis) = Redis::start(&[]) else { return };
     let (near, far) = (redis.bucket("b"), bucket_at(slow_network(redis.port, Duration::from_millis(25)), "b"));
@@ -120,6 +123,7 @@ fn a_stream_that_is_far_away_gets_only_its_share() {
 
 /// A loop starts a process before each take, and here it also sleeps. It used to get less than the pipes.
 #[test]
+#[ignore = "slow: 17 s"]
 fn a_loop_of_once_gets_its_share_beside_pipes() {
     // Slow enough that a process starts within its share of the time, also on a busy machine.
     for (limit, [least, of]) in [("40/500ms,window,slack=0", [1, 8]), ("20/s,burst=1", [2, 3])] {
@@ -203,6 +207,7 @@ fn all_get_the_same_however_long_a_loop_needs_to_ask_again() {
 
 /// Before, units leased for commands that could not start yet were lost.
 #[test]
+#[ignore = "slow: 7 s"]
 fn launches_with_many_slots_use_a_shared_window() {
     let limit = "50/s,window,slack=0";
     let run = |bucket: &str| {
@@ -232,6 +237,7 @@ fn launches_with_many_slots_use_a_shared_window() {
 
 /// A stream alone takes what conforms at once, and loses no room later.
 #[test]
+#[ignore = "slow: 5 s"]
 fn a_pipe_alone_uses_a_shared_window() {
     let limit = "100/500ms,window,slack=0";
     on_both_stores(limit, |bucket| {

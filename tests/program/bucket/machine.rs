@@ -143,6 +143,7 @@ fn a_bucket_in_a_read_only_place_is_not_used() {
 
 /// On a full disk no bucket is made and nothing is granted. One that was made before has all the room it will need.
 #[test]
+#[ignore = "slow: 5 s"]
 fn a_full_disk_is_an_error_only_when_a_bucket_is_made() {
     let unshare = ["unshare", "-m"];
     if !can(&unshare) {

@@ -170,6 +170,7 @@ fn ends(command: Command) -> (Option<i32>, String) {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_mistake_in_options_is_found_before_anything_opens() {
     let nowhere = &Nowhere::new();
     let is_found = |bucket: String| {

@@ -153,6 +153,7 @@ fn float(value: u64) -> f64 {
 /// The whole rate is used: a process that is late by less than the 100 ms in which this bucket fills loses nothing,
 /// even on a busy machine.
 #[test]
+#[ignore = "slow: 5 s"]
 fn eight_pipes_keep_one_limit_and_use_it() {
     let work = Work { limit: "1000/s", rate: 1000, burst: 100, pipes: 8, size: 5, seconds: 5 };
     let passed = work.pass();
@@ -165,6 +166,7 @@ fn eight_pipes_keep_one_limit_and_use_it() {
 
 /// With a bucket that fills in 10 ms, a late wake-up may lose rate, but never gains any.
 #[test]
+#[ignore = "slow: 3 s"]
 fn eight_pipes_with_a_small_burst_are_never_over() {
     let work = Work { limit: "1000/s", rate: 1000, burst: 10, pipes: 8, size: 5, seconds: 3 };
     let passed = work.pass();
@@ -174,6 +176,7 @@ fn eight_pipes_with_a_small_burst_are_never_over() {
 }
 
 #[test]
+#[ignore = "slow: 12 s"]
 fn two_pipes_together_meet_one_limit() {
     for (limit, rate, size) in [("100/s", 100, 5), ("1000/s", 1000, 5), ("20k/s", 20_000, 5), ("10MB/s", 10_000_000, 1)]
     {

@@ -74,6 +74,7 @@ mod limits {
     const NOISE: f64 = 0.1;
 
     #[test]
+    #[ignore = "slow: 5 s"]
     fn eight_processes_together_keep_one_limit_and_use_it_up() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("eight");
@@ -89,6 +90,7 @@ mod limits {
     }
 
     #[test]
+    #[ignore = "slow: 4 s"]
     fn two_pipes_together_meet_the_limit() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("two");
@@ -105,6 +107,7 @@ mod limits {
     /// A lease covers two round trips, and the next one is requested before it is needed. A busy processor costs rate,
     /// and has us read late what then seems to come at once, so the best of some tries counts.
     #[test]
+    #[ignore = "slow: 8 s"]
     fn a_slow_network_costs_no_rate() {
         let Some(redis) = Redis::start(&[]) else { return };
         let most = 51.0 + 1000.0 * NOISE;
@@ -127,6 +130,7 @@ mod limits {
 
     /// One slow answer must not make all later leases long: new requests would wait for all of that.
     #[test]
+    #[ignore = "slow: 4 s"]
     fn after_one_delay_leases_are_short_again() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("hiccup");
@@ -142,6 +146,7 @@ mod limits {
 
     /// A slow reader is late for most of its lease; in a window all of that would count for an hour.
     #[test]
+    #[ignore = "slow: 6 s"]
     fn a_slow_reader_loses_no_room_in_a_window() {
         let Some(redis) = Redis::start(&[]) else { return };
         let folder = tempfile::tempdir().unwrap();
@@ -191,6 +196,7 @@ mod trouble {
 
     /// A demoted master refuses all writes for ever; its name now leads to another server.
     #[test]
+    #[ignore = "slow: 4 s"]
     fn a_demoted_master_is_left() {
         let (Some(old), Some(new)) = (Redis::start(&[]), Redis::start(&[])) else { return };
         let port = Arc::new(AtomicU16::new(old.port));
@@ -217,6 +223,7 @@ mod trouble {
     }
 
     #[test]
+    #[ignore = "slow: 5 s"]
     fn a_restarted_server_is_waited_for_and_its_state_restored() {
         // One burst may be granted twice, and a busy machine may be late.
         is_right_once(most_above_when_restarted, |above| above.is_none_or(|above| above <= 20.0 + 20.0 + 4.0 + 20.0));
@@ -255,6 +262,7 @@ mod trouble {
 
     /// A look at the bucket gives up after a second, because the time announced before still holds. The next request must wait.
     #[test]
+    #[ignore = "slow: 5 s"]
     fn a_stream_that_looked_in_vain_waits_for_the_server() {
         let Some(mut redis) = Redis::start(&[]) else { return };
         let mut running = pipe(&redis.bucket("b"), &["-r", "1/2s"]);
@@ -271,6 +279,7 @@ mod trouble {
     }
 
     #[test]
+    #[ignore = "slow: 4 s"]
     fn a_flush_in_the_middle_lets_through_at_most_one_burst_more() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("flushed");
@@ -287,6 +296,7 @@ mod trouble {
     }
 
     #[test]
+    #[ignore = "slow: 4 s"]
     fn a_server_that_pauses_is_waited_for() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("paused");
@@ -353,6 +363,7 @@ mod trouble {
     }
 
     #[test]
+    #[ignore = "slow: 3 s"]
     fn verbs_end_soon_if_the_server_is_absent() {
         let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let silent = bucket_at(silent.local_addr().unwrap().port(), "b");
@@ -363,6 +374,7 @@ mod trouble {
 
     /// The system looks for a host in /etc/hosts first. Here that is a pipe into which nobody writes.
     #[test]
+    #[ignore = "slow: 3 s"]
     fn verbs_end_soon_if_the_host_has_no_address() {
         let elsewhere =
             ["-rm", "sh", "-c", "mount --bind \"$1\" /etc/hosts || exit 9; shift; exec \"$0\" \"$@\"", THROTTLE];
@@ -383,6 +395,7 @@ mod trouble {
 
     /// A client without retries still waits for a healthy server that is far away.
     #[test]
+    #[ignore = "slow: 2 s"]
     fn a_slow_network_is_not_an_absent_server() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(75)), "far");
@@ -399,6 +412,7 @@ mod trouble {
     }
 
     #[test]
+    #[ignore = "slow: 6 s"]
     fn a_server_that_does_not_answer_is_given_three_seconds() {
         let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let bucket = bucket_at(silent.local_addr().unwrap().port(), "b");
@@ -584,6 +598,7 @@ mod passwords {
     }
 
     #[test]
+    #[ignore = "slow: 3 s"]
     fn a_pipe_without_a_writer_is_no_password_file() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
@@ -684,6 +699,7 @@ mod bucket {
     }
 
     #[test]
+    #[ignore = "slow: 6 s"]
     fn a_running_pipe_uses_new_limits_from_its_next_take() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("b");
@@ -774,6 +790,7 @@ mod cluster {
 
     /// The bucket is one key, and every node can say where it is.
     #[test]
+    #[ignore = "slow: 2 s"]
     fn a_bucket_is_found_from_every_node() {
         let node = || Redis::start(&["--cluster-enabled", "yes", "--cluster-port", "FREE"]);
         let (Some(a), Some(b)) = (node(), node()) else { return };

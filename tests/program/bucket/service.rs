@@ -89,6 +89,7 @@ fn what_a_service_settles_counts_for_the_program() {
 
 /// It waited for the hundred seconds that the first one was charged for.
 #[test]
+#[ignore = "slow: 2 s"]
 fn what_a_service_settles_moves_up_its_next_request() {
     on_each("1/s,burst=100", |_, shared| {
         let begun = Instant::now();
@@ -202,6 +203,7 @@ fn a_request_waits_until_another_may_run() {
 }
 
 #[test]
+#[ignore = "slow: 6 s"]
 fn each_request_to_a_silent_server_fails_at_its_deadline() {
     let Some(redis) = Redis::start(&[]) else { return };
     let shared = Shared::with_limits(redis.bucket("b"), &["1000/s,burst=1000".parse().unwrap()]).unwrap();
@@ -243,6 +245,7 @@ fn a_service_says_what_is_wrong_with_its_bucket() {
 
 /// A server forgets what runs of a process that it does not hear of.
 #[test]
+#[ignore = "slow: 14 s"]
 fn a_service_keeps_its_place_however_long_it_asks_nothing() {
     on_each("1000/s,burst=1000,jobs=1", |bucket, shared| {
         let once = |bucket: &str| feed(throttle(["--bucket", bucket, "--once", "--max-wait", "0", "true"]), b"").code();

@@ -143,6 +143,7 @@ fn is_given_back(bucket: &Bucket) {
 
 /// The buckets grant two a second, with half a second of allowance. So four units leave in no less than a second.
 #[test]
+#[ignore = "slow: 6 s"]
 fn waiters_stopped_for_long_do_not_leave_as_a_burst() {
     let redis = Redis::start(&[]);
     let limit = "2/s,burst=1,initial=0";
@@ -198,6 +199,7 @@ fn held_back(bucket: &Bucket, args: &[&str], act: impl FnOnce()) -> Ended {
 
 /// The first turn is lost after a tenth of a second.
 #[test]
+#[ignore = "slow: 4 s"]
 fn a_late_waiter_waits_again_for_max_wait_at_most() {
     let bucket = Bucket::in_file("10/s,burst=1");
     let pause = || assert!(feed(bucket.command(&["--pause", "1h"]), b"").status.success());
@@ -208,6 +210,7 @@ fn a_late_waiter_waits_again_for_max_wait_at_most() {
 }
 
 #[test]
+#[ignore = "slow: 7 s"]
 fn a_late_waiter_gives_its_first_turn_back_to_a_window() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken");
@@ -253,6 +256,7 @@ fn waiters_that_end_in_any_order_cost_a_newcomer_nothing() {
 
 /// Killed waiters give nothing back themselves. The next newcomer finds that they are gone.
 #[test]
+#[ignore = "slow: 13 s"]
 fn waiters_that_were_killed_cost_a_newcomer_nothing() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
@@ -268,6 +272,7 @@ fn waiters_that_were_killed_cost_a_newcomer_nothing() {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_newcomer_is_served_at_the_new_rate_at_once() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
@@ -283,6 +288,7 @@ fn a_newcomer_is_served_at_the_new_rate_at_once() {
 
 /// It was charged, and counted as granted, beside its next turn.
 #[test]
+#[ignore = "slow: 7 s"]
 fn a_late_turn_counts_as_given_back() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, "10/s,burst=1"));
@@ -295,6 +301,7 @@ fn a_late_turn_counts_as_given_back() {
 
 /// Each looked at the processes of all the others, a second apart.
 #[test]
+#[ignore = "slow: 4 s"]
 fn many_idle_waiters_use_hardly_any_cpu() {
     let bucket = Bucket::in_file(AN_HOUR);
     let waiters = waiters_of(&bucket, 200);
@@ -313,6 +320,7 @@ fn many_idle_waiters_use_hardly_any_cpu() {
 /// The bucket knew the times of the latest 64 only: the others asked again for the hours of their first turns, and all
 /// behind them waited for days.
 #[test]
+#[ignore = "slow: 13 s"]
 fn many_waiters_go_when_their_rate_is_raised_however_late() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
@@ -337,6 +345,7 @@ fn many_waiters_go_when_their_rate_is_raised_however_late() {
 
 /// Before, waiters of the old bucket took their promised times from the new one.
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_bucket_that_begins_anew_owes_nothing_to_old_waiters() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
@@ -352,6 +361,7 @@ fn a_bucket_that_begins_anew_owes_nothing_to_old_waiters() {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_line_is_emptied_a_bucket_starts_anew_and_is_paused() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
@@ -412,6 +422,7 @@ fn a_pause_is_shown_until_it_is_lifted() {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_lifted_pause_frees_the_processes_that_waited_for_its_end() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, "100/s"));
@@ -435,6 +446,7 @@ fn a_lifted_pause_frees_the_processes_that_waited_for_its_end() {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn who_waits_is_not_counted_as_refused() {
     let redis = Redis::start(&[]);
     let on_server = |limit: &str| redis.as_ref().map(|redis| Bucket::on_server(redis, limit));
@@ -540,6 +552,7 @@ fn a_stream_that_fails_gives_back_what_it_has_not_used() {
 
 /// Somebody else holds the file.
 #[test]
+#[ignore = "slow: 2 s"]
 fn an_interrupted_wait_does_not_wait_for_a_locked_file() {
     for args in [&["--once", "true"][..], &[]] {
         let bucket = Bucket::in_file(AN_HOUR);

@@ -104,6 +104,7 @@ fn a_key_is_paused_and_cleared_by_itself() {
 
 /// On a server any wait was too long: its time was not known before it answered.
 #[test]
+#[ignore = "slow: 4 s"]
 fn once_waits_for_as_long_as_it_may() {
     for (limit, key) in [("1/s,burst=1,per=f1", &["--key", "a"][..]), ("1/s,burst=1", &[])] {
         on_each_store(&[limit], |bucket| {
@@ -118,6 +119,7 @@ fn once_waits_for_as_long_as_it_may() {
 
 /// As the help has it. Before, a call with --max-wait waited longer than that.
 #[test]
+#[ignore = "slow: 6 s"]
 fn a_pause_of_a_key_also_holds_those_that_wait_already() {
     on_each_store(&["1/3s,burst=1,per=f1"], |bucket| {
         bucket.once("a", true);
@@ -264,6 +266,7 @@ fn a_unit_that_cannot_be_run_takes_no_grant_of_its_key() {
 
 /// It ended at once, and the units before it were lost: in a private run, too.
 #[test]
+#[ignore = "slow: 2 s"]
 fn units_before_an_unreadable_cost_leave_first() {
     on_each_store(&["10/s,burst=1,per=f1,cost=f2"], |bucket| {
         for command in [bucket.command(&[]), throttle(["-r", "10/s,burst=1,per=f1,cost=f2"])] {
@@ -327,6 +330,7 @@ fn a_command_starts_soon_after_the_one_before_ended() {
 
 /// Four at once, each with units of all keys: no key gets more than its rate, nor do all together, and nothing is left over.
 #[test]
+#[ignore = "slow: 10 s"]
 fn streams_that_share_keys_keep_and_use_each_limit() {
     on_each_store(&["10/s,per=f1", "50/s"], |bucket| {
         let units = |first: usize| {
@@ -358,6 +362,7 @@ fn streams_that_share_keys_keep_and_use_each_limit() {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn all_processes_keep_the_rate_of_a_key_together() {
     on_each_store(&["5/s,per=f1,jobs=1"], |bucket| {
         let begun = Instant::now();
@@ -376,6 +381,7 @@ fn all_processes_keep_the_rate_of_a_key_together() {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn jobs_of_a_bucket_bounds_the_commands_of_all_processes() {
     on_each_store(&["1000/s,burst=1000,jobs=2"], |bucket| {
         let folder = tempfile::tempdir().unwrap();
@@ -458,6 +464,7 @@ fn the_command_of_once_has_the_usual_timers() {
 }
 
 #[test]
+#[ignore = "slow: 12 s"]
 fn a_place_is_free_again_after_a_kill() {
     on_each_store(&["unlimited,per=f1,jobs=1"], |bucket| {
         let mut killed = Running::start(bucket.command(&["--once", "--key", "a", "sleep", "20"]));
@@ -473,6 +480,7 @@ fn a_place_is_free_again_after_a_kill() {
 
 /// The next one started beside it. A server cannot see processes.
 #[test]
+#[ignore = "slow: 3 s"]
 fn a_command_keeps_its_place_when_its_stream_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = Bucket { address: folder.path().join("b").to_str().unwrap().to_owned(), _folder: None };
@@ -507,6 +515,7 @@ fn numbered(name: &str, lines: u32) -> String {
 
 /// A new key asked its own copy of the bucket, which never makes room, again and again, and never the bucket.
 #[test]
+#[ignore = "slow: 21 s"]
 fn a_full_table_of_keys_stalls_no_new_key() {
     on_each_store(&["1/5s,per=f1"], |bucket| {
         let keys = numbered("first", 10_000);
@@ -520,6 +529,7 @@ fn a_full_table_of_keys_stalls_no_new_key() {
 }
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn it_is_shown_how_long_a_new_key_waits_for_room() {
     on_each_store(&["1/h,per=f1"], |bucket| {
         let keys = numbered("key", 10_000);
@@ -579,6 +589,7 @@ fn real_costs_settle_the_limits_of_a_key_in_a_bucket() {
 
 /// A request takes 200 ms there and back. One for each line would pass 5 a second, and take 80 s.
 #[test]
+#[ignore = "slow: 9 s"]
 fn a_slow_network_costs_no_rate_of_a_key() {
     let Some(redis) = Redis::start(&[]) else { return };
     let far = bucket_at(slow_network(redis.port, Duration::from_millis(100)), "far");
@@ -614,6 +625,7 @@ fn an_interrupted_stream_gives_back_reserved_units_of_keys() {
 
 /// The rate pays for a unit while it waits, and others of its key, and other keys, come and go meanwhile.
 #[test]
+#[ignore = "slow: 2 s"]
 fn units_above_the_burst_of_their_key_leave_at_its_rate() {
     on_each_store(&["100/s,burst=1,per=f1,cost=f2"], |bucket| {
         let lines = (0..60).map(|line| format!("k{} {}\n", line % 12, 20 + line % 7)).collect::<Vec<_>>().concat();
@@ -652,6 +664,7 @@ fn a_bucket_with_thousands_of_long_keys_can_be_read() {
 
 /// Before, the message was that the limit would never grant this cost.
 #[test]
+#[ignore = "slow: 4 s"]
 fn a_stream_ends_if_its_bucket_changes_its_kind_of_limits() {
     let (gets, loses) = ("each key now has its own limits", "keys no longer have their own limits");
     let changes = [
@@ -699,6 +712,7 @@ fn a_run_ends_if_the_bucket_begins_to_count_commands() {
 
 /// Law 4. Some woke too late, while the answer about others was on its way; those left before them.
 #[test]
+#[ignore = "slow: 12 s"]
 fn units_of_a_key_leave_in_order_also_after_a_hold() {
     let Some(redis) = Redis::start(&[]) else { return };
     let bucket =
@@ -781,6 +795,7 @@ fn a_unit_whose_key_is_ready_leaves_before_one_whose_key_is_not() {
 /// Law 4. Units that were chosen and put back, since their keys were not ready, used to move the turns of all others on; and turns
 /// began anew if no other unit was ready when the bucket was asked, and not when the unit left.
 #[test]
+#[ignore = "slow: 11 s"]
 fn a_process_that_is_alone_keeps_the_order_of_limits_of_its_own() {
     let Some(redis) = Redis::start(&[]) else { return };
     let bucket = Bucket { address: redis.bucket("alone"), _folder: None };

@@ -236,6 +236,7 @@ fn two_users_get_half_of_the_tokens_each_in_every_way_to_run() {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn a_costly_unit_passes_cheap_ones_in_every_way_to_run() {
     let cheap = |from: u32| (from..from + 60).map(|unit| format!("k{} 1 {unit}\n", unit % 5));
     let input: String = cheap(0).chain(["costly 50 0\n".to_owned()]).chain(cheap(60)).collect();
@@ -248,6 +249,7 @@ fn a_costly_unit_passes_cheap_ones_in_every_way_to_run() {
 
 /// A thousand lines a second of one key, and ten of others; fifty may leave.
 #[test]
+#[ignore = "slow: 7 s"]
 fn lines_of_quiet_keys_leave_at_their_turn_beside_a_flood() {
     for way in [&[][..], &["-j", "2", "echo"]] {
         let mut child = throttle([&["-r", "1M/s,per=f1", "-r", "50/s"][..], way].concat()).spawn().unwrap();

@@ -173,6 +173,7 @@ fn produced(script: &str, args: &[&str]) -> Ended {
 
 /// Those behind it pay for what it cost: no wait before it, and a wait after it.
 #[test]
+#[ignore = "slow: 6 s"]
 fn bytes_of_a_unit_of_any_length_are_counted_unbuffered() {
     let producer = "head -c 30000000 /dev/zero | tr '\\0' x; echo; sleep 0.1; echo last";
     for (args, least) in [
@@ -309,6 +310,7 @@ fn with_fails(args: &[&str], input: &str) -> (Ended, Vec<String>, String) {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn keys_can_have_rates_of_their_own_in_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let rates = folder.path().join("rates");
@@ -460,6 +462,7 @@ fn units_read_ahead_leave_open_files_for_the_commands() {
 
 /// The first command can start only when somebody reads what it is traced to. Its window counts from then.
 #[test]
+#[ignore = "slow: 3 s"]
 fn windows_count_commands_from_their_start() {
     let (mut read, write) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&write, true).unwrap();
@@ -480,6 +483,7 @@ fn windows_count_commands_from_their_start() {
 
 /// While the only slot is taken, the bucket of the key fills. It holds no more than its burst afterwards.
 #[test]
+#[ignore = "slow: 2 s"]
 fn after_a_wait_for_a_slot_a_key_gets_its_burst_and_no_more() {
     let script = "[ \"$1\" != 'k0 0' ] || sleep 1.2; date +%s%N";
     let ended = run(["-r", "10/s,burst=10,per=f1", "-j", "1", "-c", script], grouped(1, 23));
@@ -530,6 +534,7 @@ fn what_would_wait_is_dropped_and_counted() {
 
 /// Two can leave in time after the first. The others need not wait for their time to be dropped.
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_unit_known_to_wait_too_long_is_dropped_when_read() {
     for rate in ["1/m,burst=1", "1/m,burst=1,per=f1"] {
         let mut child = throttle(["-r", rate, "--drop", "--max-wait", "150s", "-q", "--summary=json"]).spawn().unwrap();
@@ -599,6 +604,7 @@ fn time_in_which_units_are_sorted_is_no_wait_for_the_reader() {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn units_wait_as_long_as_allowed_before_they_are_dropped() {
     let begun = Instant::now();
     // The third waits for 2 s, and may be half a second late.
@@ -610,6 +616,7 @@ fn units_wait_as_long_as_allowed_before_they_are_dropped() {
 /// Twenty server names, each of which answers five requests a second and five more at once. Without limits, each of them would
 /// refuse most of the twenty requests of a quick run.
 #[test]
+#[ignore = "slow: 5 s"]
 fn twenty_strict_servers_refuse_nothing_at_full_speed() {
     let (Some(program), Some(_)) = (found("nginx"), found("curl")) else { return };
     let nginx = Nginx::start(|| Command::new(&program)).unwrap();
@@ -692,6 +699,7 @@ fn commands_get_a_key_without_its_nul_bytes() {
 
 /// Their table cannot grow, so units of new keys wait until others are as new.
 #[test]
+#[ignore = "slow: 18 s"]
 fn without_memory_for_more_keys_all_units_still_pass() {
     let runs_in = |kib: &u32| {
         let output = feed(shell(&format!("ulimit -v {kib}; exec \"$0\" -q -r 1/s,per=f1")), b"unit\n");

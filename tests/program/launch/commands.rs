@@ -179,6 +179,7 @@ fn a_command_is_looked_up_before_anything_is_read() {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn no_more_run_at_once_than_jobs() {
     for (jobs, most) in [("3", 3), ("-P 2", 2), ("0", 12)] {
         let jobs = if jobs.starts_with('-') { jobs.replace(' ', "") } else { format!("-j{jobs}") };
@@ -203,6 +204,7 @@ fn commands_know_their_number_and_their_slot() {
 
 /// Four commands hold the four slots for a second, in which twenty units would have gone.
 #[test]
+#[ignore = "slow: 2 s"]
 fn slots_that_free_up_together_make_no_burst() {
     let script = "date +%s%N; if [ $1 -le 4 ]; then sleep 1.2; fi";
     let ended = run(["-j4", "-r", "20/s", "-c", script], numbers(24));
@@ -271,6 +273,7 @@ fn many_units_or_much_of_them_take_little_memory() {
 
 /// Each command takes three descriptors or more, and what goes to its standard input another; there are forty.
 #[test]
+#[ignore = "slow: 3 s"]
 fn if_the_system_has_no_room_the_next_command_waits() {
     let long = format!("{}\n", "x".repeat(30_000)).repeat(60);
     for (how, input) in [("echo $1", numbers(60)), ("wc -c", numbers(60)), ("wc -c", long)] {

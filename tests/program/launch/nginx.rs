@@ -62,6 +62,7 @@ impl Run {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_server_that_counts_strictly_refuses_nothing() {
     let (Some(program), Some(_)) = (found("nginx"), found("curl")) else { return };
     let nginx = Nginx::start(|| first_come_first_served(2, &program)).unwrap();

@@ -141,6 +141,7 @@ fn a_pipe_of_more_than_is_kept_is_read_once() {
 const CALL: &str = "curl -q -fsS -m 1 -D \"$THROTTLE_REPLY\" \"$1\"";
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn one_call_waits_for_as_long_as_its_server_asks() {
     let server = Server::that_answers()
         .page("/time", [Answer::later("2")])
@@ -161,6 +162,7 @@ fn one_call_waits_for_as_long_as_its_server_asks() {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn a_server_that_refuses_one_call_pauses_the_bucket_for_all() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = folder.path().join("b");

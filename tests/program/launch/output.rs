@@ -174,6 +174,7 @@ fn what_a_command_leaves_behind_is_not_waited_for() {
 
 /// A command has long ended when the reader comes to its last lines: what is still in its pipe is not lost.
 #[test]
+#[ignore = "slow: 4 s"]
 fn a_slow_reader_gets_everything() {
     let script = "yes 0123456 | head -c 60000";
     let mut child = throttle(["--line-buffer", "-r", "unlimited", "--repeat", "4", "-c", script]).spawn().unwrap();

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn a_second_signal_ends_it_though_its_output_is_not_read() {
     let ends_so = |how: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
@@ -32,6 +33,7 @@ fn a_second_signal_ends_it_though_its_output_is_not_read() {
 
 /// Failures are reported on standard error. Meanwhile, other commands time out, and signals reach them.
 #[test]
+#[ignore = "slow: 4 s"]
 fn an_unread_standard_error_delays_no_timeout_and_no_end() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, writer) = stuck_pipe();
@@ -47,6 +49,7 @@ fn an_unread_standard_error_delays_no_timeout_and_no_end() {
 
 /// On a terminal with a bar, while a result waits for its reader.
 #[test]
+#[ignore = "slow: 5 s"]
 fn a_question_for_the_status_keeps_no_signal_from_the_commands() {
     let folder = tempfile::tempdir().unwrap();
     let (_master, terminal) = terminal();
@@ -86,6 +89,7 @@ fn its_time_runs_out_and_two_signals_end_it(folder: &Path, mut command: Command)
 
 /// Room for one write is none for the second, if both streams are the same pipe.
 #[test]
+#[ignore = "slow: 4 s"]
 fn one_pipe_for_both_streams_that_is_not_read_holds_up_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -98,6 +102,7 @@ fn one_pipe_for_both_streams_that_is_not_read_holds_up_nothing() {
 
 /// As after Ctrl-S.
 #[test]
+#[ignore = "slow: 4 s"]
 fn a_terminal_that_takes_nothing_holds_up_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (master, terminal) = terminal();
@@ -108,6 +113,7 @@ fn a_terminal_that_takes_nothing_holds_up_nothing() {
 
 /// Messages about failed commands wait for their reader; the output of other commands does not wait for them.
 #[test]
+#[ignore = "slow: 4 s"]
 fn an_unread_standard_error_keeps_back_no_small_output() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, writer) = stuck_pipe();
@@ -121,6 +127,7 @@ fn an_unread_standard_error_keeps_back_no_small_output() {
 
 /// A trace that waits for its reader belongs to a command that has not started.
 #[test]
+#[ignore = "slow: 4 s"]
 fn a_trace_that_is_not_read_keeps_no_signal_from_ending_it() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
@@ -135,6 +142,7 @@ fn a_trace_that_is_not_read_keeps_no_signal_from_ending_it() {
 }
 
 #[test]
+#[ignore = "slow: 5 s"]
 fn a_reader_that_leaves_is_named_in_one_line() {
     for how in [&[][..], &["-k"], &["--line-buffer"], &["-u"], &["--attempts", "2"]] {
         let script = "sleep 0.3; echo $1; exec 2> /dev/null; sleep 1; echo $1";

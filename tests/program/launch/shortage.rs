@@ -124,6 +124,7 @@ fn files_for_one_command_are_enough_for_any_number_of_jobs() {
 
 /// Both are looked at side by side: it takes a while until slots were short for long.
 #[test]
+#[ignore = "slow: 14 s"]
 fn a_rate_that_needs_more_jobs_is_told_to_users_not_to_cron() {
     let run = |options: &'static [&'static str]| {
         let mut command = throttle([&["-r", "300/s", "--repeat", "220", "-c", "sleep 1; : $1"], options].concat());
@@ -137,6 +138,7 @@ fn a_rate_that_needs_more_jobs_is_told_to_users_not_to_cron() {
 }
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn without_a_cap_a_shortage_of_files_is_reported() {
     let run = |options: &str| {
         feed(shell(&format!("ulimit -n 30; exec \"$0\" -r unlimited --repeat 9 {options} sleep 0.3")), "")

@@ -132,6 +132,7 @@ fn refused_by_limits(times: &[f64]) -> Option<usize> {
 
 /// Without slack a strict log refused one in ten.
 #[test]
+#[ignore = "slow: 4 s"]
 fn strict_windows_refuse_nothing_and_nearly_all_of_them_is_used() {
     if found("curl").is_none() {
         return;
@@ -213,6 +214,7 @@ impl Drop for Haproxy {
 
 /// It estimates: what came in the period before counts in part. One in a hundred less, paced, is never too much for it.
 #[test]
+#[ignore = "slow: 5 s"]
 fn an_estimating_counter_refuses_nothing_at_99_percent() {
     if found("curl").is_none() || found("haproxy").is_none() {
         return;

@@ -32,6 +32,7 @@ fn the_summary_as_json_has_the_times_of_commands() {
 }
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn a_rate_that_is_not_reached_is_reported_at_the_end() {
     let units = "0.5\n".repeat(8);
     let ended = run(["-r", "100/s", "-j", "2", "--summary", "sleep"], &units);
@@ -49,6 +50,7 @@ fn a_rate_that_is_not_reached_is_reported_at_the_end() {
 }
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn a_rate_that_is_reached_is_not_reported_at_the_end() {
     for options in [["-r", "unlimited", "-j", "1"], ["-r", "2/s", "-j", "4"], ["-r", "100/s", "-j", "0"]] {
         let ended = run([&options[..], &["--summary", "sleep"]].concat(), "0.6\n0.6\n0.6\n");

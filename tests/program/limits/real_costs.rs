@@ -39,6 +39,7 @@ fn parallel_commands_of_a_key_give_back_all_unused_units() {
 /// The next command was charged before its time, so what the one before it gave back did not move it up: 39 s. With one job at
 /// a time it took 5 s.
 #[test]
+#[ignore = "slow: 14 s"]
 fn more_jobs_are_not_slower_when_commands_cost_less() {
     let script = "echo throttle-cost: 120 >> $THROTTLE_REPLY; : $1";
     for jobs in ["2", "16", "64"] {
@@ -80,6 +81,7 @@ fn a_bucket_gives_back_what_a_command_did_not_use() {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn commands_owe_a_server_what_they_cost_beyond_the_charge() {
     let Some(server) = Server::start(&[]) else { return };
     for (name, limit, cost) in [("bucket", "1000/s,burst=100,cost=10", 300), ("window", "100/s,window,cost=10", 100)] {
@@ -159,6 +161,7 @@ fn commands_owe_what_they_cost_beyond_the_charge() {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_cost_without_a_kind_settles_nothing_if_kinds_differ() {
     let limits = ["-r", "10000/s,burst=1000,cost=100", "-r", "100/s,burst=10,cost=10"];
     let hint = "throttle: hint: a reply has 'throttle-cost: 2', but the limits count several costs; write for example \
@@ -179,6 +182,7 @@ fn a_cost_without_a_kind_settles_nothing_if_kinds_differ() {
 
 /// Such a field may come from a server, which has something else in mind.
 #[test]
+#[ignore = "slow: 12 s"]
 fn a_cost_in_a_reply_delays_nobody_beyond_max_pause() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = folder.path().join("bucket");
@@ -319,6 +323,7 @@ fn runs_that_cost_less(bucket: &str, limit: &str, runs: usize, units: usize) -> 
 
 /// At their charged costs, they took 19 s, and two runs 39 s.
 #[test]
+#[ignore = "slow: 14 s"]
 fn in_a_bucket_what_costs_less_moves_up_all_that_wait() {
     let (folder, server) = (tempfile::tempdir().unwrap(), Server::start(&[]));
     for (name, limit, runs) in [

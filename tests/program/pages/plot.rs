@@ -201,6 +201,7 @@ fn looked_at(folder: &Path, pages: &BTreeMap<&str, String>, dark: bool) -> Optio
 }
 
 #[test]
+#[ignore = "slow: 10 s"]
 fn a_browser_shows_each_page_wide_and_narrow_light_and_dark() {
     let folder = tempfile::tempdir().unwrap();
     let pages: BTreeMap<&str, String> = logs().into_iter().map(|(name, log)| (name, page_of(log.as_bytes()))).collect();

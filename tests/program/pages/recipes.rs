@@ -39,8 +39,10 @@ const NEEDED: [&str; 7] = ["curl", "jq", "man", "python3", "redis", "sqlite3", "
 const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/pages/stand-in");
 
 #[test]
+#[ignore = "slow: 5 s"]
 fn every_recipe_does_what_its_page_says() {
-    let recipes: Vec<Block> = blocks(Path::new(env!("CARGO_MANIFEST_DIR"))).into_iter().filter(|block| block.mark == "sh run").collect();
+    let recipes: Vec<Block> =
+        blocks(Path::new(env!("CARGO_MANIFEST_DIR"))).into_iter().filter(|block| block.mark == "sh run").collect();
     assert!(recipes.len() > 40, "only {} recipes were found", recipes.len());
     let (todo, failures) = (Mutex::new(recipes.iter()), Mutex::new(Vec::new()));
     thread::scope(|scope| {

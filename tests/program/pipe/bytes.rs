@@ -262,6 +262,7 @@ fn memory_of_a_line(length: u64) -> u64 {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_line_of_gibibytes_needs_no_memory() {
     let [short, long] = [1 << 20, LONG_LINE].map(memory_of_a_line);
     assert!(long <= short + 1024, "{long} KiB were resident, {short} for a line of 1 MiB");
@@ -385,6 +386,7 @@ fn pass_between(from: End, to: End, args: &[&str], length: usize) {
 const LENGTHS: [usize; 8] = [0, 1, 4_097, 65_535, 65_536, 65_537, 1_048_577, 3_000_001];
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn bytes_pass_between_any_two_ends_in_large_runs() {
     for from in [End::Pipe, End::File, End::Socket] {
         for to in [End::Pipe, End::File, End::Append, End::Socket] {
@@ -396,6 +398,7 @@ fn bytes_pass_between_any_two_ends_in_large_runs() {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn bytes_pass_between_any_two_ends_in_many_runs() {
     for from in [End::Pipe, End::File, End::Socket] {
         for to in [End::Pipe, End::File, End::Append, End::Socket] {

@@ -171,6 +171,7 @@ fn an_input_that_is_also_the_output_is_refused() {
 
 /// As cron would mail it: a pause of a minute is reported once, and nothing else if the run succeeds.
 #[test]
+#[ignore = "slow: 4 s"]
 fn without_a_terminal_a_long_pause_is_reported_once() {
     let later = "echo 'retry-after: 3600' >> \"$THROTTLE_REPLY\"; exit 1 # $1";
     for (limit, words) in [
@@ -227,6 +228,7 @@ fn without_a_terminal_a_long_pause_is_reported_once() {
 
 /// The server of one run requests a wait, and the bucket stores it: each run that has to wait reports it once.
 #[test]
+#[ignore = "slow: 5 s"]
 fn each_run_reports_a_long_pause_of_its_bucket_once() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = folder.path().join("bucket");
@@ -254,6 +256,7 @@ fn each_run_reports_a_long_pause_of_its_bucket_once() {
 
 /// The kernel ignores a signal whose action is the default for process 1, so it cannot die of one.
 #[test]
+#[ignore = "slow: 3 s"]
 fn as_process_1_each_death_is_the_exit_of_its_signal() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = folder.path().join("b");

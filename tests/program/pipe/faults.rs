@@ -448,6 +448,7 @@ fn assert_no_burst(run: impl Fn() -> Vec<Instant>) {
 }
 
 #[test]
+#[ignore = "slow: 5 s"]
 fn a_pause_makes_no_burst() {
     assert_no_burst(|| {
         // Three seconds at 200/s would be 600 units.
@@ -470,6 +471,7 @@ fn a_pause_makes_no_burst() {
 }
 
 #[test]
+#[ignore = "slow: 6 s"]
 fn a_stalled_source_makes_no_burst() {
     assert_no_burst(|| {
         let mut running = Running::start(throttle(["-r", "200/s", "-b", "5"]));
@@ -486,6 +488,7 @@ fn a_stalled_source_makes_no_burst() {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn a_slow_reader_makes_no_burst_once_it_reads_again() {
     assert_no_burst(|| {
         // The pipe holds 4096 bytes, that is four units; whatever comes after them has been held back.
@@ -505,6 +508,7 @@ fn a_slow_reader_makes_no_burst_once_it_reads_again() {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn an_hour_at_the_limit_takes_no_processor_time() {
     // No polling: asleep, it is never run.
     let switches = |running: &Running| {

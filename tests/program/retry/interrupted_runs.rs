@@ -375,6 +375,7 @@ fn time_against_ideal(scenario: Scenario) -> f64 {
 }
 
 #[test]
+#[ignore = "slow: 15 s"]
 fn a_run_interrupted_many_times_does_everything_once() {
     time_against_ideal(Scenario {
         units: 300,

@@ -48,6 +48,7 @@ fn wait_after(head: impl Fn() -> String + Send + Sync + 'static, status: u16) ->
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_server_is_obeyed_however_it_asks_to_wait() {
     let cases: Vec<(u16, Case)> = vec![
         (429, ("seconds", fixed("Retry-After: 1"), [1000, 9000])),
@@ -134,6 +135,7 @@ fn a_time_beyond_max_pause_is_reported_once_and_alike() {
 
 /// It refuses at once, and takes a while to serve: so no success begins after the last refusal.
 #[test]
+#[ignore = "slow: 6 s"]
 fn slow_answers_and_fast_refusals_do_not_end_the_run() {
     let (begun, windows) = (Instant::now(), Mutex::new(BTreeMap::<u64, u32>::new()));
     let server = Server::start(move |_| {
@@ -148,6 +150,7 @@ fn slow_answers_and_fast_refusals_do_not_end_the_run() {
 }
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn without_a_time_the_first_pause_is_two_intervals_of_the_pace() {
     for (limits, least) in [(&["-r", "5/s"][..], 400), (&["-r", "100/s", "-r", "2/s,per=f1"], 1000)] {
         let server = Server::that_answers().first(Answer::new(429)).start();
@@ -159,6 +162,7 @@ fn without_a_time_the_first_pause_is_two_intervals_of_the_pace() {
 
 /// Sixteen requests are in flight at the first refusal, and all are refused.
 #[test]
+#[ignore = "slow: 2 s"]
 fn after_a_pause_refused_units_go_first_and_at_the_rate() {
     let arrived = AtomicU64::new(0);
     let server = Server::start(move |request| {
@@ -237,12 +241,14 @@ fn both_wait(bucket: &str) {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn all_who_share_a_file_wait() {
     let folder = tempfile::tempdir().unwrap();
     both_wait(folder.path().join("bucket").to_str().unwrap());
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn all_who_share_a_redis_wait() {
     let Some(redis) = Redis::start(&[]) else { return };
     both_wait(&redis.bucket("again"));
@@ -250,6 +256,7 @@ fn all_who_share_a_redis_wait() {
 
 /// A real server that asks by its status alone, without a time.
 #[test]
+#[ignore = "slow: 4 s"]
 fn nginx_is_obeyed_with_either_status() {
     let (Some(program), Some(_)) = (found("nginx"), found("curl")) else { return };
     let nginx = Nginx::start(|| Command::new(&program)).unwrap();
@@ -285,6 +292,7 @@ fn refused_units_at_the_front_let_others_go_first() {
 
 /// Before, it paused the others again and again: 21 of 300 were done when the run ended.
 #[test]
+#[ignore = "slow: 3 s"]
 fn one_unit_that_is_always_refused_fails_alone() {
     let bucket = tempfile::tempdir().unwrap();
     let bucket = bucket.path().join("bucket");

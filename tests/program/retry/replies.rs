@@ -144,6 +144,7 @@ fn a_reply_file_that_another_user_cannot_open_gets_a_hint() {
 /// Servers whose clocks are an hour behind or ahead ask to wait for two seconds. `at N FORMAT` writes the time N seconds from
 /// now on their clock.
 #[test]
+#[ignore = "slow: 3 s"]
 fn times_of_a_server_with_another_clock_count_from_its_own_date() {
     let http = "+%a, %d %b %Y %H:%M:%S GMT";
     let used_up = |limit, reset| format!("{limit}-remaining: 0\n{limit}-reset: {reset}");

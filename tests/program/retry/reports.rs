@@ -68,6 +68,7 @@ fn times(ended: &Ended, fields: [&str; 4]) -> [u64; 4] {
 const TIMES: [&str; 4] = ["elapsed_ns", "waited_for_source_ns", "waited_for_limits_ns", "paused_ns"];
 
 #[test]
+#[ignore = "slow: 2 s"]
 fn the_time_of_a_command_is_no_wait_for_input() {
     let ended = attempts(2).summary().script("sleep 2").run("1\n");
     let [elapsed, source, ..] = times(&ended, TIMES);
@@ -75,6 +76,7 @@ fn the_time_of_a_command_is_no_wait_for_input() {
 }
 
 #[test]
+#[ignore = "slow: 6 s"]
 fn a_pause_is_no_wait_for_limits_and_ends_with_the_run() {
     let ask = "[ $THROTTLE_ATTEMPT$1 != 11 ] || { sleep 0.3; echo retry-after: $AFTER > \"$THROTTLE_REPLY\"; exit 1; }";
     let run = |options: &[&str], after: &str, script: &str| {
@@ -93,6 +95,7 @@ fn a_pause_is_no_wait_for_limits_and_ends_with_the_run() {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn the_bar_says_that_a_server_asked_to_wait() {
     let server = Server::that_answers().first(Answer::later("3")).start();
     let folder = tempfile::tempdir().unwrap();

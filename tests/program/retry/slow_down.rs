@@ -46,6 +46,7 @@ fn one_that_learns() -> (bool, u64, Option<f64>, usize) {
 /// On a busy machine calls come late and close together, and the server refuses more of them: then another run shows it.
 /// `retries/tests/servers.rs` counts the refusals without a real clock.
 #[test]
+#[ignore = "slow: 4 s"]
 fn a_run_slows_down_to_what_the_server_allows() {
     is_right_once(one_that_learns, |(is_done, refused, learned, paces)| {
         *is_done && *refused < 60 && learned.is_some_and(|learned| (1.0..200.0).contains(&learned)) && *paces > 10
@@ -53,6 +54,7 @@ fn a_run_slows_down_to_what_the_server_allows() {
 }
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn a_run_that_is_not_to_learn_keeps_the_rate() {
     let ended = fast().options(&["--no-learn"]).requests(&strict()).run(numbers(40));
     let commands = summary(&ended);
@@ -61,6 +63,7 @@ fn a_run_that_is_not_to_learn_keeps_the_rate() {
 }
 
 #[test]
+#[ignore = "slow: 6 s"]
 fn a_run_that_is_not_to_learn_teaches_its_bucket_nothing() {
     let (server, folder) = (strict(), tempfile::tempdir().unwrap());
     let bucket = format!("--bucket={}", folder.path().join("bucket").display());
@@ -102,6 +105,7 @@ fn one_slow_key() -> (bool, usize, usize, [Duration; 2]) {
 /// Twenty calls of the key `free` need 50 ms; those of the key `busy` at least 1.9 s. What is refused to one unit alone is a failure
 /// of that unit.
 #[test]
+#[ignore = "slow: 2 s"]
 fn a_key_that_is_slowed_down_holds_up_no_other() {
     is_right_once(one_slow_key, |(is_reported, reported, refused, [free, busy])| {
         *is_reported && (1..=*refused).contains(reported) && free < busy && *busy > Duration::from_secs(1)
@@ -138,6 +142,7 @@ fn two_that_share(limit: &str) -> (bool, usize, Option<f64>) {
 /// Of 100 units 94 to 135 calls were refused here, and 50 to 171 before a refusal had to be confirmed, when not all runs ended
 /// well.
 #[test]
+#[ignore = "slow: 5 s"]
 fn those_who_share_a_bucket_slow_down_together() {
     // With keys, all units have the same one: none. With jobs, too.
     let limits = ["400/s", "400/s,per=f2", "400/s,jobs=16"];
@@ -204,6 +209,7 @@ impl Event {
 
 /// The median of ten runs was 11.2, 4.7 and 7.8 s.
 #[test]
+#[ignore = "slow: 24 s"]
 fn an_outage_a_rise_and_a_ban_are_soon_behind_a_run() {
     for (event, most) in [(Event::Outage, 24), (Event::Rise, 12), (Event::Ban, 24)] {
         is_right_once(

@@ -38,6 +38,7 @@ fn stopped(folder: &Path, options: &[&str], stop: impl FnOnce(&Running)) -> Ende
 
 /// The first of ten units is done, the second waits for another attempt.
 #[test]
+#[ignore = "slow: 3 s"]
 fn a_stopped_run_reports_why_what_is_left_and_how_to_go_on() {
     let go_on = "run the same command again to continue (1 unit done)";
     let no_list = "with --done FILE a run can continue where it stopped";
@@ -129,6 +130,7 @@ fn a_run_that_gives_up_a_key_reports_the_units_left() {
 
 /// The number of units of commands that were not started is unknown: the last command may have fewer.
 #[test]
+#[ignore = "slow: 6 s"]
 fn units_left_for_commands_of_several_are_an_upper_bound() {
     let count_left = |options: &[&str], input: &str| {
         let ended = run([&["-r", "1/h", "--stop-after", "2s"], options, &["true"]].concat(), input);

@@ -77,6 +77,7 @@ fn numbers(last: u32) -> (Stdio, std::io::PipeWriter) {
 }
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn with_a_size_the_bar_of_a_pipe_says_how_much_is_left() {
     thread::scope(|scope| {
         for args in
@@ -116,6 +117,7 @@ fn a_reader_of_the_commands_output_gets_no_automatic_bar() {
 
 /// Before anything has come, somebody may be asked for a password: `ssh host cat | throttle > file`.
 #[test]
+#[ignore = "slow: 4 s"]
 fn the_automatic_bar_waits_for_something_to_come() {
     let terminal = Terminal::new(80);
     let mut command = Command::new(THROTTLE);

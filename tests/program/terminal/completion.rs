@@ -119,6 +119,7 @@ fn prepare(home: &Path) -> std::ffi::OsString {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn bash_alone_completes_options_values_and_buckets() {
     let settings = format!("PS1='$ '; bind 'set bell-style none'; . {COMPLETIONS}/throttle.bash");
     let Some(mut bash) = Session::start("bash", &["--noprofile", "-i"], &settings) else { return };
@@ -128,6 +129,7 @@ fn bash_alone_completes_options_values_and_buckets() {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn bash_completion_completes_the_arguments_of_the_command() {
     if !PathBuf::from(BASH_COMPLETION).exists() {
         return skipped("no package bash-completion here");
@@ -142,6 +144,7 @@ fn bash_completion_completes_the_arguments_of_the_command() {
 }
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn zsh_completes_options_values_buckets_and_the_command() {
     let own = format!("_polish() {{ _arguments --sand --varnish '*:file:_files' }}; compdef _polish {POLISHER}");
     let load = format!("fpath=({COMPLETIONS} $fpath); autoload -U compinit; compinit -u -D");
@@ -155,6 +158,7 @@ fn zsh_completes_options_values_buckets_and_the_command() {
 }
 
 #[test]
+#[ignore = "slow: 3 s"]
 fn fish_completes_options_values_buckets_and_the_command() {
     let own = format!("complete -c {POLISHER} -l sand; complete -c {POLISHER} -l varnish");
     let prompt = "function fish_prompt; echo -n '$ '; end; set -g fish_greeting; set -g fish_autosuggestion_enabled 0";

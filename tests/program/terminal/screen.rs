@@ -288,6 +288,7 @@ fn a_pager_shows_searches_and_quits_as_without_a_bar() {
 
 /// The bar wiped out a question that the script asked.
 #[test]
+#[ignore = "slow: 3 s"]
 fn a_bar_in_the_background_spares_the_output_of_the_script() {
     at_three_widths(&[()], |columns, ()| {
         let (folder, mut terminal) = (folder(), Terminal::new(columns));

@@ -235,6 +235,7 @@ mod tests {
 
     /// It would overwrite the previous state, which must survive if the writer is killed.
     #[test]
+    #[ignore = "slow: 12 s"]
     fn a_state_that_is_longer_than_its_slot_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
         let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
