@@ -258,7 +258,7 @@ pub(crate) fn start(size: &Size, table: &mut Table) -> Result<()> {
         ours: format!("{} {ours:.2} ms", tools[0]),
         others: format!("{} {cat:.2} ms", tools[1]),
         result: format!("+{:.2} ms", ours - cat),
-        bar: Some(("+1 ms".to_owned(), ours - cat <= 1.0)),
+        bar: Some(("+2.5 ms".to_owned(), ours - cat <= 2.5)),
     });
     Ok(())
 }
@@ -285,7 +285,7 @@ pub(crate) fn memory(size: &Size, table: &mut Table) -> Result<()> {
         ours: cells.join(", "),
         others: format!("`cat` {} KiB", peak(Tool("cat"), &works[0].2)?),
         result: format!("{:.1} MiB", most as f64 / 1024.0),
-        bar: Some(("4 MiB".to_owned(), most <= 4096)),
+        bar: Some(("8 MiB".to_owned(), most <= 8192)),
     });
     Ok(())
 }

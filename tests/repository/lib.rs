@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+#[allow(dead_code, reason = "the tests of the program run what these tests only count")]
 #[path = "../program/pages/blocks.rs"]
 mod blocks;
 mod layers;

@@ -1,4 +1,5 @@
-//! The names of all tests in the repository: short, and with the code of a requirement only if a page explains the code.
+//! The names of all tests in the repository are short, and have the code of a requirement only if a page explains the
+//! code. Ignored tests have a reason.
 
 use crate::{root, sources};
 use regex::bytes::Regex;
@@ -49,4 +50,21 @@ fn a_code_in_the_name_of_a_test_is_on_the_page_of_requirements() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
     let rows = rows.map(|(code, _)| code.to_lowercase()).filter(|code| code.ends_with(|c: char| c.is_ascii_digit()));
     assert_eq!(used, rows.collect::<BTreeSet<_>>());
+}
+
+/// `.ci/run` runs the slow tests too, but skips the names that begin with `by_hand_`.
+#[test]
+fn an_ignored_test_is_slow_or_is_started_by_hand() {
+    let ignored = r#"#\[ignore(?: = "([^"]*)")?\]\s*(?:(?:#\[.*\]|//.*)\s*)*(?:async )?fn (\w+)"#;
+    let ignored = Regex::new(&format!("(?-u){ignored}")).unwrap();
+    let mut count = 0;
+    for path in FOLDERS.iter().flat_map(|folder| sources(&root().join(folder))) {
+        for found in ignored.captures_iter(&fs::read(&path).unwrap()) {
+            let [reason, name] = [1, 2].map(|group| found.get(group).map_or(&b""[..], |text| text.as_bytes()));
+            let expected: &[u8] = if name.starts_with(b"by_hand_") { b"by hand: " } else { b"slow: " };
+            assert!(reason.starts_with(expected), "{}: {}", path.display(), String::from_utf8_lossy(name));
+            count += 1;
+        }
+    }
+    assert!(count > 100, "only {count} ignored tests were found: the pattern is wrong");
 }

@@ -192,6 +192,7 @@ fn another_attempt_does_not_wait_for_more_input() {
 
 /// A report to the bucket that is due at once wakes the run. Here none is due.
 #[test]
+#[ignore = "slow: a busy machine can spoil it"]
 fn a_run_with_attempts_uses_no_cpu_while_it_waits_for_input() {
     let mut run = Running::start(attempts(2).script("true").command());
     let mut stdin = run.stdin();

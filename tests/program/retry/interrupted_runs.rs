@@ -386,11 +386,11 @@ fn a_run_interrupted_many_times_does_everything_once() {
     });
 }
 
-/// `cargo test --release --test program twenty_interruptions -- --ignored --nocapture`: two minutes, on a machine that does nothing else.
+/// `cargo test --release --test program by_hand_twenty_interruptions -- --ignored --nocapture`: two minutes, on a machine that does nothing else.
 /// The bucket keeps the learned pace from one run to the next.
 #[test]
-#[ignore = "takes two minutes"]
-fn twenty_interruptions_cost_little_time() {
+#[ignore = "by hand: two minutes on an idle machine"]
+fn by_hand_twenty_interruptions_cost_little_time() {
     let options = &["--bucket", "./bucket"];
     let ratio = time_against_ideal(Scenario {
         units: 5000,

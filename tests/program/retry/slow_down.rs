@@ -221,8 +221,8 @@ fn an_outage_a_rise_and_a_ban_are_soon_behind_a_run() {
 
 /// Prints ten runs of each.
 #[test]
-#[ignore = "prints a table, in five minutes"]
-fn ten_runs_of_an_outage_a_rise_and_a_ban() {
+#[ignore = "by hand: five minutes"]
+fn by_hand_ten_runs_of_an_outage_a_rise_and_a_ban() {
     for event in [Event::Outage, Event::Rise, Event::Ban] {
         let mut times: Vec<(bool, Duration, usize)> = (0..10).map(|_| event.run()).collect();
         times.sort_by_key(|(_, took, _)| *took);

@@ -1,7 +1,7 @@
 //! Servers that allow less than the limits, on a fake clock. The tests measure the time of a run and the share of
 //! refused calls.
 //!
-//! The retries and the pace are real. `cargo test --release --lib servers -- --ignored --nocapture` prints a table of
+//! The retries and the pace are real. `cargo test --release --lib by_hand_ -- --ignored --nocapture` prints a table of
 //! all kinds of servers; the other tests check some rows of it.
 
 mod bad;
@@ -681,8 +681,8 @@ fn summary(name: &str, rows: &[(Row, Came, Came)], is_one: impl Fn(&Row) -> bool
 }
 
 #[test]
-#[ignore = "prints a table; see above"]
-fn all_servers() {
+#[ignore = "by hand: prints a table"]
+fn by_hand_all_servers() {
     // Each row has a seed, so the tables of two rules can be compared.
     let came = |(seed, row)| (row, Run::new(row, seed).run(), Run::new(Row { learns: false, ..row }, seed).run());
     let rows: Vec<_> = (0..).zip(rows()).map(came).collect();

@@ -1,4 +1,4 @@
-//! Servers that always refuse some units. `cargo test --release --lib servers_that -- --ignored --nocapture` prints a table.
+//! Servers that always refuse some units. `cargo test --release --lib by_hand_servers_that -- --ignored --nocapture` prints a table.
 
 use super::*;
 
@@ -20,8 +20,8 @@ fn row(bad: usize, spread: Option<usize>) -> Row {
 
 /// Prints times relative to the ideal time without the refused units, from 41 runs for each row.
 #[test]
-#[ignore = "prints a table; see above"]
-fn servers_that_always_refuse_some() {
+#[ignore = "by hand: prints a table"]
+fn by_hand_servers_that_always_refuse_some() {
     println!("| processes, tenths, time named, bad, one of | time: median; 90 %; worst | refused | lost |");
     let layouts = [(8, Some(1)), (16, Some(3)), (17, None), (0, None)];
     for (processes, tenths) in [1, 4].into_iter().flat_map(|processes| [10, 20, 100].map(|tenths| (processes, tenths)))

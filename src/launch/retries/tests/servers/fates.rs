@@ -197,8 +197,8 @@ fn came(row: Row, processes: usize, seeds: Range<u64>) -> Vec<Came> {
 }
 
 #[test]
-#[ignore = "prints a table; see above"]
-fn all_fates() {
+#[ignore = "by hand: prints a table"]
+fn by_hand_all_fates() {
     println!("| server | processes | time: median; 90 %; worst | refused | … other seeds | refused |");
     for (name, row) in early_outages().chain(outages()).chain(quotas()).chain(bans()) {
         for processes in [1, 4] {
