@@ -9,6 +9,7 @@ use crate::limits::pace::{Served, Start};
 use crate::limits::policy::Policy;
 use crate::limits::together::Limits;
 use crate::limits::{from_bytes, to_bytes};
+use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
