@@ -142,8 +142,8 @@ impl Limiter {
     /// Nothing is taken before the future is polled. A future that is dropped unfinished takes nothing, and the waiters
     /// behind it move up. A cost of 0 is granted at once.
     ///
-    /// In a task of tokio a grant without a wait counts against the task's cooperative budget. Once that is used up, a
-    /// request waits for its next poll in the queue.
+    /// In a task of tokio a grant without a wait counts against the task's cooperative budget. Once that is used up, such
+    /// a grant is made at the first poll too, but the future is ready at its next poll, after other tasks have run.
     ///
     /// # Errors
     /// The future returns them. At its first poll: [`AcquireError::Units`], [`AcquireError::AboveBurst`],

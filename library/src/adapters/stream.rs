@@ -18,6 +18,7 @@
 
 use crate::limiter::{AcquireError, AcquireOwned, Limiter};
 use futures_core::Stream;
+use futures_core::stream::FusedStream;
 use futures_sink::Sink;
 use std::error::Error;
 use std::fmt;
@@ -133,6 +134,12 @@ impl<S: Stream> Stream for Throttled<S> {
         // Any item may be refused, so the lower bound is 0.
         let (own, (_, most)) = (usize::from(self.waits.is_some()), self.stream.size_hint());
         (0, most.and_then(|most| most.checked_add(own)))
+    }
+}
+
+impl<S: FusedStream> FusedStream for Throttled<S> {
+    fn is_terminated(&self) -> bool {
+        self.has_ended || self.waits.is_none() && self.stream.is_terminated()
     }
 }
 

@@ -68,6 +68,10 @@ struct Meaning {
     held_aside: u64,
 }
 
+/// The word before a reading of the clock. No grant in it is later than the reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen(u64);
+
 /// The answer of the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
@@ -184,66 +188,90 @@ impl FastPath {
         self.word.load(Ordering::Relaxed) == CLOSED
     }
 
+    /// The present state, to be read before the clock.
+    #[inline]
+    pub(crate) fn seen(&self) -> Seen {
+        Seen(self.word.load(Ordering::Acquire))
+    }
+
     /// Takes `cost` now, or nothing.
     #[inline]
-    pub(crate) fn take(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
-        // If the fast path is closed, the clock is not read here: the queue reads it, and a reading takes longer than
-        // all the rest.
-        if self.is_closed() {
-            return Take::Closed;
+    pub(crate) fn take(&self, now: impl Fn() -> Nanos, cost: u64) -> Take {
+        loop {
+            let seen = self.seen();
+            // If the fast path is closed, the clock is not read here: the queue reads it, and a reading takes longer
+            // than all the rest.
+            if seen.0 == CLOSED {
+                return Take::Closed;
+            }
+            if let Some(take) = self.take_since(seen, now(), cost) {
+                return take;
+            }
         }
+    }
+
+    /// Takes `cost` at `now`, or nothing. `None` if only a new reading of the clock can tell: this thread was held up
+    /// after its reading, and the state that refuses has grants of later readings.
+    #[inline]
+    pub(crate) fn take_since(&self, seen: Seen, now: Nanos, cost: u64) -> Option<Take> {
         let latest = self.latest.load(Ordering::Relaxed);
-        let now = now().max(latest);
-        let take = self.take_at(now, cost);
+        let now = now.max(latest);
+        let (take, word) = self.take_at(now, cost, seen);
         if now > latest {
             self.latest.store(now, Ordering::Relaxed);
         }
-        take
+        let is_current = word == seen.0 || !matches!(take, Take::TooLong(_));
+        is_current.then_some(take)
     }
 
+    /// The answer, and the word that gave it.
     #[inline]
-    fn take_at(&self, now: Nanos, cost: u64) -> Take {
-        let mut word = self.word.load(Ordering::Acquire);
+    fn take_at(&self, now: Nanos, cost: u64, Seen(mut word): Seen) -> (Take, u64) {
         while word != CLOSED {
             // The meaning was stored while the fast path was closed. It belongs to this word if the word is unchanged
             // below.
             let meaning = Meaning::load(&self.meaning, Ordering::Acquire);
-            let Some((next, clock)) = meaning.after(word & NUMBER, now, cost) else { return Take::Closed };
+            let Some((next, clock)) = meaning.after(word & NUMBER, now, cost) else { break };
             // A cost of 0 is always granted, even if the clock reading is older than the latest grant.
             let found = if next - clock <= meaning.full || cost == 0 {
                 let next = (word & !NUMBER) | if cost == 0 { word & NUMBER } else { next };
                 match self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => return Take::Granted,
+                    Ok(_) => return (Take::Granted, word),
                     Err(found) => found,
                 }
             } else {
                 let found = self.word.load(Ordering::Acquire);
                 if found == word {
-                    return meaning.refusal(next, now, cost).map_or(Take::Closed, Take::TooLong);
+                    return (meaning.refusal(next, now, cost).map_or(Take::Closed, Take::TooLong), word);
                 }
                 found
             };
             word = found;
         }
-        Take::Closed
+        (Take::Closed, word)
     }
 
-    /// Closes the fast path and copies its state into the queue's bucket. The caller holds the queue's lock.
-    pub(crate) fn close(&self, limits: &mut Limits, now: Nanos) {
+    /// Closes the fast path and copies its state into the queue's bucket. Returns false, and does nothing, if the state
+    /// has changed since `seen`: then `now`, which was read after it, may be older than a grant. The caller holds the
+    /// queue's lock.
+    pub(crate) fn close(&self, seen: Seen, limits: &mut Limits, now: Nanos) -> bool {
         // Only the holder of the lock opens it, so it stays closed.
-        if self.word.load(Ordering::Relaxed) == CLOSED {
-            return;
+        if seen.0 == CLOSED {
+            return self.is_closed();
         }
-        let word = self.word.swap(CLOSED, Ordering::AcqRel);
-        if word == self.opened.load(Ordering::Relaxed) {
-            return;
+        if self.word.compare_exchange(seen.0, CLOSED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        if seen.0 == self.opened.load(Ordering::Relaxed) {
+            return true;
         }
         let meaning = Meaning::load(&self.meaning, Ordering::Relaxed);
         let now = self.in_order(now).max(meaning.base);
         let clock = u128::from(meaning.intervals(now)) * u128::from(meaning.gain);
-        let missing = (u128::from(word & NUMBER) + u128::from(meaning.missing_aside)).saturating_sub(clock);
-        // More than a full bucket may be missing: if there is a debt, or if `now` is older than the latest grant.
+        let missing = (u128::from(seen.0 & NUMBER) + u128::from(meaning.missing_aside)).saturating_sub(clock);
+        // More than a full bucket may be missing: if there is a debt, or if clock readings arrive out of order.
         limits.resume(missing, now);
+        true
     }
 
     /// Takes places of a semaphore. Returns false, and takes none, if the queue must answer.
@@ -350,14 +378,14 @@ mod tests {
                 time += if step == 0 { nanos * 100_000 } else { nanos };
                 let cost = if size < 50 { u64::from(size / 5) } else { (1 << size) - 1 };
                 if step % 4 == 1 {
-                    path.close(&mut limits, time);
+                    assert!(path.close(path.seen(), &mut limits, time));
                     path.open(&limits, time);
                 }
                 let taken = match path.take(|| time, cost) {
                     Take::Granted => Ok(()),
                     Take::TooLong(wait) => Err(Refusal::TooLong { wait: wait.nanos() }),
                     Take::Closed => {
-                        path.close(&mut limits, time);
+                        assert!(path.close(path.seen(), &mut limits, time));
                         let taken = limits.take_within(time, cost, 0);
                         path.open(&limits, time);
                         taken.map(drop)
@@ -366,6 +394,25 @@ mod tests {
                 prop_assert_eq!(taken, exact.take_within(time, cost, 0).map(drop));
             }
         }
+    }
+
+    /// Another thread takes units after this thread has read the clock, and has not stored its own reading yet.
+    #[test]
+    fn an_old_reading_of_the_clock_refuses_nothing() {
+        let path = opened(&bucket("1000000000/s", 500));
+        let readings = std::cell::Cell::new(0);
+        let now = || {
+            if readings.replace(readings.get() + 1) > 0 {
+                return MILLISECOND;
+            }
+            assert_eq!(path.take(|| MILLISECOND, 400), Take::Granted);
+            path.latest.store(0, Ordering::Relaxed);
+            0
+        };
+        assert_eq!((path.take(now, 100), readings.get()), (Take::Granted, 2));
+        let (seen, mut limits) = (path.seen(), bucket("1000000000/s", 500));
+        assert_eq!(path.take(|| 2 * MILLISECOND, 400), Take::Granted);
+        assert!(!path.close(seen, &mut limits, MILLISECOND), "the state is newer than the reading");
     }
 
     #[test]

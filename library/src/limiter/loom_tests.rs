@@ -9,7 +9,7 @@ use super::shared::{Shared, Wait};
 use super::time::Time;
 use super::{Oversize, Rules};
 use crate::clock::Clock;
-use crate::clock::sync::{Mutex, lock};
+use crate::clock::sync::{AtomicU64, Mutex, lock};
 use crate::clock::timer_thread::TimerThread;
 use crate::limits::bucket::Bucket;
 use crate::limits::{Cost, Limits};
@@ -54,10 +54,50 @@ fn loom_fast_path_and_lock_never_grant_more_than_there_is() {
 
 fn by_lock(fast_path: &FastPath, held: &Mutex<Limits>) -> u32 {
     let mut limits = lock(held);
-    fast_path.close(&mut limits, 5);
+    while !fast_path.close(fast_path.seen(), &mut limits, 5) {}
     let granted = limits.take_within(5, 1, 0).is_ok();
     fast_path.open(&limits, 5);
     granted.into()
+}
+
+/// Each reading of this clock is later than all before it. A bucket of one unit is full again at each reading, so each
+/// request is granted, however long a thread is held up after its reading.
+#[test]
+fn loom_an_old_reading_of_the_clock_refuses_nothing() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (fast_path, held, clock) = (FastPath::new(), Mutex::new(limits("1000000000/s", 1)), AtomicU64::new(1));
+        fast_path.open(&lock(&held), 0);
+        let shared = Arc::new((fast_path, held, clock));
+        let by_fast_path = loom::thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let (fast_path, held, clock) = &*shared;
+                match fast_path.take(|| clock.fetch_add(1, Ordering::SeqCst), 1) {
+                    Take::Granted => {}
+                    Take::TooLong(wait) => panic!("it would have to wait {wait:?}"),
+                    Take::Closed => by_lock_at_reading(fast_path, held, clock),
+                }
+            }
+        });
+        by_lock_at_reading(&shared.0, &shared.1, &shared.2);
+        by_fast_path.join().unwrap();
+    });
+}
+
+fn by_lock_at_reading(fast_path: &FastPath, held: &Mutex<Limits>, clock: &AtomicU64) {
+    loop {
+        let (seen, now) = (fast_path.seen(), clock.fetch_add(1, Ordering::SeqCst));
+        let mut limits = lock(held);
+        if fast_path.close(seen, &mut limits, now) {
+            limits.take_within(fast_path.in_order(now), 1, 0).unwrap();
+            fast_path.open(&limits, fast_path.in_order(now));
+            return;
+        }
+        drop(limits);
+        loom::thread::yield_now();
+    }
 }
 
 /// A clock that stands still. Its alarm is a waker that the test wakes.

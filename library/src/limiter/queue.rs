@@ -18,7 +18,7 @@
 use super::rules::{Oversize, Rules};
 use super::units::UnitsError;
 use crate::clock::Nanos;
-use crate::limits::{Cost, Limits};
+use crate::limits::{Cost, Grant, Limits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::task::{Poll, Waker};
@@ -38,7 +38,7 @@ pub(crate) struct Waiter<'a> {
     pub(crate) deadline: Option<Nanos>,
     pub(crate) waker: &'a Waker,
     pub(crate) is_thread: bool,
-    /// Whether the waiter must not be granted before it is polled again.
+    /// Whether the waiter gets a grant at its next poll, even if it is granted now.
     pub(crate) yields: bool,
 }
 
@@ -98,11 +98,9 @@ impl Queue {
         waiter: &Waiter<'_>,
         effects: &mut Effects,
     ) -> Result<Option<Key>, Denied> {
-        if waiter.yields {
-            self.check_entry(waiter.cost, effects)?;
-            self.advance(now, effects);
-        } else if self.take_now(now, waiter.cost, effects)? {
-            return Ok(None);
+        if self.take_now(now, waiter.cost, effects)? {
+            let grant = if waiter.yields { effects.granted.take() } else { None };
+            return Ok(grant.map(|grant| self.hand_over_later(waiter, grant, effects.opens)));
         }
         self.admit(waiter)?;
         let entry = Entry { asked: self.asks_at(), ..Entry::new(waiter.cost, self.now, Turn::Waiting) };
@@ -117,6 +115,14 @@ impl Queue {
             self.threads.insert(key);
         }
         Ok(Some(key))
+    }
+
+    /// Keeps a grant until the next poll of its future.
+    fn hand_over_later(&mut self, waiter: &Waiter<'_>, grant: Grant, opens: bool) -> Key {
+        self.arrivals += 1;
+        let entry = Entry::new(waiter.cost, self.now, Turn::Granted(grant));
+        self.gone.insert(self.arrivals, Box::new(Entry { opens, ..entry }));
+        self.arrivals
     }
 
     /// Returns the result of a waiter that is done, and removes its entry. Otherwise `waker` replaces its waker.
@@ -134,7 +140,7 @@ impl Queue {
         let Some(entry) = self.entry(key) else { return Poll::Ready(Ok(())) };
         let done = match entry.turn {
             Turn::Granted(grant) => {
-                effects.opened = entry.opens.then_some(grant);
+                effects.granted = entry.opens.then_some(grant);
                 Ok(())
             }
             Turn::Refused(denied) => Err(denied),
@@ -350,8 +356,8 @@ impl Queue {
         let grant = self.limits.charge(asked, [at, at.max(self.now)], cost);
         if effects.opens {
             self.limits.open(&grant, cost);
-            effects.opened = Some(grant);
         }
+        effects.granted = Some(grant);
         self.hold_places(cost.largest());
         if !self.list.is_empty() {
             self.tail = None;

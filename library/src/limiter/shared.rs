@@ -61,8 +61,7 @@ impl Shared {
         shared
     }
 
-    /// Runs `action` under the lock, and wakes waiters after it. The time is read before the lock is taken; if that is
-    /// too early, the queue uses the latest time it has seen.
+    /// Runs `action` under the lock, and wakes waiters after it.
     pub(crate) fn with<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
         let (result, after) = self.change(action);
         self.follow(after);
@@ -71,8 +70,21 @@ impl Shared {
 
     /// Like [`with`](Self::with), but the caller passes the returned actions to [`follow`](Self::follow).
     pub(crate) fn change<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> (R, After) {
-        let now = self.time.now();
-        self.change_at(now, lock(&self.queue), action)
+        let (now, locked) = self.lock();
+        self.change_at(now, locked, action)
+    }
+
+    /// Reads the clock, takes the lock and closes the fast path. The clock is read before the lock is taken, because it
+    /// may be the caller's code. If the fast path has granted anything meanwhile, the clock is read again.
+    fn lock(&self) -> (Nanos, MutexGuard<'_, Locked>) {
+        loop {
+            let seen = self.fast_path.seen();
+            let now = self.time.now();
+            let mut locked = lock(&self.queue);
+            if self.fast_path.close(seen, &mut locked.queue.limits, now) {
+                return (self.fast_path.in_order(now), locked);
+            }
+        }
     }
 
     fn change_at<R>(
@@ -82,11 +94,9 @@ impl Shared {
         action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R,
     ) -> (R, After) {
         let mut effects = Effects::default();
-        self.fast_path.close(&mut locked.queue.limits, now);
         if self.has_places {
             self.fast_path.close_places().into_iter().for_each(|free| locked.queue.set_free_places(free));
         }
-        let now = self.fast_path.in_order(now);
         let result = action(&mut locked.queue, now, &mut effects);
         let is_open = self.open(&locked.queue);
         // The largest number of free places would look as if they were closed.
@@ -111,11 +121,8 @@ impl Shared {
         usual: impl FnOnce(&mut Limits, Nanos) -> Option<R>,
         action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R,
     ) -> R {
-        let now = self.time.now();
-        let mut locked = lock(&self.queue);
-        self.fast_path.close(&mut locked.queue.limits, now);
-        let in_order = self.fast_path.in_order(now);
-        let quiet = locked.queue.quiet_limits(in_order, kinds);
+        let (now, mut locked) = self.lock();
+        let quiet = locked.queue.quiet_limits(now, kinds);
         if let Some(result) = quiet.and_then(|(limits, now)| usual(limits, now)) {
             self.open(&locked.queue);
             return result;
@@ -151,19 +158,24 @@ impl Shared {
     /// [`Take::Granted`], the queue must answer.
     #[inline]
     pub(crate) fn take_place(&self, places: u64) -> Take {
-        if self.fast_path.is_closed() {
-            return Take::Closed;
+        loop {
+            let seen = self.fast_path.seen();
+            if self.fast_path.is_closed() {
+                return Take::Closed;
+            }
+            // The clock is read before a place is taken: it may be the caller's code, and panic.
+            let now = self.time.now();
+            if !self.fast_path.hold_places(places) {
+                return Take::Closed;
+            }
+            let taken = self.fast_path.take_since(seen, now, places);
+            if taken != Some(Take::Granted) {
+                self.release(places);
+            }
+            if let Some(taken) = taken {
+                return taken;
+            }
         }
-        // The clock is read before a place is taken: it may be the caller's code, and panic.
-        let now = self.time.now();
-        if !self.fast_path.hold_places(places) {
-            return Take::Closed;
-        }
-        let taken = self.fast_path.take(|| now, places);
-        if taken != Take::Granted {
-            self.release(places);
-        }
-        taken
     }
 
     /// Frees the places of a permit.
@@ -206,7 +218,7 @@ impl Shared {
             |limits, now| limits.open_usual(now, cost).map(|grant| Ok(Some(grant))),
             |queue, now, effects| {
                 effects.opens = true;
-                queue.try_take(now, cost, effects).map(|()| effects.opened.take())
+                queue.try_take(now, cost, effects).map(|()| effects.granted.take())
             },
         )
     }
@@ -391,8 +403,8 @@ impl Wait {
         }
     }
 
-    /// Waits in the queue, because the cooperative budget of the tokio task is used up. The task will be polled again
-    /// soon.
+    /// Grants what can be granted now, but lets other tasks run before the future is ready: the cooperative budget of the
+    /// tokio task is used up. The task will be polled again soon.
     #[cold]
     fn yield_in_queue(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         self.join(shared, context.waker(), false, true);
@@ -494,7 +506,7 @@ impl Wait {
 
     fn keep(&mut self, effects: &mut Effects) {
         if let Some(opened) = &mut self.opened {
-            **opened = effects.opened.take();
+            **opened = effects.granted.take();
         }
     }
 

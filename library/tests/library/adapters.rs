@@ -51,6 +51,16 @@ mod tower_services {
         assert_eq!(patient.call(3).await.unwrap(), 6);
     }
 
+    /// Of 5000 calls in one task, 4872 were refused.
+    #[tokio::test]
+    async fn a_task_that_calls_without_a_rest_sheds_nothing() {
+        let limiter = Limiter::new(10_000, 10_000).unwrap();
+        let mut service = behind(LimitLayer::new(&limiter).shed());
+        for call in 0..5000 {
+            assert_eq!(service.call(call).await.unwrap(), 2 * call);
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn each_key_of_the_requests_has_limits_of_its_own() {
         let keyed: Keyed<u64> = Keyed::new(1, 1).unwrap();
@@ -89,6 +99,7 @@ mod tower_services {
 #[cfg(feature = "stream")]
 mod streams {
     use super::*;
+    use futures_util::stream::FusedStream;
     use futures_util::{SinkExt, Stream, StreamExt, sink, stream};
     use throttle_limits::adapters::stream::{SinkError, ThrottleExt, ThrottleSinkExt};
 
@@ -102,6 +113,22 @@ mod streams {
             assert_eq!((items.next().await, begun.elapsed()), (Some(item), ms(100) * item));
         }
         assert_eq!(items.next().await, None);
+    }
+
+    /// `select!` of futures needs no `fuse`.
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_reports_that_it_has_ended() {
+        let limiter = Limiter::new(10, 1).unwrap();
+        let mut items = stream::iter(0..2).fuse().throttle(&limiter);
+        assert_eq!((items.select_next_some().await, items.select_next_some().await), (0, 1));
+        assert!(!items.is_terminated());
+        assert_eq!((items.next().await, items.is_terminated()), (None, true));
+        limiter.close();
+        let mut refused = stream::iter(0..2).fuse().throttle(&limiter);
+        assert_eq!((refused.next().await, refused.is_terminated()), (None, true));
+        let mut ended = stream::iter(0..0).fuse();
+        assert_eq!(ended.next().await, None);
+        assert!(ended.throttle(&limiter).is_terminated());
     }
 
     #[tokio::test(start_paused = true)]

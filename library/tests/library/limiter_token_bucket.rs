@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Duration;
+use throttle_limits::Semaphore;
 use throttle_limits::clock::NanoClock;
 use throttle_limits::limiter::{AcquireError, BuildError, Limiter, Oversize, Units, UnitsError};
 use tokio::task::JoinSet;
@@ -284,6 +285,22 @@ fn a7_two_threads_never_get_more_than_the_capacity_and_the_rate() {
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     assert_eq!(granted, 1_000_000);
+}
+
+/// A thread that was held up after it had read the clock was refused, although there was enough for all.
+#[test]
+fn a_thread_that_is_held_up_is_refused_nothing() {
+    let limiter = Limiter::new(1_000_000_000, 500_000).unwrap();
+    let semaphore = Semaphore::new(500_000, 1_000_000_000).unwrap();
+    let tries = || {
+        let refused = (0..rounds(1_000_000)).filter(|_| limiter.try_acquire(1).is_err()).count();
+        refused + (0..rounds(300_000)).filter(|_| semaphore.try_acquire().is_err()).count()
+    };
+    let refused: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(tries)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(refused, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -31,6 +31,7 @@ mod runtime_ends;
 mod semaphore;
 mod semaphore_many;
 mod subjects;
+mod task_budget;
 mod wakeups;
 mod warm_up;
 mod window;

@@ -93,8 +93,8 @@ impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> OfKey<T, 
         Ok(self.limiter.insert(limiter))
     }
 
-    /// Takes the units at once, or begins to wait. If the cooperative budget of a tokio task is used up, the request
-    /// waits for its next poll in the queue.
+    /// Takes the units at once, or begins to wait. If the cooperative budget of a tokio task is used up, the limiter of the
+    /// key decides, and the future is not ready before its next poll.
     fn begin(&mut self, context: &mut Context<'_>) -> Result<Stage, AcquireError> {
         let (units, deadline) = (self.units, self.deadline);
         let cost = units.millionths()?;

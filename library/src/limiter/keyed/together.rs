@@ -64,18 +64,31 @@ impl Within {
         early.with(of_all).ok_or(AcquireError::OthersWait)
     }
 
-    /// Like [`take`](Self::take), within the cooperative budget of a tokio task. `None` if the request has to wait.
-    fn poll_take(&self, own: &Limiter, units: Units, context: &mut Context<'_>) -> Poll<Option<Granted>> {
-        let Poll::Ready(budget) = coop::poll_proceed(context) else {
-            // A cost of 0 needs no queue: it is granted at the next poll. Every other request joins the queue for the
-            // turn.
-            return if units == Units::ZERO { Poll::Pending } else { Poll::Ready(None) };
-        };
-        let taken = self.take(own, units).ok();
-        if taken.is_some() {
-            budget.made_progress();
+    /// Like [`take`](Self::take), within the cooperative budget of a tokio task. If that is used up, the grant stays in
+    /// `early` until the next poll, so that other tasks run. `None` if the request has to wait.
+    fn poll_take(
+        &self,
+        own: &Limiter,
+        units: Units,
+        early: &mut Early,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Granted>> {
+        if let Some(granted) = early.0.take() {
+            return Poll::Ready(Some(granted));
         }
-        Poll::Ready(taken)
+        let budget = coop::poll_proceed(context);
+        let taken = self.take(own, units).ok();
+        match (budget, taken) {
+            (_, None) => Poll::Ready(None),
+            (Poll::Ready(budget), taken) => {
+                budget.made_progress();
+                Poll::Ready(taken)
+            }
+            (Poll::Pending, taken) => {
+                early.0 = taken;
+                Poll::Pending
+            }
+        }
     }
 
     /// Whether a request has the turn.
@@ -101,7 +114,8 @@ pub(super) fn take(own: &Limiter, units: Units) -> Result<Granted, AcquireError>
 pub(super) async fn wait(own: &Limiter, units: Units, deadline: Option<Nanos>) -> Result<Granted, AcquireError> {
     let Some(within) = &own.within else { return own.acquire_to_settle(units).until(deadline).await };
     within.check(own, units)?;
-    if let Some(granted) = poll_fn(|context| within.poll_take(own, units, context)).await {
+    let mut early = Early(None);
+    if let Some(granted) = poll_fn(|context| within.poll_take(own, units, &mut early, context)).await {
         return Ok(granted);
     }
     let mut turn = Turn(within.turn.acquire(PLACE).until(deadline));

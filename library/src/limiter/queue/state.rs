@@ -48,8 +48,8 @@ pub(crate) struct Effects {
     pub(crate) opens: bool,
     /// Whether the caller was admitted before the queue was closed.
     pub(crate) is_admitted: bool,
-    /// The grant that was opened, once the caller has it.
-    pub(crate) opened: Option<Grant>,
+    /// The grant, once the caller has it.
+    pub(crate) granted: Option<Grant>,
 }
 
 impl Effects {
