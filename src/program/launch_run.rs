@@ -259,7 +259,7 @@ impl LaunchRun {
                 let mut outcomes = self.outcomes();
                 outcomes.start(&job, attempt, self.at(at));
                 let hint = outcomes.hint(self.report.now(), || self.report.read().sink);
-                hint.or_else(|| outcomes.hint_at_cr(&job))
+                hint.or_else(|| outcomes.hint_at_mark(&job)).or_else(|| outcomes.hint_at_cr(&job))
             }
             Event::Ended(ended) => return self.take_end(&ended),
             Event::KeySentAway { rest, jobs } => return self.give_key_up(rest, &jobs),

@@ -3,6 +3,7 @@
 /// What is common to all: options, messages, and text that others write.
 mod command_line {
     mod arbitrary_input;
+    mod byte_order_mark;
     mod mistakes;
     mod options;
 }
