@@ -342,6 +342,7 @@ impl LaunchRun {
             Event::HeldUp => {
                 (true, "no command starts: too much output waits for an earlier command to end (-k)".to_owned())
             }
+            Event::UncountedCost(why) => (true, format!("hint: {why}")),
             Event::BadReply(remark) | Event::UnopenedReply(remark) => (false, format!("hint: {remark}")),
             Event::LeftBehind(job) => {
                 let name = outcomes.name(&job);

@@ -140,7 +140,7 @@ impl Outcomes {
             max_args: commands.shape.max_args.max(1),
             hints_at_keys: policy.of_keys().is_some_and(|keys| keys.jobs.is_none()),
             is_priced: policy.has_costs() || policy.of_keys().is_some_and(|keys| keys.each.has_costs()),
-            pace: policy.of_units().fastest(),
+            pace: policy.of_units().pace(),
             hints_at_jobs: launch.flags.jobs.is_none(),
             retries: Retries {
                 max_fail: launch.flags.again.max_fail,

@@ -56,6 +56,7 @@ mod bucket {
     pub(crate) mod redis;
     mod redis_connection;
     mod service;
+    mod set_limits;
     mod shared;
     mod stores;
     mod waits;
