@@ -50,7 +50,7 @@ impl Policy {
     pub fn places_of(&self, given: &[Said], burst: Option<Amount>) -> Result<Vec<usize>, Disagreement> {
         let disagree = || Err(self.disagreement(given, burst));
         if given.iter().any(|said| said.limit == Limit::Unlimited) {
-            return if self.len() == 0 && given.len() == 1 { Ok(Vec::new()) } else { disagree() };
+            return if self.limits().is_empty() && given.len() == 1 { Ok(Vec::new()) } else { disagree() };
         }
         if given.len() != self.len() {
             return disagree();
@@ -118,25 +118,18 @@ impl Policy {
     /// The indexes of these limits in the order of `old`: equal limits have the same index as there. A limit of the same
     /// kind and cost takes the index of a limit that was changed.
     fn order_like(&self, old: &Policy) -> Vec<usize> {
-        let is_same = |own: usize, place: usize| {
-            let (own_limit, limit) = (&self.limits()[own], &old.limits()[place]);
-            own_limit.is_same_limit(limit) && self.cost(own) == old.cost(place)
-        };
-        let is_similar = |own: usize, place: usize| {
-            let (own_limit, limit) = (&self.limits()[own], &old.limits()[place]);
-            own_limit.is_same_kind(limit) && self.cost(own) == old.cost(place)
-        };
-        let shared = self.len().min(old.len());
         let mut order: Vec<Option<usize>> = vec![None; self.len()];
         let mut is_free = vec![true; self.len()];
-        for place in 0..shared {
-            order[place] = (0..self.len()).find(|own| is_free[*own] && is_same(*own, place));
-            order[place].into_iter().for_each(|own| is_free[own] = false);
-        }
-        for place in 0..shared {
-            if order[place].is_none() {
-                order[place] = (0..self.len()).find(|own| is_free[*own] && is_similar(*own, place));
-                order[place].into_iter().for_each(|own| is_free[own] = false);
+        for fits in [Resolved::is_same_limit as fn(&Resolved, &Resolved) -> bool, Resolved::is_same_kind] {
+            for (place, limit) in old.limits().iter().enumerate().take(self.len()) {
+                let is_wanted = |(own, own_limit): &(usize, &Resolved)| {
+                    is_free[*own] && fits(own_limit, limit) && self.cost(*own) == old.cost(place)
+                };
+                if order[place].is_none()
+                    && let Some((own, _)) = self.limits().iter().enumerate().find(is_wanted)
+                {
+                    (order[place], is_free[own]) = (Some(own), false);
+                }
             }
         }
         let mut rest = (0..self.len()).filter(|own| is_free[*own]);

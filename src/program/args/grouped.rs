@@ -277,12 +277,11 @@ fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
     // `unlimited` with jobs= or per= only counts commands; it is not a limit.
     let is_limit = |rule: &&Rule| rule.limit != Limit::Unlimited || rule.per.is_none() && rule.jobs.is_none();
     for Rule { limit, cost, bytes, .. } in rules.filter(is_limit) {
-        match groups.iter_mut().find(|group| group.cost == *cost) {
-            Some(group) => group.written.push(*limit),
-            None => {
-                let (cost, written) = (cost.clone(), vec![*limit]);
-                groups.push(Group { cost, written, counts_bytes: *bytes, ..Group::default() });
-            }
+        if let Some(group) = groups.iter_mut().find(|group| group.cost == *cost) {
+            group.written.push(*limit);
+        } else {
+            let (cost, written) = (cost.clone(), vec![*limit]);
+            groups.push(Group { cost, written, counts_bytes: *bytes, ..Group::default() });
         }
     }
     groups

@@ -93,7 +93,7 @@ impl Pipe {
         {
             let flag = if self.input.null { "-0" } else { "-d" };
             return Err(format!(
-                "{flag} cuts records, but the bucket counts bytes; leave {flag} out, or {BUCKET_OF_UNITS}"
+                "{flag}: the bucket counts bytes, but {flag} cuts records; leave {flag} out, or {BUCKET_OF_UNITS}"
             ));
         }
         self.input.framing(policy)

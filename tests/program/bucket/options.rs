@@ -327,7 +327,7 @@ mod the_variable {
             (&kept, &["--once", "-r", "7/s"], 125, ", not 7/s;"),
             (&kept, &["--once"], 125, "--once takes one unit, so it cannot use a limit in bytes"),
             (&kept, &["true"], 1, "commands are not counted in bytes"),
-            (&kept, &["-0"], 1, "-0: the rate counts bytes"),
+            (&kept, &["-0"], 1, "-0: the bucket counts bytes"),
             (&damaged, &["--once"], 125, "cut short"),
         ] {
             let output = with_default(bucket, args, b"a\n");
@@ -343,8 +343,8 @@ mod the_variable {
         let wrong = with_default("a b", &["--once"], b"");
         assert!(wrong.err.contains("THROTTLE_BUCKET 'a b': a bucket name has only"), "{}", wrong.err);
         // If the bucket is named, both are suggested.
-        let named = feed(throttle(["--bucket", &kept, "-r", "7/s"]), b"");
-        assert_fails(&named, 1, &[", not 7/s;", "leave -r out, or change them for all processes with --set"]);
+        let named = feed(throttle(["--bucket", &kept, "-r", "7MB/s"]), b"");
+        assert_fails(&named, 1, &[", not 7MB/s;", "leave -r out, or change them for all processes with --set"]);
     }
 
     /// It is set, and would not be used.

@@ -508,7 +508,7 @@ mod trouble {
             ];
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &words);
         }
-        for damage in [&["v", "15"][..], &["15", "x"], &["15", &"nonsense".repeat(7)]] {
+        for damage in [&["v", "16"][..], &["16", "x"], &["16", &"nonsense".repeat(7)]] {
             let () = redis.tell(&[&["HSET", "throttle:mine"], damage].concat());
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
         }

@@ -189,13 +189,13 @@ fn a_cost_above_a_window_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn the_advice_about_a_bucket_of_bytes_does_not_name_units_a_second() {
+fn advice_about_a_bucket_of_bytes_names_no_rate_of_units() {
     let bucket = Bucket::in_file();
     bucket.set(&["-r", "1kB/s"]);
     for (args, code, words) in [
         (&["--once", "true"][..], 125, "name a bucket that counts units, like --bucket NAME"),
         (&["true"], 1, "commands are not counted in bytes; name a bucket that counts units"),
-        (&["-0"], 1, "-0 cuts records, but the bucket counts bytes; leave -0 out"),
+        (&["-0"], 1, "-0: the bucket counts bytes, but -0 cuts records; leave -0 out"),
         (&["-r", "5/s"], 1, "leave -r out, or name another bucket"),
     ] {
         let ended = bucket.run(args, "a\n");

@@ -397,7 +397,7 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
         assert!(password().unwrap_err().to_string().contains("pass word': No such file"));
-        for text in ["s cret", "s cret\n", "s cret\r\nmore\n"] {
+        for text in ["s cret", "s cret\n", "s cret\r\nmore\n", "\u{feff}s cret\n"] {
             write(text.as_bytes(), 0o640);
             assert_eq!(password().unwrap().as_deref(), Some("s cret"), "{text:?}");
         }
