@@ -9,6 +9,7 @@ mod dropping;
 pub mod framing;
 mod lock;
 pub(crate) mod look;
+mod mark;
 pub mod meter;
 mod outgoing;
 mod poll;
@@ -28,6 +29,7 @@ pub use dropping::Dropped;
 pub use lock::unpoisoned;
 pub(crate) use look::Keyless;
 pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH, short};
+pub use mark::{BYTE_ORDER_MARK, without_mark};
 pub use poll::poll;
 pub use sorted::{BUFFER as SORTED_BUFFER, News, Sorted};
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -3,7 +3,7 @@
 
 use crate::flow::cost::Cost;
 use crate::flow::selector::Selector;
-use crate::launch::{DoneList, Identity, Reply, steers_terminal};
+use crate::launch::{DoneList, DoneUnits, Identity, Reply, steers_terminal};
 use crate::plot::Plot;
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
@@ -40,19 +40,20 @@ pub fn done_list(data: &[u8]) {
         let read = |data: &[u8], size| {
             let mut list = DoneList::default();
             data.chunks(size).for_each(|piece| list.add(piece, delimiter));
-            (list.lengths(), list.fault(delimiter), list.into_units())
+            list.finish(delimiter)
         };
-        let list = read(data, usize::MAX);
+        let found = read(data, usize::MAX);
         for size in [1, 2, 7] {
-            assert_eq!(read(data, size), list, "in pieces of {size}");
+            assert_eq!(read(data, size), found, "in pieces of {size}");
         }
-        let ((ended, _), None, units) = list else { continue };
-        let data = &data[..usize::try_from(ended).expect("a length in memory")];
-        assert_eq!(read(data, usize::MAX), ((ended, 0), None, units.clone()));
+        let Ok(DoneUnits { units, whole, .. }) = found else { continue };
+        let data = &data[..usize::try_from(whole).expect("a length in memory")];
+        let again = read(data, usize::MAX).expect("its damaged end was cut off");
+        assert_eq!((again.whole, again.torn, &again.units), (whole, None, &units));
         let mut records: Vec<&[u8]> = data.split(|byte| *byte == delimiter).collect();
         assert_eq!(records.pop(), Some(&b""[..]), "each record has its end");
         let records: BTreeSet<Identity> = records.into_iter().map(Identity::of).collect();
-        assert!(records.iter().eq(&units.0));
+        assert!(records.iter().eq(&units));
     }
 }
 

@@ -35,7 +35,7 @@ mod wakes;
 pub use attempt::{Ended, Ledger, Paused};
 pub use columns::Separator;
 pub use commands::{Launcher, Waiting, command};
-pub use done_list::DoneList;
+pub use done_list::{DoneList, DoneUnits, Torn};
 pub use event::{Event, Events, Reported, Sent, Success};
 pub use identity::Identity;
 pub use job::{Batches, Before, Job, Key, Known, Numbers, Outcome, Shape};

@@ -44,7 +44,7 @@
 use crate::clock::sync::unpoisoned;
 use crate::clock::{MILLISECOND, NanoClock, Nanos};
 use crate::limiter::{AcquireError, Acquiring, Costs, IntoCosts, PolicyError, Units, UnitsError};
-use crate::limits::{CostList, OfKey, Policy, Refusal, Take};
+use crate::limits::{CostList, OfKey, Policy, Refusal, Said, SaidCost, Take};
 use crate::rate::{Limit, nanos};
 use crate::store::{File, LATE, Named, Patience, Redis, RedisError, Store, StoreError, folder_of_buckets};
 use std::ffi::OsStr;
@@ -124,16 +124,16 @@ impl Shared {
     /// Like [`open`](Self::open), but creates the bucket with these limits if it does not exist. An existing bucket
     /// must have these limits, in any order; only the settings named here are compared.
     ///
-    /// A limit with none of `burst`, `initial` and `window` is a window, unless it is the fastest limit: then it is a
+    /// A limit with none of `burst`, `initial` and `window` is a window, unless it has the shortest period: then it is a
     /// bucket. A bucket without `burst` holds 10 ms' worth of the rate, at least one unit. A window without `slack` has
     /// a slack of a twentieth of its period, at most 250 ms.
     ///
     /// # Errors
     /// As for [`open`](Self::open). [`OpenError::Limits`] if there are no limits, or if they contradict each other.
-    /// [`OpenError::Bucket`] if the bucket has other limits, or if `limits` has more than 16 or is `unlimited`.
+    /// [`OpenError::Bucket`] if the bucket has other limits, or if `limits` has more than 16.
     pub fn with_limits(bucket: impl AsRef<OsStr>, limits: &[Limit]) -> Result<Self, OpenError> {
         let shared = Shared::open_with(bucket.as_ref(), Some(&Policy::with_slack(limits, None)?))?;
-        let given: Vec<_> = limits.iter().map(|limit| (*limit, None)).collect();
+        let given: Vec<_> = limits.iter().map(|limit| Said { limit: *limit, cost: SaidCost::Unnamed }).collect();
         let agrees = shared.store.policy().places_of(&given, None);
         agrees.map_err(|error| StoreError::Disagrees(error, shared.store.place()))?;
         Ok(shared)

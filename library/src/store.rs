@@ -447,7 +447,7 @@ messages! {
     StoreError {
         StoreError::Stopped => ("stopped"),
         StoreError::Refused(error) => ("{error}"),
-        StoreError::Limits => ("a bucket stores 1 to {MAX_LIMITS} limits, but not 'unlimited'"),
+        StoreError::Limits => ("a bucket stores 1 to {MAX_LIMITS} limits, or unlimited"),
         #[cfg(feature = "shared")]
         StoreError::File(error) => ("{error}"),
         #[cfg(feature = "shared")]

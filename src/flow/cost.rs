@@ -1,5 +1,6 @@
 //! Costs: how much of a limit each unit takes.
 
+use super::mark::without_mark;
 use super::selector::{Part, SelectorError, escaped, meant_as_json, too_large};
 use std::fmt;
 use std::num::NonZeroU64;
@@ -36,9 +37,11 @@ const ENDS: [char; 2] = [',', '+'];
 
 impl Cost {
     /// The cost of `unit`, which has no delimiter. The cost is a whole number; a unit with cost 0 passes free. `None`
-    /// if it cannot be read and there is no `else=`. Costs above 64 bits become 2^64-1.
+    /// if it cannot be read and there is no `else=`. Costs above 64 bits become 2^64-1. A byte-order mark at the
+    /// beginning of the unit counts as bytes, but is not parsed.
     pub fn of(&self, unit: &[u8]) -> Option<u64> {
-        self.sum(unit.len() as u64, |part| part.of(unit).and_then(|text| whole_number(&text)))
+        let text = without_mark(unit);
+        self.sum(unit.len() as u64, |part| part.of(text).and_then(|number| whole_number(&number)))
     }
 
     /// The cost of a unit of this length that fits into no buffer: from its length alone, or from `else=`. `None` if

@@ -58,7 +58,7 @@ impl Look {
         let mut counted = self.costs.iter().zip(&self.limits).zip(costs).enumerate();
         counted.find_map(|(kind, ((cost, (_, most)), is))| {
             let limit = cost.as_ref().filter(|_| is > most).map(|_| self.limit(kind))?;
-            Some(format!("{limit}: it costs {is}, more than the window allows"))
+            Some(format!("{limit}: it costs {is}, more than the {most} that the window ever allows"))
         })
     }
 

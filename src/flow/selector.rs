@@ -13,6 +13,7 @@ pub(super) use error::too_large;
 pub(super) use part::{Part, meant_as_json};
 pub(super) use pointer::escaped;
 
+use super::mark::without_mark;
 use regex::bytes::{Regex, RegexBuilder};
 use std::borrow::Cow;
 use std::fmt;
@@ -44,7 +45,8 @@ enum Kind {
 }
 
 impl Selector {
-    /// The key of `unit`, which has no delimiter; `None` if it has no key.
+    /// The key of `unit`, which has no delimiter; `None` if it has no key. A byte-order mark at the beginning of the
+    /// unit is skipped.
     ///
     /// - `host`: the host of the first URL that has a host, as the crate `url` reads it. It is in lower case, without
     ///   user, port and final dots. Without a URL: the host of the first `name@host`
@@ -53,6 +55,7 @@ impl Selector {
     ///   be one JSON value. The last of equal names counts, as in jq
     /// - a regular expression: its first group if that matched, or else the whole match
     pub fn key<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        let unit = without_mark(unit);
         match &self.0 {
             Kind::Host => host::of(unit),
             Kind::Part(part) => part.of(unit),

@@ -1,5 +1,6 @@
 //! The columns of a unit: splits units, and finds the placeholders in a command.
 
+use crate::flow::without_mark;
 use csv_core::{ReadFieldResult, Reader};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -31,7 +32,9 @@ impl Columns {
         (count < most).then(|| format!("it has {count} column{s}, but the command uses {{{most}}}"))
     }
 
+    /// The columns of `unit`, without a byte-order mark at its beginning.
     pub(super) fn split<'a>(&self, unit: &'a [u8]) -> Vec<Cow<'a, [u8]>> {
+        let unit = without_mark(unit);
         match &self.separator {
             Separator::Blanks => {
                 let columns = unit.split(|byte| b" \t\n".contains(byte)).filter(|column| !column.is_empty());

@@ -80,6 +80,8 @@ pub enum Event {
     BadReply(String),
     /// A server has answered 403 although calls remain. Sent once.
     Forbidden,
+    /// A reply has a cost, but no limit counts one; the text is for a user at a terminal. Sent once.
+    UncountedCost(String),
     /// Why a command could not open its reply file, and what to write instead. Sent once.
     UnopenedReply(String),
     /// No news: the sender waits until all earlier events were reported.

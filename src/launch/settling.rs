@@ -20,6 +20,8 @@ pub(super) struct Real {
     pub(super) reported: Option<u64>,
     /// Why the reply is not used as written, for a hint.
     pub(super) remark: Option<String>,
+    /// Why the reply settles nothing, for a hint at a terminal: no limit counts a cost.
+    pub(super) uncounted: Option<String>,
 }
 
 impl Settling {
@@ -53,7 +55,7 @@ impl Settling {
 
     /// The real cost of a command that was charged `costs`, from its reply.
     pub(super) fn real(&self, costs: &[u64], reply: &Reply) -> Real {
-        let mut real = Real { costs: costs.into(), reported: None, remark: self.misplaced(reply) };
+        let mut real = Real { costs: costs.into(), reported: None, remark: self.misplaced(reply), uncounted: None };
         for (cost, settled) in real.costs.iter_mut().zip(&self.0) {
             let Some((kind, most_more)) = settled else { continue };
             let reported = reply
@@ -78,6 +80,12 @@ impl Settling {
         }
         if !self.is_any() {
             real.reported = reply.costs.first().map(|(_, reported)| *reported);
+            real.uncounted = real.reported.map(|reported| {
+                format!(
+                    "a reply has 'throttle-cost: {reported}', but no limit has a cost, so nothing is settled; write for \
+                     example -r 5/s,cost=1"
+                )
+            });
         }
         real
     }
@@ -113,6 +121,14 @@ mod tests {
 
     #[test]
     fn a_cost_without_a_kind_settles_only_a_single_cost() {
+        let uncounted = |limits: &[(&str, u64)], reply: &str| {
+            settling(limits).real(&[1], &Reply::parse(reply.as_bytes(), UNIX_EPOCH)).uncounted
+        };
+        assert!(
+            uncounted(&[("", 0)], "throttle-cost: 0").unwrap().contains("'throttle-cost: 0', but no limit has a cost")
+        );
+        assert_eq!(uncounted(&[("", 0)], "retry-after: 1"), None);
+        assert_eq!(uncounted(&[("1", 99)], "throttle-cost: 0"), None);
         let one = settling(&[("", 0), ("f2", 99), ("f2,else=7", 99)]);
         assert_eq!(real(&one, &[1, 10, 10], "throttle-cost: 3"), (vec![1, 3, 3], Some(3), String::new()));
         let two = settling(&[("", 0), ("100", 99), ("10", 99)]);

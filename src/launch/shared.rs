@@ -166,6 +166,9 @@ impl Shared {
         if let Some(remark) = real.remark.take() {
             self.events.send_once(Event::BadReply(remark));
         }
+        if let Some(why) = real.uncounted.take() {
+            self.events.send_once(Event::UncountedCost(why));
+        }
         real
     }
 

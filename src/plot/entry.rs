@@ -1,5 +1,6 @@
 //! Parses a line of a log: an attempt, or the beginning or the end of a run.
 
+use crate::flow::without_mark;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::str::from_utf8;
@@ -84,7 +85,7 @@ const MAX_RAN: f64 = 1e9;
 /// Parses a line. Returns `None` if it is not a line of a log.
 pub(super) fn parse(line: &[u8]) -> Option<Entry<'_>> {
     // Checking the whole line for UTF-8 at once is faster than checking each text in it.
-    let line = from_utf8(line).ok()?;
+    let line = from_utf8(without_mark(line)).ok()?;
     let Ok(mut attempt) = serde_json::from_str::<Attempt<'_>>(line) else { return run_line(line).map(Entry::Run) };
     attempt.pace = attempt.pace.filter(|pace| pace.is_finite() && *pace > 0.0);
     attempt.until = attempt.until.and_then(time);

@@ -57,6 +57,7 @@ fn a_run_has_its_command_its_limits_and_its_totals() {
         log += &attempt("a", seq, START + f64::from(u32::try_from(seq).unwrap()), verdict, "");
     }
     let open = page_of(&log);
+    assert!(page_of(&format!("\u{feff}{log}")) == open, "an editor may have written a byte-order mark");
     assert!(open.contains("the log has no end of this run"), "{open}");
     let page = page_of(&(log + "{\"run\":{\"id\":\"a\",\"end\":1795727073.0,\"units\":7}}\n"));
     assert!(!page.contains("the log has no end of this run"));

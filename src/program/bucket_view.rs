@@ -16,7 +16,8 @@ pub(super) fn text(bucket: &Kind, view: &View) -> String {
     let rest = |units: i128| if units < 0 { format!("{} owed", -units) } else { format!("{units} left") };
     let lines = rest_of(view).enumerate();
     let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.policy.describe(place), rest(units)));
-    let lines: String = lines.collect();
+    let unlimited = view.policy.is_unlimited().then(|| format!("  {}\n", view.policy));
+    let lines: String = lines.chain(unlimited).collect();
     let next = match view.wait {
         None => "never".to_owned(),
         Some(0) => "now".to_owned(),
@@ -56,14 +57,17 @@ fn shown_learned(view: &View) -> String {
     view.learned.map_or_else(String::new, line)
 }
 
-/// `since 14:05 (2h 3m): 120 granted, 3 denied, 4 given back; waited 3m 20s in all`
+/// `since 14:05 (2h 3m): 120 granted, 3 denied, 4 given back; waited 3m 20s in all`. Settling a grant at its real cost
+/// changes no count, and a bucket with costs says so.
 fn shown_counts(view: &View) -> String {
     let (counts, wall) = (&view.counts, SystemTime::now());
     let age = view.now.saturating_sub(counts.since);
     let since = time_of_day::local(wall - Duration::from_nanos(age), wall);
     let (age, waited) = (clock::shown(age), clock::shown(counts.waited));
+    let has_costs = view.policy.has_costs() || view.policy.of_keys().is_some_and(|keys| keys.each.has_costs());
+    let unsettled = if has_costs { " (settled costs not included)" } else { "" };
     format!(
-        "  since {since} ({age}): {} granted, {} denied, {} given back; waited {waited} in all\n",
+        "  since {since} ({age}): {} granted, {} denied, {} given back{unsettled}; waited {waited} in all\n",
         counts.granted, counts.refused, counts.given_back
     )
 }

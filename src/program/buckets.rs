@@ -41,6 +41,9 @@ fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
     let is_unknown =
         matches!(error, StoreError::File(FileError::Unknown(_)) | StoreError::Redis(RedisError::Unknown(_)));
     match (error, task) {
+        (StoreError::Disagrees(found, _), _) if found.is_other_kind => {
+            "; leave -r out, or name another bucket with --bucket"
+        }
         (StoreError::Disagrees(..), _) if bucket.is_default => "; leave -r out, or name another bucket with --bucket",
         (StoreError::Disagrees(..), _) => "; leave -r out, or change them for all processes with --set",
         _ if !is_unknown => "",
@@ -282,8 +285,30 @@ fn set(bucket: &Bucket, Set { policy, fresh, anew, group }: &Set) -> Result<()> 
         place.group = Some(number_of(group)?);
     }
     let opened = open_briefly(&bucket, Some(policy))?;
-    let done = if *anew { opened.clear(None, Some(policy)) } else { opened.set(policy, fresh) };
-    Ok(done?)
+    if *anew {
+        opened.clear(None, Some(policy))?;
+        return Ok(());
+    }
+    let old = opened.policy();
+    let policy = if policy.is_unlimited() && old.counts_bytes() { &Policy::unlimited(true) } else { policy };
+    if policy.counts_bytes() != old.counts_bytes() {
+        return Err(other_kind(&*opened, &old, policy));
+    }
+    // The limits of the bucket keep their order, and with it their saved and counted units.
+    let (policy, places) = policy.ordered_like(&old);
+    let fresh: Vec<bool> = places.iter().map(|place| fresh.get(*place) == Some(&true)).collect();
+    opened.set(&policy, &fresh)?;
+    Ok(())
+}
+
+/// The error if a bucket of bytes would count units, or the other way round. The pipes that use the bucket would end.
+fn other_kind(bucket: &AnyBucket, old: &Policy, new: &Policy) -> anyhow::Error {
+    let (counts, example) = if old.counts_bytes() { ("bytes", "10MiB/s") } else { ("units", "5/s") };
+    anyhow!(
+        "--set: the bucket {} counts {counts} ({old}), and {new} would end the pipes that use it; write for example \
+         --set -r {example}, or to start again --clear --set",
+        bucket.place()
+    )
 }
 
 /// Opens the bucket for a request that waits only briefly.

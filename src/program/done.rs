@@ -7,7 +7,7 @@
 use super::append::append;
 use super::names::shown;
 use super::say::{NoThread, say};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use throttle::flow::{start_thread, unpoisoned};
-use throttle::launch::{Before, DoneList, Identity, Known};
+use throttle::launch::{Before, DoneList, DoneUnits, Identity, Known, Torn};
 
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 128 * 1024;
@@ -41,13 +41,12 @@ pub(super) struct Done {
 }
 
 impl Done {
-    /// Opens or makes the file, and reads its units. An incomplete last record is cut off; the second result is its
-    /// length in bytes. Units that are added later are synced to the disk once in every interval of `second`.
+    /// Opens or makes the file, and reads its units. A damaged end is cut off and returned. Units that are added later are synced to the disk once in every interval of `second`.
     ///
     /// # Errors
     /// The file cannot be opened, is in use, or is not a list of units that end with `delimiter`. Or the thread cannot
     /// start.
-    pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Arc<Self>, Option<u64>)> {
+    pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Arc<Self>, Option<Torn>)> {
         let file = open(path)?;
         let (taken, torn) = load(path, &file, delimiter)?;
         let done = Arc::new(Done::new(file, path, delimiter, taken));
@@ -174,21 +173,28 @@ pub(super) struct Taken {
     /// The units of this run: at most 32 B each, as a B-tree of random numbers. A hash table would take up to 39 B
     /// each, and 58 B while it grows.
     now: Mutex<BTreeSet<Identity>>,
+    /// The first unit of the file, without a byte-order mark that an editor has put before it.
+    without_mark: Option<Identity>,
     /// Whether a record in the file ends with CR.
     has_cr: bool,
 }
 
 impl Taken {
-    fn before(list: DoneList) -> Arc<Self> {
-        let (before, has_cr) = list.into_units();
-        Arc::new(Taken { before, now: Mutex::default(), has_cr })
+    fn before(found: DoneUnits) -> Arc<Self> {
+        let DoneUnits { units, without_mark, has_cr, .. } = found;
+        Arc::new(Taken { before: units, now: Mutex::default(), without_mark, has_cr })
+    }
+
+    /// Whether an earlier run has done the unit.
+    fn is_done(&self, unit: Identity) -> bool {
+        self.before.binary_search(&unit).is_ok() || self.without_mark == Some(unit)
     }
 
     /// Takes the unit, unless it was done or taken before. Returns which of the two, or `None` if this run takes the
     /// unit now.
     pub(super) fn take(&self, unit: &[u8]) -> Option<Before> {
         let identity = Identity::of(unit);
-        if self.before.binary_search(&identity).is_ok() {
+        if self.is_done(identity) {
             return Some(Before::Done);
         }
         (!lock(&self.now).insert(identity)).then_some(Before::Taken)
@@ -201,7 +207,7 @@ impl Taken {
 
     fn contains(&self, unit: &[u8]) -> bool {
         let identity = Identity::of(unit);
-        self.before.binary_search(&identity).is_ok() || lock(&self.now).contains(&identity)
+        self.is_done(identity) || lock(&self.now).contains(&identity)
     }
 
     /// If `unit` differs from a known unit only by a CR at its end: where the CR is, and how to remove it.
@@ -313,18 +319,18 @@ fn holder(file: &File) -> Option<u32> {
     })
 }
 
-/// Reads all records, and cuts off an incomplete last record.
-fn load(path: &Path, file: &File, delimiter: u8) -> Result<(Arc<Taken>, Option<u64>)> {
-    let list = read(path, file, delimiter)?;
-    let (ended, open) = list.lengths();
-    if open > 0 {
-        let cannot = || format!("--done: cannot cut off the torn end of {}", path.display());
-        file.set_len(ended).with_context(cannot)?;
+/// Reads all records, and cuts off a damaged end.
+fn load(path: &Path, file: &File, delimiter: u8) -> Result<(Arc<Taken>, Option<Torn>)> {
+    let found = read(path, file, delimiter)?;
+    let torn = found.torn;
+    if torn.is_some() {
+        let cannot = || format!("--done: cannot cut off the damaged end of {}", path.display());
+        file.set_len(found.whole).with_context(cannot)?;
     }
-    Ok((Taken::before(list), Some(open).filter(|bytes| *bytes > 0)))
+    Ok((Taken::before(found), torn))
 }
 
-fn read(path: &Path, mut file: &File, delimiter: u8) -> Result<DoneList> {
+fn read(path: &Path, mut file: &File, delimiter: u8) -> Result<DoneUnits> {
     let name = path.display();
     let (mut list, mut buffer) = (DoneList::default(), vec![0; BUFFER_BYTES]);
     loop {
@@ -335,10 +341,7 @@ fn read(path: &Path, mut file: &File, delimiter: u8) -> Result<DoneList> {
             Err(error) => return Err(error).with_context(|| format!("--done: cannot read {name}")),
         }
     }
-    if let Some(fault) = list.fault(delimiter) {
-        bail!("--done: {name}: {fault}; or name another file");
-    }
-    Ok(list)
+    list.finish(delimiter).map_err(|fault| anyhow!("--done: {name}: {fault}; or name another file"))
 }
 
 #[cfg(test)]

@@ -310,7 +310,9 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
 fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Result<Nanos, StoreError> {
     let used = |(full, rest): (i128, &i128)| u64::try_from(full - rest.max(&0)).unwrap_or(0);
     let used: Vec<u64> = store.view()?.left.into_iter().zip(&found.left).map(used).collect();
-    let _ = store.take(&used, Nanos::MAX)?;
+    if !used.is_empty() {
+        let _ = store.take(&used, Nanos::MAX)?;
+    }
     let (Some(wait), Some(own)) = (found.wait, store.view()?.wait) else { return Ok(0) };
     if own < wait {
         // There is a pause. At its end the buckets are empty, so the first unit leaves some time later.

@@ -284,7 +284,7 @@ impl LaunchRun {
                 let mut outcomes = self.outcomes();
                 outcomes.start(&job, attempt, self.at(at));
                 let hint = outcomes.hint(self.report.now(), || self.report.read().sink);
-                hint.or_else(|| outcomes.hint_at_cr(&job))
+                hint.or_else(|| outcomes.hint_at_mark(&job)).or_else(|| outcomes.hint_at_cr(&job))
             }
             Event::Ended(ended) => return self.take_end(&ended),
             Event::KeySentAway { pause, jobs } => return self.give_key_up(pause, &jobs),
@@ -372,6 +372,7 @@ impl LaunchRun {
                             write for example --attempts 5 --later-on http:403";
                 (true, hint.to_owned())
             }
+            Event::UncountedCost(why) => (true, format!("hint: {why}")),
             Event::BadReply(remark) | Event::UnopenedReply(remark) => (false, format!("hint: {remark}")),
             Event::LeftBehind(job) => {
                 let name = outcomes.name(&job);

@@ -22,6 +22,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use throttle::flow::BYTE_ORDER_MARK;
 use throttle::launch::{Ended, Job, Key, Outcome, Success, Template, Verdict};
 use throttle_limits::clock::{self, Nanos, SECOND};
 use throttle_limits::limits::Policy;
@@ -38,7 +39,7 @@ const MIN_COSTS_FOR_MEAN: u64 = 10;
 const MIN_ENDED_FOR_PERCENT: u64 = 20;
 
 #[derive(Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "seven are options, two have happened or not")]
+#[allow(clippy::struct_excessive_bools, reason = "eight are options, two have happened or not")]
 pub(crate) struct Outcomes {
     pub(super) quiet: bool,
     pub(super) trace: bool,
@@ -65,6 +66,8 @@ pub(crate) struct Outcomes {
     hinted: bool,
     /// Whether to hint at a unit that ends with CR.
     hints_at_cr: bool,
+    /// Whether to hint at a unit that begins with a byte-order mark.
+    hints_at_mark: bool,
     /// Whether commands had to wait because the system had no more files or processes.
     pub(super) waits_for_room: bool,
     /// The last time at which `hint` checked the slots.
@@ -120,6 +123,7 @@ impl Outcomes {
                 && reporting.sums_up(on_terminal)
                 && !commands.shape.to_stdin
                 && commands.shape.skip_blank,
+            hints_at_mark: !is_once && reporting.sums_up(on_terminal) && launch.flags.columns.is_none(),
             names: Names::new(commands, if reporting.quiet { 0 } else { most }),
             command: commands.name(),
             template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
@@ -136,7 +140,7 @@ impl Outcomes {
             max_args: commands.shape.max_args.max(1),
             hints_at_keys: policy.of_keys().is_some_and(|keys| keys.jobs.is_none()),
             is_priced: policy.has_costs() || policy.of_keys().is_some_and(|keys| keys.each.has_costs()),
-            pace: policy.of_units().fastest(),
+            pace: policy.of_units().pace(),
             hints_at_jobs: launch.flags.jobs.is_none(),
             retries: Retries {
                 max_fail: launch.flags.again.max_fail,
@@ -358,6 +362,15 @@ impl Outcomes {
         self.hints_at_cr &= !is_first;
         let hint =
             "hint: the units end with CR, which the commands also get; to remove it: tr -d '\\r' < FILE | throttle …";
+        is_first.then(|| hint.to_owned())
+    }
+
+    /// A hint about the first unit that begins with a byte-order mark. Columns never have the mark.
+    pub(super) fn hint_at_mark(&mut self, job: &Job) -> Option<String> {
+        let is_first = self.hints_at_mark && job.name().starts_with(BYTE_ORDER_MARK);
+        self.hints_at_mark &= !is_first;
+        let hint = "hint: a unit begins with a byte-order mark, which its command also gets; to remove it: \
+                    sed 's/^\\xEF\\xBB\\xBF//' FILE | throttle …";
         is_first.then(|| hint.to_owned())
     }
 

@@ -87,7 +87,7 @@ pub(super) fn hint_at_idle_limits(limits: &Limits, policy: &Policy) {
 /// Whether the limits let through the usual 64 KiB of a pipe within about a millisecond. A larger pipe is then worth
 /// it: each time a pipe is full, the processes at both ends wake.
 fn is_fast(policy: &Policy) -> bool {
-    let in_a_millisecond = policy.fastest().map_or(u64::MAX, |rate| rate.units_in(MILLISECOND).get());
+    let in_a_millisecond = policy.pace().map_or(u64::MAX, |rate| rate.units_in(MILLISECOND).get());
     in_a_millisecond >= if policy.counts_bytes() { 64 * 1024 } else { 1_000 }
 }
 

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use throttle::flow::without_mark;
 use throttle_limits::line::NamedKey;
 use throttle_limits::rate::Limit;
 
@@ -27,7 +28,7 @@ pub(super) fn read(task: &mut Task) -> Result<(), String> {
     let about = |what: &str| format!("--rate: rates={}: {what}", path.display());
     let text = contents(&path).map_err(|what| about(&what))?;
     let mut lines = HashMap::new();
-    for (number, line) in (1_u64..).zip(text.split(|byte| *byte == b'\n')) {
+    for (number, line) in (1_u64..).zip(without_mark(&text).split(|byte| *byte == b'\n')) {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             continue;

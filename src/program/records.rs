@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use throttle::flow::framing::Framing;
-use throttle::launch::{Ended, Job, Known, Ledger};
+use throttle::launch::{Ended, Job, Known, Ledger, Torn};
 
 /// The files of `--done` and `--log`.
 #[derive(Debug)]
@@ -168,11 +168,17 @@ fn ensure_differs(option: &str, path: &Path, other: Option<Stat>, what: &str) ->
 /// have been a done list.
 fn open_done(path: &Path, delimiter: u8, second: Duration) -> Result<Arc<Done>> {
     let (done, torn) = Done::open(path, delimiter, second)?;
-    if let Some(bytes) = torn {
-        let name = path.display();
-        say(format_args!(
-            "--done: cut {bytes} bytes off the end of {name}: a record without its end; its unit runs again"
-        ));
+    if let Some(Torn { bytes, nuls }) = torn {
+        let (name, is_alone) = (path.display(), nuls == bytes);
+        let what = match nuls {
+            0 => "a record without its end; its unit runs again".to_owned(),
+            _ if is_alone => "NUL bytes, as after a power cut; units that were recorded there run again".to_owned(),
+            _ => format!(
+                "a record that may be incomplete and {nuls} NUL bytes, as after a power cut; units that were recorded \
+                 there run again"
+            ),
+        };
+        say(format_args!("--done: cut {bytes} bytes off the end of {name}: {what}"));
     }
     Ok(done)
 }

@@ -47,6 +47,7 @@ pub(crate) enum Verb {
 /// Set the limits of a bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Set {
+    /// The limits. Plain `unlimited` counts what the bucket counts.
     pub(crate) policy: Policy,
     /// For each limit, whether it has an `initial` amount, with which it starts again.
     pub(crate) fresh: Vec<bool>,
@@ -130,7 +131,7 @@ impl Task {
 impl Set {
     fn new(bucket: &Bucket, args: &Args) -> Result<Self, String> {
         let named = Grouped::for_bucket(&args.limit.rate, args.limit.burst)?
-            .ok_or("--set needs a limit; write for example --set -r 5000/h")?;
+            .ok_or("--set needs a limit; write for example --set -r 5000/h, --set -r 10MiB/s or --set -r unlimited")?;
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
         }

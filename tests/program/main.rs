@@ -3,6 +3,7 @@
 /// What is common to all: options, messages, and text that others write.
 mod command_line {
     mod arbitrary_input;
+    mod byte_order_mark;
     mod fuzz_targets;
     mod mistakes;
     mod options;
@@ -56,6 +57,7 @@ mod bucket {
     pub(crate) mod redis;
     mod redis_connection;
     mod service;
+    mod set_limits;
     mod shared;
     mod stores;
     mod waits;

@@ -175,7 +175,7 @@ impl Builder {
     /// Adds a limit. The limiter keeps all limits at once.
     ///
     /// A limit with none of `burst`, `initial` and `window` is usually a window. It is a bucket if there is no
-    /// [`rate`](Self::rate) and it is the fastest limit. A bucket without `burst` holds 10 ms' worth of the rate, at
+    /// [`rate`](Self::rate) and its period is the shortest. A bucket without `burst` holds 10 ms' worth of the rate, at
     /// least one unit. A window without `slack` has no slack. If a limit is in bytes, all must be: a unit is then a
     /// byte.
     pub fn limit(mut self, limit: Limit) -> Self {

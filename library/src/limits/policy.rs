@@ -15,6 +15,9 @@ const DEFAULT_BURST: u64 = 10 * MILLISECOND;
 /// The longest default slack of a window.
 const MAX_DEFAULT_SLACK: Nanos = 250 * MILLISECOND;
 
+/// The policies without any limit, as text: for units, and for bytes.
+const UNLIMITED: [&str; 2] = ["unlimited", "unlimited,bytes"];
+
 /// The text between a limit and its cost.
 const COST: &str = ",cost=";
 
@@ -38,6 +41,8 @@ pub struct Policy {
     costs: BTreeMap<usize, String>,
     keys: Option<Box<OfKeys>>,
     jobs: Option<NonZeroU32>,
+    /// Whether the policy says that there is no limit. Otherwise a policy without limits is not known yet.
+    is_unlimited: bool,
 }
 
 /// The limits of each single key.
@@ -161,8 +166,9 @@ messages! {
 }
 
 impl Policy {
-    /// Fills in the defaults of `limits`. The fastest limit paces: it is a bucket of `burst` units, unless it has its
-    /// own burst. Every other limit without a burst is a window.
+    /// Fills in the defaults of `limits`. The limit with the shortest period paces; among equal periods it is the
+    /// slowest limit. The pacing limit is a bucket of `burst` units, unless it has its own burst. Every other limit
+    /// without a burst is a window.
     ///
     /// ```
     /// use throttle_limits::limits::Policy;
@@ -178,7 +184,8 @@ impl Policy {
     }
 
     /// Like [`new`](Self::new), for units that travel to a server before it counts them. The default slack of a window
-    /// is a twentieth of its period, at most 250 ms.
+    /// is a twentieth of its period, at most 250 ms. A limit that is a window only because another limit paces has less
+    /// slack if it would otherwise be slower than the pacing limit, although its rate is not.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -193,17 +200,36 @@ impl Policy {
     ) -> Result<Self, PolicyError> {
         match limits {
             [] => return Err(PolicyError::None),
-            [Limit::Unlimited] if burst.is_none() => return Ok(Policy::default()),
+            [Limit::Unlimited] if burst.is_none() => return Ok(Policy::unlimited(false)),
             _ => {}
         }
         let rates: Option<Vec<Rate>> = limits.iter().map(Limit::rate).collect();
         let rates = rates.ok_or(PolicyError::UnlimitedAlone)?;
         one_kind(&rates)?;
         let pacing = pacing(&rates);
+        let paced = rates[pacing];
+        let is_bucket = matches!(limits[pacing], Limit::Bucket { .. });
+        let slack = |limit: &Limit, rate: &Rate| {
+            let is_implied = is_bucket && matches!(limit, Limit::Bucket { .. });
+            let spare = if is_implied { spare_time(rate, &paced) } else { None };
+            default_slack(rate).min(spare.unwrap_or(Nanos::MAX))
+        };
         let limits = limits.iter().enumerate();
-        let limits = limits.map(|(place, limit)| resolve(limit, place == pacing, burst, default_slack));
+        let limits = limits.map(|(place, limit)| resolve(limit, place == pacing, burst, slack));
         let limits = limits.collect::<Result<_, _>>()?;
         Ok(Policy { limits, counts_bytes: rates[0].is_bytes(), ..Policy::default() })
+    }
+
+    /// No limit at all, for bytes or for units.
+    #[must_use]
+    pub fn unlimited(counts_bytes: bool) -> Self {
+        Policy { counts_bytes, is_unlimited: true, ..Policy::default() }
+    }
+
+    /// Whether the policy says that there is no limit.
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        self.is_unlimited
     }
 
     /// This policy with limits for each single key.
@@ -244,6 +270,7 @@ impl Policy {
             joined.limits.extend(&policy.limits);
             joined.costs.extend(policy.costs.iter().map(|(place, cost)| (first + place, cost.clone())));
             joined.counts_bytes |= policy.counts_bytes;
+            joined.is_unlimited |= policy.is_unlimited;
             joined
         })
     }
@@ -268,8 +295,12 @@ impl Policy {
         !self.costs.is_empty()
     }
 
-    /// Whether a unit has the same costs under both policies.
+    /// Whether units that were priced under `other` can be granted under this policy: they count the same, or nothing
+    /// limits them now.
     pub(crate) fn counts_like(&self, other: &Policy) -> bool {
+        if self.is_unlimited && other.keys.is_none() && other.jobs.is_none() {
+            return self.counts_bytes == other.counts_bytes;
+        }
         let is_same_kind = self.counts_bytes == other.counts_bytes && self.costs == other.costs;
         let have_same_keys = match (&self.keys, &other.keys) {
             (Some(keys), Some(others)) => keys.per == others.per && keys.each.counts_like(&others.each),
@@ -308,10 +339,11 @@ impl Policy {
         self.limits.len()
     }
 
-    /// Whether there is no limit at all: none overall, none for each key, and none on running commands.
+    /// Whether nothing is known about the limits: there is none overall, for each key, or on running commands, and the
+    /// policy is not [unlimited](Self::unlimited) either.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.limits.is_empty() && self.keys.is_none() && self.jobs.is_none()
+        self.limits.is_empty() && self.keys.is_none() && self.jobs.is_none() && !self.is_unlimited
     }
 
     /// The limit at `place` and its cost, as a user would write it, with its defaults.
@@ -321,15 +353,16 @@ impl Policy {
         self.limits.get(place).map_or_else(String::new, |limit| format!("{limit}{cost}"))
     }
 
-    /// The fastest rate; `None` if unlimited.
+    /// The rate of the limit that paces; `None` if unlimited.
     #[must_use]
-    pub fn fastest(&self) -> Option<Rate> {
-        self.limits.iter().map(Resolved::rate).max()
+    pub fn pace(&self) -> Option<Rate> {
+        let rates: Vec<Rate> = self.limits.iter().map(Resolved::rate).collect();
+        rates.get(pacing(&rates)).copied()
     }
 
-    /// The time between two units at the fastest rate, in nanoseconds; 0 if nothing limits them.
+    /// The time between two units at the rate that paces, in nanoseconds; 0 if nothing limits them.
     pub(crate) fn interval(&self) -> Nanos {
-        self.of_units().fastest().map_or(0, |rate| rate.period().div_ceil(rate.units()))
+        self.of_units().pace().map_or(0, |rate| rate.period().div_ceil(rate.units()))
     }
 
     /// The most units that may be granted at one instant.
@@ -362,6 +395,17 @@ impl Policy {
             counts_bytes: self.counts_bytes,
             costs: kept.iter().copied().enumerate().filter_map(cost).collect(),
             ..Policy::default()
+        }
+    }
+
+    /// This policy with its limits in the order of these indexes, each of which is given once.
+    #[must_use]
+    pub(super) fn in_order(&self, places: &[usize]) -> Self {
+        let cost = |(place, from)| Some((place, self.cost(from)?.to_owned()));
+        Policy {
+            limits: places.iter().filter_map(|place| self.limits.get(*place).copied()).collect(),
+            costs: places.iter().copied().enumerate().filter_map(cost).collect(),
+            ..self.clone()
         }
     }
 
@@ -423,6 +467,7 @@ impl Policy {
     /// with the selector of keys.
     pub(crate) fn to_lines(&self) -> String {
         let mut lines: Vec<String> = (0..self.len()).map(|place| self.describe(place)).collect();
+        lines.extend(self.shown_unlimited().map(str::to_owned));
         lines.extend(self.jobs.map(|jobs| format!("{JOBS}{jobs}")));
         if let Some(OfKeys { per, each, jobs, fails }) = self.of_keys() {
             lines.push(format!("{PER}{per}"));
@@ -436,12 +481,17 @@ impl Policy {
     /// All limits as a user would write them, with their defaults.
     fn described(&self) -> Vec<String> {
         let mut all: Vec<String> = (0..self.len()).map(|place| self.describe(place)).collect();
+        all.extend(self.shown_unlimited().map(str::to_owned));
         all.extend(self.jobs.map(|jobs| format!("unlimited,{JOBS}{jobs}")));
         if let Some(keys) = self.of_keys() {
             let of_key = |place| keys.describe(place);
             all.extend((0..keys.each.len().max(1)).map(of_key));
         }
         all
+    }
+
+    fn shown_unlimited(&self) -> Option<&'static str> {
+        self.is_unlimited.then(|| UNLIMITED[usize::from(self.counts_bytes)])
     }
 
     /// The number of limits that are windows.
@@ -451,6 +501,9 @@ impl Policy {
 
     /// Parses the result of [`to_lines`](Self::to_lines); `None` for any other text.
     pub(crate) fn from_lines(lines: &str) -> Option<Self> {
+        if let Some(kind) = UNLIMITED.iter().position(|text| *text == lines) {
+            return Some(Policy::unlimited(kind == 1));
+        }
         let (mut policy, mut lines) = (Policy::default(), lines.split('\n').peekable());
         let mut limits = Vec::new();
         while let Some(line) = lines.next_if(|line| !line.starts_with(PER)) {
@@ -524,17 +577,28 @@ fn one_kind(rates: &[Rate]) -> Result<(), PolicyError> {
     }
 }
 
-/// The index of the fastest rate. Among equal rates, the shorter period wins, then the first.
-fn pacing(rates: &[Rate]) -> usize {
-    let key = |place: &usize| (std::cmp::Reverse(rates[*place]), rates[*place].window().1, *place);
+/// The index of the rate that paces: the rate with the shortest period. Among equal periods, the slowest rate wins, then
+/// the first.
+pub(super) fn pacing(rates: &[Rate]) -> usize {
+    let key = |place: &usize| (rates[*place].window().1, rates[*place], *place);
     (0..rates.len()).min_by_key(key).unwrap_or(0)
+}
+
+/// The longest slack with which a window of `rate` is still no slower than `paced`, in nanoseconds. `None` if it is
+/// slower without any slack.
+fn spare_time(rate: &Rate, paced: &Rate) -> Option<Nanos> {
+    let (count, period) = rate.window();
+    // The product of two 64-bit numbers fits.
+    let time = u128::from(count.get()) * u128::from(paced.period()) / u128::from(paced.units());
+    let spare = time.checked_sub(period.get().into())?;
+    (rate >= paced).then(|| Nanos::try_from(spare).unwrap_or(Nanos::MAX))
 }
 
 fn resolve(
     limit: &Limit,
     paces: bool,
     option: Option<Amount>,
-    default_slack: fn(&Rate) -> Nanos,
+    default_slack: impl Fn(&Limit, &Rate) -> Nanos,
 ) -> Result<Resolved, PolicyError> {
     let (rate, burst, initial) = match *limit {
         Limit::Unlimited => return Err(PolicyError::UnlimitedAlone),
@@ -542,7 +606,7 @@ fn resolve(
             return Err(PolicyError::BurstOnWindow(rate.to_string()));
         }
         Limit::Window { rate, initial, slack } => {
-            let slack = slack.map_or_else(|| default_slack(&rate), nanos);
+            let slack = slack.map_or_else(|| default_slack(limit, &rate), nanos);
             if slack > rate.window().1.get() {
                 return Err(PolicyError::SlackAbovePeriod(limit.to_string()));
             }
@@ -563,7 +627,7 @@ fn resolve(
         (None, Some(option)) if paces => NonZeroU64::new(option.value()).ok_or(PolicyError::ZeroBurst)?,
         (Some(burst), _) => NonZeroU64::new(burst.value()).ok_or(PolicyError::ZeroBurst)?,
         (None, _) if paces || initial.is_some() => rate.units_in(DEFAULT_BURST),
-        (None, _) => return Ok(Resolved::Window { rate, used: 0, slack: default_slack(&rate) }),
+        (None, _) => return Ok(Resolved::Window { rate, used: 0, slack: default_slack(limit, &rate) }),
     };
     match initial.map_or(burst.get(), |initial| initial.value()) {
         initial if initial > burst.get() => Err(PolicyError::InitialAboveBurst { initial, burst: burst.get() }),

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
-use throttle_limits::limits::{Disagreement, OfKeys, Policy, PolicyError, Said};
+use throttle_limits::limits::{Disagreement, OfKeys, Policy, PolicyError, Said, SaidCost};
 use throttle_limits::line::NamedKey;
 use throttle_limits::rate::{Amount, Limit};
 
@@ -52,6 +52,10 @@ pub(crate) struct Group {
     pub(crate) cost: Option<Cost>,
     /// The limits of `policy` as the user wrote them.
     pub(crate) written: Vec<Limit>,
+    /// Whether the user wrote the cost of a call, which a bucket does not store.
+    is_priced_by_call: bool,
+    /// Whether the group is `unlimited,bytes`.
+    pub(crate) counts_bytes: bool,
 }
 
 impl Grouped {
@@ -72,6 +76,7 @@ impl Grouped {
         };
         for group in all.iter_mut().chain(&mut each) {
             let policy = Policy::with_slack(&group.written, burst).map_err(|error| in_limits(&error))?;
+            let policy = if group.counts_bytes { Policy::unlimited(true) } else { policy };
             group.policy = group.cost.as_ref().map_or(policy.clone(), |cost| policy.counting(&cost.to_string()));
         }
         if burst.is_some() && all.is_empty() && each.is_empty() {
@@ -174,17 +179,25 @@ impl Grouped {
     /// The written limits disagree with the limits of the bucket.
     pub(crate) fn places_in(&self, policy: &Policy) -> Result<Vec<usize>, Disagreement> {
         let one_group = |group: &Group| -> Vec<Said> {
-            let cost = group.cost.as_ref().map(ToString::to_string);
-            group.written.iter().map(|limit| (*limit, cost.clone())).collect()
+            let cost = match &group.cost {
+                _ if group.is_priced_by_call => SaidCost::OfCall,
+                Some(cost) => SaidCost::Named(cost.to_string()),
+                None => SaidCost::Unnamed,
+            };
+            group.written.iter().map(|limit| Said { limit: *limit, cost: cost.clone() }).collect()
         };
         let limits = |groups: &[Group]| groups.iter().flat_map(one_group).collect::<Vec<_>>();
         let written = || self.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-        let disagrees = || Disagreement { said: written(), known: policy.to_string() };
+        let is_other_kind = self.kept().counts_bytes() != policy.counts_bytes();
+        let disagrees = || Disagreement { said: written(), known: policy.to_string(), is_other_kind };
         let is_none_or_same = |own: Option<NonZeroU32>, known| own.is_none() || own == known;
         let mut places = policy.places_of(&limits(&self.all), self.burst).map_err(|found| match policy.of_keys() {
             Some(_) => disagrees(),
             None => found,
         })?;
+        if self.all.iter().any(|group| group.counts_bytes) && !policy.counts_bytes() {
+            return Err(disagrees());
+        }
         let jobs = is_none_or_same(self.jobs_of_all, policy.jobs());
         match (&self.per, policy.of_keys()) {
             (None, None) if jobs => {}
@@ -209,6 +222,7 @@ impl Grouped {
             numbers.extend(group.written.iter().map(|_| number));
             if number.is_some() {
                 (group.cost, group.policy) = (None, group.policy.without_costs());
+                group.is_priced_by_call = true;
             }
         }
         numbers
@@ -246,9 +260,6 @@ fn not_kept(rule: &Rule) -> Option<String> {
             let right = word(&Rule { rates: None, ..rule.clone() });
             format!("a bucket cannot store a file of rates; write -r {right}")
         }
-        Rule { limit: Limit::Unlimited, jobs: None, fails: None, .. } => {
-            return Some("--rate: a bucket cannot store 'unlimited'; write for example -r 5/s".to_owned());
-        }
         Rule { jobs: Some(jobs), .. } if *jobs > MAX_BUCKET_JOBS => {
             let right = word(&Rule { jobs: Some(MAX_BUCKET_JOBS), ..rule.clone() });
             format!("a bucket counts at most {MAX_BUCKET_JOBS} commands; write -r {right}")
@@ -265,10 +276,12 @@ fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     // `unlimited` with jobs= or per= only counts commands; it is not a limit.
     let is_limit = |rule: &&Rule| rule.limit != Limit::Unlimited || rule.per.is_none() && rule.jobs.is_none();
-    for Rule { limit, cost, .. } in rules.filter(is_limit) {
-        match groups.iter_mut().find(|group| group.cost == *cost) {
-            Some(group) => group.written.push(*limit),
-            None => groups.push(Group { cost: cost.clone(), written: vec![*limit], ..Group::default() }),
+    for Rule { limit, cost, bytes, .. } in rules.filter(is_limit) {
+        if let Some(group) = groups.iter_mut().find(|group| group.cost == *cost) {
+            group.written.push(*limit);
+        } else {
+            let (cost, written) = (cost.clone(), vec![*limit]);
+            groups.push(Group { cost, written, counts_bytes: *bytes, ..Group::default() });
         }
     }
     groups
@@ -357,7 +370,8 @@ fn in_limits(error: &PolicyError) -> String {
         }
         PolicyError::BurstOnWindow(limit) => {
             format!(
-                "--burst: the fastest limit '{limit},window' is a window, which has no burst; write -r {limit} -b N"
+                "--burst: the limit that sets the pace, '{limit},window', is a window, which has no burst; write -r \
+                 {limit} -b N"
             )
         }
         _ => format!("--burst: {error}"),

@@ -211,6 +211,9 @@ impl Limits {
     /// The limits as a list of texts: the limits of the command line, or of `policy`, which the bucket stores.
     pub(crate) fn list(&self, policy: &Policy) -> Vec<String> {
         let Some(named) = self.named() else {
+            if policy.is_unlimited() {
+                return vec![policy.to_string()];
+            }
             let keys = policy.of_keys().into_iter();
             let each = keys.flat_map(|keys| (0..keys.each.len()).map(|place| keys.describe(place)));
             return (0..policy.len()).map(|place| policy.describe(place)).chain(each).collect();
@@ -268,7 +271,7 @@ fn alone(policy: &Policy, first: usize) -> Vec<(Policy, usize)> {
 pub(crate) fn interval(policy: &Policy) -> Duration {
     let paces = [Some(policy), policy.of_keys().map(|keys| &keys.each)].into_iter().flatten();
     let interval = |pace: Rate| Duration::from_nanos(pace.period().div_ceil(pace.units()));
-    paces.filter_map(|policy| policy.of_units().fastest()).map(interval).max().unwrap_or_default()
+    paces.filter_map(|policy| policy.of_units().pace()).map(interval).max().unwrap_or_default()
 }
 
 /// Refuses --bytes with a limit that needs whole units.

@@ -8,10 +8,12 @@ use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle_limits::rate::Limit;
 
-/// `LIMIT[,per=SEL][,cost=COST][,else=N][,jobs=N][,fails=N][,rates=FILE]`
+/// `LIMIT[,per=SEL][,cost=COST][,else=N][,jobs=N][,fails=N][,rates=FILE]`, or `unlimited,bytes`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub(crate) limit: Limit,
+    /// Whether `unlimited` counts bytes.
+    pub(crate) bytes: bool,
     /// The selector of the key. Each key has the limit separately.
     pub(crate) per: Option<Selector>,
     /// The cost of a unit; `None` is 1.
@@ -29,6 +31,7 @@ pub(crate) struct Rule {
 struct Items<'a> {
     /// The items of the limit itself.
     limit: Vec<&'a str>,
+    bytes: bool,
     per: Option<Selector>,
     cost: Option<Cost>,
     otherwise: Option<u64>,
@@ -43,10 +46,17 @@ impl<'a> Items<'a> {
         let (item, rest) = list.split_at(list.find(',').unwrap_or(list.len()));
         let about = |error: &dyn fmt::Display| format!("{item}: {error}");
         let Some((key, value)) = list.split_once('=').filter(|(key, _)| !key.contains(',')) else {
-            if !self.limit.is_empty() {
-                self.refuse_unknown_key(item, item)?;
+            match (&self.limit[..], item) {
+                (["unlimited"], "bytes") if !self.bytes => self.bytes = true,
+                ([], _) => {
+                    refuse_time_of_day(item)?;
+                    self.limit.push(item);
+                }
+                _ => {
+                    self.refuse_unknown_key(item, item)?;
+                    self.limit.push(item);
+                }
             }
-            self.limit.push(item);
             return Ok(rest);
         };
         match key {
@@ -93,11 +103,14 @@ impl<'a> Items<'a> {
     /// Calls [`refuse_unknown_key`] with the rate that was read before the key.
     fn refuse_unknown_key(&self, key: &str, item: &str) -> Result<(), String> {
         let rate = self.limit.first().copied().filter(|rate| rate.parse::<Limit>().is_ok());
+        if TIME_OF_DAY_KEYS.contains(&key.to_lowercase().as_str()) {
+            return Err(no_time_of_day(&format!("{},{item}", rate.unwrap_or("3/d")), rate.unwrap_or_default()));
+        }
         refuse_unknown_key(key, item, rate.unwrap_or("5/s"))
     }
 
     fn into_rule(self, text: &str) -> Result<Rule, String> {
-        let Items { limit, per, cost, otherwise, jobs, fails, rates } = self;
+        let Items { limit, bytes, per, cost, otherwise, jobs, fails, rates } = self;
         if let (None, Some(fails)) = (&per, fails) {
             return Err(format!("fails={fails} needs a key; add per=host, or use --max-fail {fails}"));
         }
@@ -114,7 +127,7 @@ impl<'a> Items<'a> {
         }
         let limit: Limit =
             limit.join(",").parse().map_err(|error: throttle_limits::rate::ParseError| error.to_string())?;
-        let rule = Rule { limit, per, cost, jobs, fails, rates };
+        let rule = Rule { limit, bytes, per, cost, jobs, fails, rates };
         rule.contradiction().map_or(Ok(rule), Err)
     }
 }
@@ -123,8 +136,11 @@ impl Rule {
     /// The message if two parts of the rule contradict each other.
     fn contradiction(&self) -> Option<String> {
         let is_bytes = self.limit.rate().is_some_and(|rate| rate.is_bytes());
-        let Rule { limit, per, cost, jobs, fails, rates } = self;
+        let Rule { limit, bytes, per, cost, jobs, fails, rates } = self;
         match (limit, per, cost) {
+            _ if *bytes && (per.is_some() || cost.is_some() || jobs.is_some()) => {
+                Some("unlimited,bytes has no other parts; leave them out, or leave bytes out".to_owned())
+            }
             (_, Some(per), _) if is_bytes => Some(format!(
                 "'{limit}' counts bytes, but per= needs a limit in units; write for example 5/s,per={per}"
             )),
@@ -154,6 +170,30 @@ fn set_once<T>(slot: &mut Option<T>, value: T, example: &str) -> Result<(), Stri
         None => Ok(()),
         Some(_) => Err(format!("{key} is given twice in one limit; write it once, like 5/s,{example}")),
     }
+}
+
+/// Keys with which other tools begin a period at a time of day.
+const TIME_OF_DAY_KEYS: [&str; 9] =
+    ["reset", "resets", "at", "align", "aligned", "calendar", "midnight", "start", "since"];
+
+/// Refuses a rate with a time of day, such as `3/d@midnight`.
+fn refuse_time_of_day(item: &str) -> Result<(), String> {
+    let meant = item.split_once('@').filter(|(rate, _)| rate.starts_with(|first: char| first.is_ascii_digit()));
+    meant.map_or(Ok(()), |(rate, _)| Err(no_time_of_day(item, rate)))
+}
+
+/// The message for a limit whose period begins at a time of day, with the way to get one: a job that refills a window.
+fn no_time_of_day(text: &str, rate: &str) -> String {
+    let right = match rate.parse::<Limit>() {
+        Ok(limit @ Limit::Bucket { rate, burst: None, initial: None }) if !rate.is_bytes() => {
+            format!("{limit},window,initial={}", rate.window().0)
+        }
+        _ => "3/d,window,initial=3".to_owned(),
+    };
+    format!(
+        "'{text}': no period begins at a time of day; let a job of cron refill a bucket then, for example at midnight: \
+         0 0 * * * throttle --bucket NAME --set -r {right}"
+    )
 }
 
 /// Refuses keys after `per=re:`, because the pattern extends to the end of the rule. `before` has the items before
@@ -232,7 +272,7 @@ impl fmt::Display for Rule {
         let per = self.per.as_ref().map_or_else(String::new, |per| format!(",per={per}"));
         let is_last = self.per.as_ref().is_some_and(Selector::is_last);
         let (first, last) = if is_last { ("", per.as_str()) } else { (per.as_str(), "") };
-        write!(f, "{}{first}", self.limit)?;
+        write!(f, "{}{}{first}", self.limit, if self.bytes { ",bytes" } else { "" })?;
         self.cost.as_ref().map_or(Ok(()), |cost| write!(f, ",cost={cost}"))?;
         self.jobs.map_or(Ok(()), |jobs| write!(f, ",jobs={jobs}"))?;
         self.fails.map_or(Ok(()), |fails| write!(f, ",fails={fails}"))?;
@@ -254,7 +294,15 @@ mod tests {
         assert_eq!(rule.jobs, NonZeroU32::new(2));
         assert_eq!(
             "5/s".parse(),
-            Ok(Rule { limit: "5/s".parse().unwrap(), per: None, cost: None, jobs: None, fails: None, rates: None })
+            Ok(Rule {
+                limit: "5/s".parse().unwrap(),
+                bytes: false,
+                per: None,
+                cost: None,
+                jobs: None,
+                fails: None,
+                rates: None
+            })
         );
         let rule: Rule = "unlimited,jobs=2,per=re:a{1,2},b".parse().unwrap();
         assert_eq!((rule.limit, rule.per), (Limit::Unlimited, "re:a{1,2},b".parse().ok()));
@@ -265,6 +313,7 @@ mod tests {
         for text in [
             "5/s",
             "unlimited",
+            "unlimited,bytes",
             "5/s,burst=2,initial=0,per=host,cost=bytes/4+300,else=7,jobs=2",
             "5000/h,window,slack=0,per=/a\\,b,cost=f2:,,else=1",
             "1/s,per=f2:,,jobs=3",
@@ -278,6 +327,37 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_period_that_begins_at_a_time_of_day_names_the_recipe() {
+        for (text, right) in [
+            ("3/d@midnight", "3/d,window,initial=3"),
+            ("3/day,reset=00:00", "3/day,window,initial=3"),
+            ("0.5/d,at=6:00", "0.5/d,window,initial=1"),
+            ("5k/d,midnight", "5k/d,window,initial=5000"),
+            ("100@00:00", "100,window,initial=100"),
+            ("3x@midnight", "3/d,window,initial=3"),
+            ("1MB/d@midnight", "3/d,window,initial=3"),
+            ("5/d,burst=3,resets=daily", "5/d,window,initial=5"),
+            ("reset=daily,3/d", "3/d,window,initial=3"),
+        ] {
+            let said = text.parse::<Rule>().unwrap_err();
+            assert!(said.contains(" at a time of day; ") && said.ends_with(&format!(" --set -r {right}")), "{said}");
+            right.parse::<Rule>().unwrap();
+        }
+        assert!("5/s,per=re:a@b".parse::<Rule>().is_ok());
+    }
+
+    #[test]
+    fn only_unlimited_names_bytes() {
+        let rule: Rule = "unlimited,bytes".parse().unwrap();
+        assert!(rule.bytes && rule.limit == Limit::Unlimited);
+        for text in
+            ["unlimited,bytes,bytes", "5/s,bytes", "bytes", "unlimited,bytes,per=f1,jobs=2", "unlimited,bytes,jobs=2"]
+        {
+            text.parse::<Rule>().unwrap_err();
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(crate::rounds::rounds(20_000)))]
 
@@ -286,7 +366,7 @@ mod tests {
             items in prop::collection::vec(
                 prop::sample::select(vec![
                     "5/s", "1MB/s", "unlimited", "burst=5", "window", "per=", "host", "f2", ":", ",", "/a", "re:", "cost=", "bytes",
-                    "else=", "jobs=", "fails=", "rates=", "2", " ", "\\\\", "é", "=",
+                    "else=", "jobs=", "fails=", "rates=", "reset=", "@", "2", " ", "\\\\", "é", "=",
                 ]),
                 0..9,
             ),

@@ -13,7 +13,7 @@ fn fresh() -> (TempDir, std::path::PathBuf) {
 }
 
 /// Opens a file that holds `before`. Returns the result, and the content of the file after that.
-fn opened(before: &[u8], delimiter: u8) -> (Result<Option<u64>, String>, Vec<u8>) {
+fn opened(before: &[u8], delimiter: u8) -> (Result<Option<Torn>, String>, Vec<u8>) {
     let (_folder, path) = fresh();
     fs::write(&path, before).unwrap();
     let found = match Done::open(&path, delimiter, HOUR) {
@@ -61,7 +61,7 @@ fn a_torn_last_record_is_cut_off_and_reported() {
         let before = if bytes == 0 { format!("a\nb\n{before}") } else { before.to_owned() };
         let torn = if bytes == 0 { long.len() } else { bytes };
         let (found, after) = opened(before.as_bytes(), delimiter);
-        assert_eq!(found.unwrap(), Some(torn as u64), "{before:.9}");
+        assert_eq!(found.unwrap(), Some(Torn { bytes: torn as u64, nuls: 0 }), "{before:.9}");
         assert_eq!(after, before.as_bytes()[..before.len() - torn]);
     }
 }

@@ -12,6 +12,9 @@ use throttle_limits::limits::{Policy, Take};
 /// The message if a key is given, but there are no limits for each key.
 pub(crate) const NO_KEYS: &str = "--key needs limits for each key, but there are none; leave --key out";
 
+/// The advice if the limits of a bucket are in bytes, but units are needed.
+pub(super) const BUCKET_OF_UNITS: &str = "name a bucket that counts units, like --bucket NAME";
+
 /// One call, and the limits on the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
@@ -44,7 +47,9 @@ impl Call {
     /// A number or the key is missing, or does not fit these limits.
     pub(crate) fn take(&self, policy: &Policy) -> Result<Take, String> {
         if policy.counts_bytes() {
-            return Err("--once takes one unit, so it cannot use a limit in bytes; write for example -r 5/s".to_owned());
+            let is_own = self.named.as_ref().is_some_and(|named| named.kept().counts_bytes());
+            let right = if is_own { "write for example -r 5/s" } else { BUCKET_OF_UNITS };
+            return Err(format!("--once takes one unit, so it cannot use a limit in bytes; {right}"));
         }
         if policy.counts_jobs() && !self.runs {
             return Err(
@@ -52,7 +57,7 @@ impl Call {
             );
         }
         let key = match (&self.key, policy.of_keys()) {
-            (Some(key), Some(_)) => short(key),
+            (Some(key), Some(_)) => Some(short(key)),
             // The policy of a bucket on a server is unknown before the first answer.
             (Some(key), None) if policy.is_empty() => return Ok(Sorting::price(0, key, &[])),
             (None, Some(keys)) => {
@@ -60,9 +65,16 @@ impl Call {
                 return Err(format!("--once: each key has its own limits (per={per}); name the key: --key a.example"));
             }
             (Some(_), None) => return Err(NO_KEYS.to_owned()),
-            (None, None) => return Ok(Take { key: None, ..Sorting::price(policy.len(), &[], &self.costs(policy)?) }),
+            (None, None) => None,
         };
-        Ok(Sorting::price(policy.len(), &key, &self.costs(policy)?))
+        let costs = self.costs(policy)?;
+        if let Some(why) = too_much(policy, &costs)? {
+            return Err(why);
+        }
+        Ok(match key {
+            Some(key) => Sorting::price(policy.len(), &key, &costs),
+            None => Take { key: None, ..Sorting::price(policy.len(), &[], &costs) },
+        })
     }
 
     /// The cost of the call for each limit: first the limits of all units, then the limits of each key.
@@ -95,6 +107,18 @@ impl Call {
         look.per = self.key.as_deref().filter(|_| policy.of_keys().is_some()).map(Selector::always);
         Ok(look)
     }
+}
+
+/// The message if a call of these costs gets more than a window ever grants.
+fn too_much(policy: &Policy, costs: &[u64]) -> Result<Option<String>, String> {
+    let limits = look(policy)?.limits;
+    let above = costs.iter().zip(&limits).find(|(cost, (_, most))| *cost > most);
+    Ok(above.map(|(cost, (limit, most))| {
+        format!(
+            "--once: the call costs {cost}, but the limit {limit} never grants more than {most}; write a lower cost, like \
+             cost={most}"
+        )
+    }))
 }
 
 /// The limit at this place. The limits of each key come after the limits of all units.

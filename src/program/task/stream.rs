@@ -1,6 +1,6 @@
 //! Streams: units that are passed on, or for which commands run.
 
-use super::call::Call;
+use super::call::{BUCKET_OF_UNITS, Call};
 use crate::program::args::{Args, Grouped, InputFlags, LaunchFlags, Limits, ReportFlags, Stream};
 use std::ffi::OsString;
 use std::path::Path;
@@ -85,6 +85,17 @@ impl Pipe {
         if has_no_keys && self.input.ahead.is_some() {
             return Err(AHEAD_OF_KEYS.to_owned());
         }
+        let framing = self.input.framing(&Policy::default())?;
+        if policy.counts_bytes()
+            && self.limits.bucket().is_some()
+            && let Framing::EndedBy(_) = framing
+            && !self.input.is_default()
+        {
+            let flag = if self.input.null { "-0" } else { "-d" };
+            return Err(format!(
+                "{flag}: the bucket counts bytes, but {flag} cuts records; leave {flag} out, or {BUCKET_OF_UNITS}"
+            ));
+        }
         self.input.framing(policy)
     }
 
@@ -117,6 +128,9 @@ impl Launch {
                 "--ahead needs --attempts or limits for each key; write for example --attempts 5 --ahead 10000"
                     .to_owned(),
             );
+        }
+        if policy.counts_bytes() && self.limits.bucket().is_some() {
+            return Err(format!("commands are not counted in bytes; {BUCKET_OF_UNITS}"));
         }
         Commands::check(policy)?;
         self.call.as_ref().map_or(Ok(()), |call| call.take(policy).map(drop))

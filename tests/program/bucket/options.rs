@@ -10,13 +10,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Mistakes that the command line alone shows, each with a piece of its message.
-const MISTAKES: [(&[&str], &str); 79] = [
+const MISTAKES: [(&[&str], &str); 78] = [
     (&["--no-such-option"], "--no-such-option"),
     (&["-r"], "-r takes a limit"),
     (&["-r", "10M"], "could be lines or bytes"),
     (&["-r", "5/s", "-b", "0"], "--burst"),
     (&["-r", "5/s,burst=2", "-b", "3"], "--burst"),
-    (&["-r", "unlimited"], "--rate: a bucket cannot store 'unlimited'"),
     (&["-r", "5MB/s", "-r", "5/s"], "--rate: '5MB/s' counts bytes"),
     (&["-r", "5MB/s", "-0"], "-0: the rate counts bytes"),
     (&["-r", "5MB/s", "true"], "--rate: commands are not counted in bytes"),
@@ -179,13 +178,9 @@ fn a_mistake_in_options_is_found_before_anything_opens() {
             let named = ends(nowhere.command(&[&["--bucket", &bucket], args].concat()));
             assert!(named.0 == Some(code) && named.1.contains(words), "{bucket} {args:?}: {named:?}");
             let mut default = nowhere.command(args);
-            // If a stream names its limits, options that make no sense with a bucket are no mistake.
-            let is_private = args == ["-r", "unlimited"];
             default.env("THROTTLE_BUCKET", &bucket);
-            if !is_private {
-                let default = ends(default);
-                assert!(default.0 == Some(code) && default.1.contains(words), "{bucket} {args:?}: {default:?}");
-            }
+            let default = ends(default);
+            assert!(default.0 == Some(code) && default.1.contains(words), "{bucket} {args:?}: {default:?}");
             nowhere.is_untouched();
         }
     };
@@ -333,7 +328,7 @@ mod the_variable {
             (&kept, &["--once", "-r", "7/s"], 125, ", not 7/s;"),
             (&kept, &["--once"], 125, "--once takes one unit, so it cannot use a limit in bytes"),
             (&kept, &["true"], 1, "commands are not counted in bytes"),
-            (&kept, &["-0"], 1, "-0: the rate counts bytes"),
+            (&kept, &["-0"], 1, "-0: the bucket counts bytes"),
             (&damaged, &["--once"], 125, "cut short"),
         ] {
             let output = with_default(bucket, args, b"a\n");
@@ -349,8 +344,8 @@ mod the_variable {
         let wrong = with_default("a b", &["--once"], b"");
         assert!(wrong.err.contains("THROTTLE_BUCKET 'a b': a bucket name has only"), "{}", wrong.err);
         // If the bucket is named, both are suggested.
-        let named = feed(throttle(["--bucket", &kept, "-r", "7/s"]), b"");
-        assert_fails(&named, 1, &[", not 7/s;", "leave -r out, or change them for all processes with --set"]);
+        let named = feed(throttle(["--bucket", &kept, "-r", "7MB/s"]), b"");
+        assert_fails(&named, 1, &[", not 7MB/s;", "leave -r out, or change them for all processes with --set"]);
     }
 
     /// It is set, and would not be used.

@@ -514,15 +514,15 @@ mod trouble {
         let () = redis.tell(&["DEL", "throttle:mine"]);
         let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["is not a bucket: the key"]);
-        for version in ["14", "16"] {
+        for version in ["15", "17"] {
             let () = redis.tell(&["HSET", "throttle:mine", "v", version]);
             let words = [
-                &format!("has format {version}, but this throttle reads format 15")[..],
+                &format!("has format {version}, but this throttle reads format 16")[..],
                 "redis-cli DEL 'throttle:mine'",
             ];
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &words);
         }
-        for damage in [&["v", "15"][..], &["15", "x"], &["15", &"nonsense".repeat(7)]] {
+        for damage in [&["v", "16"][..], &["16", "x"], &["16", &"nonsense".repeat(7)]] {
             let () = redis.tell(&[&["HSET", "throttle:mine"], damage].concat());
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
         }
@@ -721,7 +721,7 @@ mod bucket {
             let mut running = pipe(&bucket, &[]);
             let lines = Lines::of(running.stdout());
             assert_eq!(lines.next(), "a line");
-            runs(&bucket, &["--set", "-r", after]);
+            runs(&bucket, &["--clear", "--set", "-r", after]);
             let both =
                 [&format!("was changed from {before},burst=1")[..], &format!(" to {after},burst="), "start again"];
             assert_fails(&running.finish(), 1, &both);

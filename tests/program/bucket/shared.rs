@@ -258,7 +258,7 @@ mod limits {
             let (mut stdin, lines) = (running.stdin(), Lines::of(running.stdout()));
             std::thread::spawn(move || while stdin.write_all(&b"a line\n".repeat(1000)).is_ok() {});
             assert_eq!(lines.next(), "a line");
-            assert!(place.run(&["--set", "-r", after]).status.success());
+            assert!(place.run(&["--clear", "--set", "-r", after]).status.success());
             let output = running.finish();
             let both = format!("was changed from {before},burst=1");
             assert_fails(&output, 1, &[&both, &format!(" to {after},burst="), "start again"]);
@@ -451,11 +451,11 @@ mod bad_places {
         let fails = |words: &[&str]| assert_fails(&place.run(&["-r", "5/s", "--once"]), 125, words);
         for (content, words) in [
             (&b""[..], &["cut short (0 bytes)", "rm "][..]),
-            (b"throttle bucket 15\n", &["cut short (19 bytes)", "rm "]),
+            (b"throttle bucket 16\n", &["cut short (19 bytes)", "rm "]),
             (b"#!/bin/sh\necho\n", &["is not a bucket; choose another name"]),
             (
-                b"throttle bucket 16\n something that is yet to come",
-                &["a newer throttle (format 16, but this throttle reads format 15); use"],
+                b"throttle bucket 17\n something that is yet to come",
+                &["a newer throttle (format 17, but this throttle reads format 16); use"],
             ),
             (
                 b"throttle bucket 1\n something of the past",

@@ -230,10 +230,9 @@ mod hints {
             );
             assert!(said.contains(other) && said.matches("has no effect").count() == 1, "{args:?}: {said}");
         }
-        // Each of these is kept a little longer than its period, and binds.
-        let equal = [&["-r", "5/s", "-r", "5/s"][..], &["-r", "5/s", "-r", "300/min"], &["-r", "5/s", "-r", "18000/h"]];
-        let different = [&["-r", "5/s", "-r", "5000/h"][..], &["-r", "5/s"], &["-r", "unlimited"]];
-        for args in equal.into_iter().chain(different) {
+        // A unit of this window counts a little longer than its period, so the window binds.
+        let binds = &["-r", "5/s", "-r", "300/min,window"][..];
+        for args in [binds, &["-r", "5/s", "-r", "5000/h"], &["-r", "5/s"], &["-r", "unlimited"]] {
             assert_eq!(said(throttle(args), empty_file()), "", "{args:?}");
         }
     }
@@ -243,12 +242,29 @@ mod hints {
         for (limits, kept) in [
             (["5/s", "18000/h,window,slack=0"], &["5/s,burst=1"][..]),
             (["10/s,window", "1000/min,window"], &["10/s,window,slack=50ms"]),
-            (["5/s", "300/min"], &["5/s,burst=1", "300/min,window,slack=250ms"]),
+            (["5/s", "300/min"], &["5/s,burst=1"]),
+            (["1/s", "80/min"], &["1/s,burst=1"]),
+            (["5/s", "299/min"], &["5/s,burst=1", "299/min,window,slack=250ms"]),
         ] {
             let said = said(throttle(["-r", limits[0], "-r", limits[1], "--summary=json"]), empty_file());
             let summary: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
             let shown = summary["limits"].as_array().unwrap().iter().map(|limit| limit["limit"].as_str().unwrap());
             assert_eq!(shown.collect::<Vec<_>>(), kept, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn a_looser_limit_beside_a_stricter_one_slows_no_run() {
+        let times = |limits: &[&str]| {
+            let ended = feed(throttle([limits, &["--dry-run"]].concat()), "a\n".repeat(300));
+            let lines = ended.text().lines().filter(|line| line.starts_with("a "));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let alone = times(&["-r", "1/s"]);
+        assert_eq!((alone.len(), alone.last().unwrap().as_str()), (300, "a  # 4m 59s"));
+        for loose in ["80/min", "60/min", "2/s", "3601/h"] {
+            assert_eq!(times(&["-r", "1/s", "-r", loose]), alone, "{loose}");
+            assert_eq!(times(&["-r", loose, "-r", "1/s"]), alone, "{loose}");
         }
     }
 

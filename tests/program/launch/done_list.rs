@@ -243,11 +243,36 @@ fn a_torn_last_record_is_cut_off_and_its_unit_runs_again() {
 }
 
 #[test]
+fn a_list_that_a_power_cut_has_damaged_is_continued() {
+    let nuls = "\0".repeat(100);
+    for (args, before, bytes, what, again) in [
+        (&[][..], format!("1\n2\n{nuls}"), 100, "NUL bytes, as", "3\n"),
+        (&[], format!("1\n2\n12{nuls}"), 102, "a record that may be incomplete and 100 NUL bytes, as", "3\n"),
+        (&[], nuls.clone(), 100, "NUL bytes, as", "1\n2\n3\n"),
+        (&["-0"], format!("1\x002\0{nuls}"), 102, "a record that may be incomplete and 100 NUL bytes, as", "2\n3\n"),
+    ] {
+        let place = Place::new();
+        fs::write(place.path("seen"), &before).unwrap();
+        let input = if args.is_empty() { "1\n2\n3\n" } else { "1\x002\x003\0" };
+        let dry = place.run(&[args, &["--dry-run", "echo"]].concat(), input);
+        assert_eq!((dry.code(), fs::read_to_string(place.path("seen")).unwrap()), (Some(0), before), "{}", dry.err);
+        let ended = place.run(&[&["-q", "-k"], args, &["echo"]].concat(), input);
+        let said = format!(
+            "throttle: --done: cut {bytes} bytes off the end of seen: {what} after a power cut; units that were \
+             recorded there run again\n"
+        );
+        assert_eq!((ended.code(), ended.text(), &*ended.err), (Some(0), again, &*said));
+        assert_eq!(place.seen(if args.is_empty() { b'\n' } else { 0 }), [b"1", b"2", b"3"]);
+    }
+}
+
+#[test]
 fn a_list_of_other_records_is_refused_and_not_touched() {
     for (args, before, words) in [
         (&["echo"][..], "a\0b\0", "its records end with NUL: add -0"),
         (&["-0", "echo"], "a\nb\n", "its records end with newline: leave out -0"),
         (&["-d", ",", "echo"], "a,b\n", "its records end with newline: leave out -d"),
+        (&["echo"], "a\nb\0c\0", "its records end with NUL: add -0"),
         (&["echo"], "a,b", "no record in it has an end"),
         (&["echo"], "a\n\0\u{1}b", "its end has NUL bytes: it is not a list of done units"),
     ] {

@@ -97,7 +97,7 @@ fn a_unit_whose_cost_cannot_be_read_ends_a_pipe() {
 fn a_unit_that_costs_more_than_a_window_holds_ends_a_pipe() {
     let output = with(&["-r", "10/s,window,cost=f1"], &[], "1\n11\n1\n");
     assert_eq!(output.text(), "1\n");
-    assert_fails(&output, 1, &["line 2 '11'", ",cost=f1: it costs 11, more than the window allows"]);
+    assert_fails(&output, 1, &["line 2 '11'", ",cost=f1: it costs 11, more than the 10 that the window ever allows"]);
 }
 
 #[test]

@@ -219,6 +219,32 @@ fn limits_without_a_cost_are_not_settled() {
 }
 
 #[test]
+fn a_cost_that_no_limit_counts_gets_one_hint_at_a_terminal() {
+    let hint = "throttle: hint: a reply has 'throttle-cost: 0', but no limit has a cost, so nothing is settled; write for \
+         example -r 5/s,cost=1\n";
+    let said = |options: &[&str]| run_with_real_cost("0", 3, &[options, &["--attempts", "2"]].concat()).0.err;
+    let shown = said(&["--summary", "-r", "1000/s"]);
+    assert_eq!(shown.matches(hint).count(), 1, "{shown}");
+    assert_eq!(said(&["-r", "1000/s"]), "");
+    assert!(!said(&["--summary", "-r", "5/s,cost=1"]).contains("hint"), "as the hint shows");
+}
+
+#[test]
+fn what_is_settled_is_no_part_of_what_was_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = folder.path().join("b");
+    let (bucket, limits) = (["--bucket", bucket.to_str().unwrap()], ["-r", "1/s,burst=9,cost=3"]);
+    let (output, _) = run_with_real_cost("1", 2, &[&bucket[..], &limits].concat());
+    assert_eq!((output.code(), &*output.err), (Some(0), ""));
+    let shown = run([&bucket[..], &["--show"]].concat(), "");
+    assert!(
+        shown.text().contains("): 6 granted, 0 denied, 0 given back (settled costs not included); "),
+        "{}",
+        shown.text()
+    );
+}
+
+#[test]
 fn costs_far_from_what_was_charged_are_worth_a_hint() {
     for (cost, charged, hint) in [
         (

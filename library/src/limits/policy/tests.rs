@@ -1,5 +1,6 @@
 use super::*;
 use crate::clock::SECOND;
+use crate::limits::Limits;
 
 fn policy(limits: &[&str], burst: Option<&str>) -> Result<Policy, PolicyError> {
     let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
@@ -19,6 +20,10 @@ fn defaults_are_filled_in() {
         (&["5/s", "5000/h,burst=100"], None, "5/s,burst=1 and 5000/h,burst=100"),
         (&["5/s", "300/min"], None, "5/s,burst=1 and 300/min,window,slack=0"),
         (&["300/min", "5/s"], None, "300/min,window,slack=0 and 5/s,burst=1"),
+        (&["80/min", "1/s"], None, "80/min,window,slack=0 and 1/s,burst=1"),
+        (&["1/s", "80/min"], Some("2"), "1/s,burst=2 and 80/min,window,slack=0"),
+        (&["5/s", "3/s"], None, "5/s,window,slack=0 and 3/s,burst=1"),
+        (&["1/s,window", "80/min"], None, "1/s,window,slack=0 and 80/min,window,slack=0"),
         (&["5000/h,window"], None, "5000/h,window,slack=0"),
         (&["5000/h,window,initial=5000"], None, "5000/h,window,slack=0"),
         (&["5000/h,window,initial=0"], None, "5000/h,window,initial=0,slack=0"),
@@ -46,6 +51,73 @@ fn units_count_in_a_window_for_the_period_and_the_slack() {
     }
     let policy = Policy::with_slack(&["5/s", "5000/h"].map(|limit| limit.parse().unwrap()), None).unwrap();
     assert_eq!(policy.to_string(), "5/s,burst=1 and 5000/h,window,slack=250ms");
+}
+
+/// With slack, a window of a looser limit could be slower than the limit that paces.
+#[test]
+fn a_looser_limit_beside_a_stricter_one_slows_nothing() {
+    let with_slack = |limits: &[&str]| {
+        let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        Policy::with_slack(&limits, None).unwrap()
+    };
+    for (strict, loose) in [
+        ("1/s", "80/min"),
+        ("1/s", "60/min"),
+        ("1/s", "2/s"),
+        ("5/s", "301/min"),
+        ("5/s", "300/min"),
+        ("10/min", "601/h"),
+        ("1/s,burst=3", "70/min"),
+        ("7/s,window", "420/min"),
+    ] {
+        for limits in [[strict, loose], [loose, strict]] {
+            let times = |policy: &Policy| {
+                let mut limits = Limits::new(policy, 0);
+                (0..4000).map(|_| limits.take(0, 1).unwrap().at).collect::<Vec<_>>()
+            };
+            let both = with_slack(&limits);
+            assert!(times(&both) == times(&with_slack(&[strict])), "{both}");
+            assert_eq!(both.pace(), Some(strict.split(',').next().unwrap().parse().unwrap()), "{both}");
+        }
+    }
+    // The groups of a large window free their units late, so a run leaves it out.
+    for loose in ["3601/h", "3600/h"] {
+        assert_eq!(with_slack(&["1/s", loose]).never_bind().collect::<Vec<_>>(), [(1, 0)], "{loose}");
+    }
+    assert_eq!(with_slack(&["5/s", "301/min"]).to_string(), "5/s,burst=1 and 301/min,window,slack=200ms");
+    assert_eq!(with_slack(&["5/s", "301/min,window"]).to_string(), "5/s,burst=1 and 301/min,window,slack=250ms");
+    assert_eq!(with_slack(&["5/s", "299/min"]).to_string(), "5/s,burst=1 and 299/min,window,slack=250ms");
+}
+
+#[test]
+fn a_policy_without_limits_is_stored_with_what_it_counts() {
+    for (is_bytes, text) in [(false, "unlimited"), (true, "unlimited,bytes")] {
+        let policy = Policy::unlimited(is_bytes);
+        assert_eq!((policy.to_lines().as_str(), policy.to_string().as_str()), (text, text));
+        assert_eq!(Policy::from_lines(text), Some(policy.clone()));
+        assert!(policy.is_unlimited() && !policy.is_empty() && policy.counts_bytes() == is_bytes);
+    }
+    assert_eq!(policy(&["unlimited"], None), Ok(Policy::unlimited(false)));
+    assert!(Policy::default().is_empty() && Policy::from_lines("").is_none());
+}
+
+/// A stream continues while nothing limits it, and when the limits return that it began with.
+#[test]
+fn units_of_any_cost_are_granted_while_nothing_is_limited() {
+    for (lines, is_bytes, agree) in [
+        ("5/s", false, true),
+        ("5/s", true, false),
+        ("5kB/s", true, true),
+        ("5/s\n9/s,cost=f2", false, true),
+        ("5/s\nper=f1\n1/s", false, false),
+        ("5/s\njobs=2", false, false),
+    ] {
+        let limited = Policy::from_lines(lines).unwrap();
+        assert_eq!(Policy::unlimited(is_bytes).counts_like(&limited), agree, "{lines}");
+        assert!(limited.counts_like(&limited));
+    }
+    let priced = Policy::from_lines("9/s,cost=f2").unwrap();
+    assert!(!priced.counts_like(&Policy::unlimited(false)), "a stream that began without costs cannot have them");
 }
 
 #[test]
@@ -106,11 +178,12 @@ fn a_limit_that_can_never_bind_is_found() {
         (&["5/s,burst=2", "300/min"], None),
         (&["5/s", "5/s"], Some((1, 0))),
         (&["5/s,burst=2", "5/s,burst=2"], Some((1, 0))),
-        (&["5/s", "10/s,burst=1"], None),
+        (&["5/s", "10/s,burst=1"], Some((1, 0))),
+        (&["5/s,burst=2", "10/s,burst=1"], None),
         (&["5/s", "4/s,burst=10"], None),
         (&["5/s", "18000/h"], Some((1, 0))),
         (&["18000/h", "5/s"], Some((0, 1))),
-        (&["5/s", "20000/h"], None),
+        (&["5/s", "20000/h"], Some((1, 0))),
         (&["10/s,window", "1000/min,window"], Some((1, 0))),
         (&["10/s,window", "599/min,window"], None),
         (&["10/s,window", "1000/min,window,initial=1"], None),

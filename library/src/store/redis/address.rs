@@ -145,7 +145,7 @@ impl Address {
     }
 }
 
-/// The first line, without its end, of a file that others may not read.
+/// The first line of a file that others may not read, without its end and without a byte-order mark.
 fn first_line(path: &PathBuf) -> io::Result<String> {
     const MAX_LINE_BYTES: u64 = 1 << 16;
     // Opening a pipe would wait for a writer.
@@ -159,7 +159,7 @@ fn first_line(path: &PathBuf) -> io::Result<String> {
     }
     let mut line = String::new();
     BufReader::new(file.take(MAX_LINE_BYTES)).read_line(&mut line)?;
-    match line.trim_end_matches(['\r', '\n']) {
+    match line.trim_start_matches('\u{feff}').trim_end_matches(['\r', '\n']) {
         "" => Err(io::Error::other("its first line is empty; write the password there")),
         password => Ok(password.to_owned()),
     }
@@ -397,7 +397,7 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
         assert!(password().unwrap_err().to_string().contains("pass word': No such file"));
-        for text in ["s cret", "s cret\n", "s cret\r\nmore\n"] {
+        for text in ["s cret", "s cret\n", "s cret\r\nmore\n", "\u{feff}s cret\n"] {
             write(text.as_bytes(), 0o640);
             assert_eq!(password().unwrap().as_deref(), Some("s cret"), "{text:?}");
         }
