@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_cost_without_a_kind_settles_only_a_single_cost() {
         let uncounted = |limits: &[(&str, u64)], reply: &str| {
-            settling(limits).real(&[1], &Reply::parse(reply.as_bytes(), UNIX_EPOCH)).uncounted
+            settling(limits).real(&[1], &Reply::parse(reply.as_bytes(), 1, UNIX_EPOCH)).uncounted
         };
         assert!(
             uncounted(&[("", 0)], "throttle-cost: 0").unwrap().contains("'throttle-cost: 0', but no limit has a cost")
