@@ -66,7 +66,7 @@ pub enum Excess {
     OneWait,
     /// The server named shorter times, but has accepted no unit since the first of them.
     SumOfWaits,
-    /// The server has accepted no unit, and named no time.
+    /// The server has accepted no unit, and named no time, or times that were too short.
     OwnPauses,
 }
 

@@ -233,7 +233,7 @@ fn overlong_text(server: &str, pause: Overlong) -> String {
             format!("{server} requested another wait {until}: together its waits take {total}, longer than --max-pause")
         }
         Excess::OwnPauses => format!(
-            "{server} refuses units and names no time: with the next pause, {until}, the pauses take {total}, longer than \
+            "{server} still refuses units: with the next pause, {until}, the pauses take {total}, longer than \
              --max-pause"
         ),
     }
@@ -244,7 +244,7 @@ fn server_text(pause: Overlong) -> String {
     match pause.why {
         Excess::OneWait => format!("a server that requested a wait {}", until_text(in_nanos(pause.rest))),
         Excess::SumOfWaits => format!("a server whose waits take {}", shown_wait(in_nanos(pause.total))),
-        Excess::OwnPauses => "a server that refuses units and names no time".to_owned(),
+        Excess::OwnPauses => "a server that still refuses units".to_owned(),
     }
 }
 

@@ -109,7 +109,7 @@ impl Retries {
         self.announced_until = self.paused_until;
         let wait = self.paused_until - now;
         let (wait, until) = (clock::shown_wait(wait), until_if_read_later(wait));
-        let request = if is_named { "requested a wait" } else { "refuses units and names no time" };
+        let request = if is_named { "requested a wait" } else { "still refuses units" };
         Some(match key {
             Some(key) => {
                 format!("the server of '{}' {request}: no unit of this key starts for {wait}{until}", shown(key))

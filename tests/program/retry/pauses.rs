@@ -144,7 +144,14 @@ fn a_pause_beyond_max_pause_is_reported_with_its_reason() {
     for (answer, max_pause, words, last) in [
         ("retry-after: 5", "1s", " requested a wait until ", "that requested a wait until "),
         ("retry-after: 0.4", "1s", " requested another wait until ", "whose waits take "),
-        ("x: y", "200ms", " and names no time: with the next pause, until ", "that refuses units and names no time: "),
+        // The second pause is longer than the time that the server names, since that was too short.
+        (
+            "retry-after: 0.01",
+            "200ms",
+            " still refuses units: with the next pause, until ",
+            "that still refuses units: ",
+        ),
+        ("x: y", "200ms", " still refuses units: with the next pause, until ", "that still refuses units: "),
     ] {
         for limit in ["unlimited", "100/s,per=f1"] {
             let retries = attempts(1).rate(limit).options(&["--max-pause", max_pause]);
