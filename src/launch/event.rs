@@ -221,7 +221,9 @@ mod tests {
         let events = Events::default();
         let bad = |field: &str| Event::BadReply(format!("a reply has '{field}'"));
         let all = [bad("retry-after: 5x"), bad("retry-after: 7x"), bad("throttle-cost: x"), Event::NotKept("long")];
-        all.into_iter().for_each(|event| events.send_once(event));
+        for event in all {
+            events.send_once(event);
+        }
         events.send_once(Event::NotKept("long"));
         let sent: Vec<String> = events.receive().iter().map(|(event, _)| event.topic()).collect();
         assert_eq!(sent, ["a reply has 'retry-after: x'", "a reply has 'throttle-cost: x'", "long"]);

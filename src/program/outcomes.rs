@@ -327,7 +327,9 @@ impl Outcomes {
         self.finished += jobs.len() as u64;
         self.retries.given_up_commands += jobs.len() as u64;
         self.retries.given_up += jobs.iter().map(|job| job.unit_count()).sum::<u64>();
-        jobs.iter().for_each(|job| self.retries.waits_no_more(job));
+        for job in jobs {
+            self.retries.waits_no_more(job);
+        }
         jobs.iter().flat_map(|job| self.names.name(End::GivenUp, job, "not tried again")).collect()
     }
 
