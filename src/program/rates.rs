@@ -92,7 +92,7 @@ mod tests {
     /// All rules were grouped and printed again for each line: 7 s for a million lines.
     #[test]
     fn many_rates_take_no_longer_beside_many_rules() {
-        let text = (0..5000).fold(String::new(), |mut text, key| {
+        let text = (1..=5000).fold(String::new(), |mut text, key| {
             let _ = writeln!(text, "{key} {key}/h");
             text
         });

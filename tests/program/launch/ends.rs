@@ -180,7 +180,7 @@ fn what_was_read_for_a_command_that_is_not_full_is_named() {
     let started = Running::read(child);
     started.signal(Signal::TERM);
     let ended = started.finish();
-    let message = "throttle: interrupted: 1 ok, 0 stopped, next line not started: 3 'third'\n";
+    let message = "throttle: interrupted: 2 ok, 0 stopped, next line not started: 3 'third'\n";
     assert_eq!((&line, ended.signal(), &*ended.err), (b"1 2\n", Some(15), message));
 }
 
