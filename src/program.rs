@@ -61,12 +61,16 @@ pub(crate) fn main() -> Exit {
     let once = args.shared.once;
     let variable = std::env::var_os;
     let environment = Environment::new(variable("THROTTLE_BUCKET"), variable("XDG_STATE_HOME"), variable("HOME"));
-    let task = Task::new(args, &environment).and_then(|mut task| rates::read(&mut task).map(|()| task));
-    let task = match task {
+    let mut task = match Task::new(args, &environment) {
         Ok(task) => task,
         Err(message) => return refuse(args::redacted(&message, &words), once),
     };
-    run(&task).unwrap_or_else(|error| {
+    // Nothing is opened before this: the open of a named pipe may take forever.
+    let handled = end_by_signals(&task);
+    if let (Ok(()), Err(message)) = (&handled, rates::read(&mut task)) {
+        return refuse(args::redacted(&message, &words), once);
+    }
+    handled.and_then(|()| run(&task)).unwrap_or_else(|error| {
         say(explain(&task, &error));
         let is_away = error.downcast_ref().is_some_and(StoreError::may_pass);
         match task {
@@ -105,13 +109,20 @@ fn explain(task: &Task, error: &anyhow::Error) -> String {
     format!("{error:#}{advice}")
 }
 
-fn run(task: &Task) -> anyhow::Result<Exit> {
+/// Lets signals end the program until the run has begun.
+///
+/// # Errors
+/// The system refuses a handler.
+fn end_by_signals(task: &Task) -> anyhow::Result<()> {
     let quits_with = match task {
         // QUIT lets nothing more start.
         Task::Launch(launch) if launch.call.is_none() && !launch.flags.dry_run => Some(Exit::SentAway.code()),
         _ => None,
     };
-    signals::end_until_begun(quits_with).context("cannot handle signals")?;
+    signals::end_until_begun(quits_with).context("cannot handle signals")
+}
+
+fn run(task: &Task) -> anyhow::Result<Exit> {
     let writes = match task {
         Task::Bucket(..) => false,
         Task::Once(once) => !once.command.is_empty(),

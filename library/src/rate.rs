@@ -151,6 +151,13 @@ impl Rate {
         self.form.is_some_and(|form| form.count.is_bytes())
     }
 
+    /// Whether the count was written in binary units of bytes, such as `MiB`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_binary(&self) -> bool {
+        self.form.is_some_and(|form| form.count.is_binary())
+    }
+
     /// Whole units in `nanos` nanoseconds at this rate, rounded down, at least one.
     #[doc(hidden)]
     #[must_use]

@@ -53,7 +53,7 @@ pub struct Waiting {
     /// The jobs that waited for another attempt, the oldest first.
     pub again: Vec<Arc<Job>>,
     /// The number of jobs that were read and never tried.
-    pub unstarted: usize,
+    pub unstarted: u64,
     /// Whether all input was read and no job waited.
     pub is_all_started: bool,
 }
@@ -141,7 +141,7 @@ impl Launcher {
         again.sort_by_key(|job| job.seq);
         // Without keys, a first attempt enters the queue only at its turn. Such a job was already reported as the next
         // job of the input, and must not be counted twice.
-        let unstarted = if queue.is_keyed { first.len() } else { 0 };
+        let unstarted = if queue.is_keyed { first.iter().map(|attempt| attempt.job.unit_count()).sum() } else { 0 };
         Waiting { again, unstarted, is_all_started }
     }
 

@@ -9,7 +9,7 @@ use super::attempt::Ended;
 use super::job::{Job, Outcome};
 use super::retries::Overlong;
 use crate::flow::{News, unpoisoned};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -76,7 +76,7 @@ pub enum Event {
     QueueFull,
     /// An event that the flow [`Sorted`](crate::flow::Sorted) reports as well. Each kind is sent once.
     News(News),
-    /// Why a reply is not used as written, and what to write instead. Sent once.
+    /// Why a reply is not used as written, and what to write instead. Each remark is sent once.
     BadReply(String),
     /// A server has answered 403 although calls remain. Sent once.
     Forbidden,
@@ -84,6 +84,8 @@ pub enum Event {
     UncountedCost(String),
     /// Why a command could not open its reply file, and what to write instead. Sent once.
     UnopenedReply(String),
+    /// Why a command gets no further attempt, although it should: its input is too long to be stored.
+    NotKept(&'static str),
     /// No news: the sender waits until all earlier events were reported.
     Flush,
 }
@@ -96,7 +98,22 @@ impl Event {
             _ => true,
         }
     }
+
+    /// The text that tells this event apart from others of its kind. It has no digits: a remark about another number is
+    /// the same remark.
+    fn topic(&self) -> String {
+        let text = match self {
+            Event::BadReply(text) | Event::UnopenedReply(text) => text.clone(),
+            Event::NotKept(text) => (*text).to_owned(),
+            Event::Shortage(error) => error.to_string(),
+            _ => String::new(),
+        };
+        text.chars().filter(|character| !character.is_ascii_digit()).collect()
+    }
 }
+
+/// The most texts of one kind of event that are sent once each. A server may send any text.
+const MAX_TOPICS: usize = 8;
 
 /// A command that has succeeded.
 #[derive(Debug)]
@@ -121,8 +138,8 @@ pub struct Events(Arc<(Mutex<State>, Condvar)>);
 struct State {
     waiting: Vec<Sent>,
     is_urgent: bool,
-    /// The kinds of events that were sent with [`Events::send_once`].
-    once: HashSet<Discriminant<Event>>,
+    /// The texts of the events that were sent with [`Events::send_once`], by kind.
+    once: HashMap<Discriminant<Event>, HashSet<String>>,
 }
 
 impl Events {
@@ -130,9 +147,12 @@ impl Events {
         self.push(event, None);
     }
 
-    /// Sends the event, unless this function has sent an event of this kind before.
+    /// Sends the event, unless this function has sent an event of this kind with the same text before.
     pub(super) fn send_once(&self, event: Event) {
-        let is_first = self.lock().once.insert(discriminant(&event));
+        let mut state = self.lock();
+        let sent = state.once.entry(discriminant(&event)).or_default();
+        let is_first = sent.len() < MAX_TOPICS && sent.insert(event.topic());
+        drop(state);
         if is_first {
             self.send(event);
         }
@@ -193,6 +213,22 @@ mod tests {
         events.send(Event::ReaderGone);
         let batch = events.receive();
         assert!(matches!(batch[..], [(Event::Next { skipped: 2, .. }, None), (Event::ReaderGone, None)]));
+    }
+
+    /// A bad `retry-after` hid the remark that a pipe above 64 MiB had ended the attempts.
+    #[test]
+    fn remarks_sent_once_are_told_apart_by_their_text() {
+        let events = Events::default();
+        let bad = |field: &str| Event::BadReply(format!("a reply has '{field}'"));
+        let all = [bad("retry-after: 5x"), bad("retry-after: 7x"), bad("throttle-cost: x"), Event::NotKept("long")];
+        for event in all {
+            events.send_once(event);
+        }
+        events.send_once(Event::NotKept("long"));
+        let sent: Vec<String> = events.receive().iter().map(|(event, _)| event.topic()).collect();
+        assert_eq!(sent, ["a reply has 'retry-after: x'", "a reply has 'throttle-cost: x'", "long"]);
+        (0..100).for_each(|number| events.send_once(bad(&"x".repeat(number))));
+        assert_eq!(events.receive().len(), MAX_TOPICS - 2, "a server cannot flood the run with remarks");
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct Job {
     /// Whether [`Shape::keep`] is set but a unit is not stored: it outgrew the buffer, or the units take more than 4
     /// MiB. The job then cannot be recorded.
     pub too_long_to_keep: bool,
-    /// The number of units gathered for the job until now.
+    /// The number of units gathered for the job until now. With [`Shape::max_args`] 0 it is one unit.
     gathered: u64,
     /// The size of these units as arguments, in bytes.
     size: usize,
@@ -71,6 +71,17 @@ impl Job {
     /// The first bytes of its first unit.
     pub fn name(&self) -> &[u8] {
         self.names.iter().next().map_or(&[], |(_, name)| name)
+    }
+
+    /// The number of its units; a command without units of the input counts as one.
+    pub fn unit_count(&self) -> u64 {
+        self.gathered.max(1)
+    }
+
+    /// Sets the number of its units, for tests.
+    #[doc(hidden)]
+    pub fn set_unit_count(&mut self, units: u64) {
+        self.gathered = units;
     }
 
     /// Whether every unit was short enough to be stored.

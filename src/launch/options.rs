@@ -6,6 +6,8 @@ use super::settling::Settling;
 use super::template::Template;
 use crate::flow::Sorting;
 use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// A time longer than any run.
@@ -33,6 +35,9 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// Whether commands stay in our process group, and so may use the terminal.
     pub in_our_group: bool,
+    /// Set by a signal handler when a signal to end the run arrives, before the run reacts to it. Commands in our process
+    /// group may get the same signal from the terminal, and may end first.
+    pub is_signalled: Arc<AtomicBool>,
     /// The rules for further attempts; `None`: each job is tried once.
     pub again: Option<RetryPolicy>,
     /// The standard input of the one command; `None`: commands get /dev/null, or their units.

@@ -4,6 +4,7 @@ use super::job::{Batches, Job, Outcome};
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Turn, Unpaid};
 use std::cell::RefCell;
 use std::io;
+use std::ops::ControlFlow;
 use throttle_limits::clock::{NanoClock, Nanos};
 use throttle_limits::line::{Costs, Line, Next, Unit};
 
@@ -11,16 +12,22 @@ use throttle_limits::line::{Costs, Line, Next, Unit};
 pub struct Preview<'a, R, S> {
     /// The source of jobs.
     pub batches: Batches<R>,
-    /// Called with each job when it would start, or with the reason why it never would.
+    /// Called with each job when it would start, or with the reason why it never would. Returns whether the preview goes
+    /// on.
     pub show: S,
+    /// Whether the preview has ended before the end of its input.
+    pub is_over: bool,
     /// For limits kept per key: the line of jobs, its clock, and the most jobs in it.
     pub by_key: Option<(RefCell<Line<Job>>, &'a dyn NanoClock, usize)>,
 }
 
-impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R, S> {
+impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> Preview<'_, R, S> {
     /// Reads input, and moves its jobs to the line unless the line is full. With `wait`, sleeps until the next job may
     /// start.
     fn sort(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        if self.is_over {
+            return Ok(Filled::End);
+        }
         let Some((line, clock, ahead)) = &mut self.by_key else { return self.batches.fill(wait) };
         let (line, now) = (line.get_mut(), clock.now());
         let is_full = line.is_full(*ahead);
@@ -34,8 +41,8 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R
             let (key, costs, size) = (job.key.clone(), Costs::from(&job.costs[..]), job.memory() + size_of::<Job>());
             let unit = Unit { age: job.seq, costs, size, arrived: now, content: job };
             if let Err(unit) = line.add(now, key.as_deref(), unit) {
-                (self.show)(&unit.content, unit.content.refused().or(Some(Outcome::TooCostly)))
-                    .map_err(FlowError::Write)?;
+                let refused = unit.content.refused().or(Some(Outcome::TooCostly));
+                self.is_over |= (self.show)(&unit.content, refused).map_err(FlowError::Write)?.is_break();
             }
         }
         match (filled, line.ready_at(now)) {
@@ -51,9 +58,10 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R
     }
 
     fn show_next(&mut self, refused: Option<Outcome>, passed: &mut Passed) -> Result<(), FlowError> {
-        let Some(job) = self.next() else { return Ok(()) };
+        let Some(job) = self.next().filter(|_| !self.is_over) else { return Ok(()) };
         passed.units += 1;
-        (self.show)(&job, refused).map_err(FlowError::Write)
+        self.is_over = (self.show)(&job, refused).map_err(FlowError::Write)?.is_break();
+        Ok(())
     }
 
     fn next(&mut self) -> Option<Job> {
@@ -63,12 +71,15 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R
     }
 }
 
-impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Flow for Preview<'_, R, S> {
+impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> Flow for Preview<'_, R, S> {
     fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
         self.sort(wait > 0)
     }
 
     fn waiting(&self) -> u64 {
+        if self.is_over {
+            return 0;
+        }
         let Some((line, clock, _)) = &self.by_key else { return self.batches.waiting() };
         let now = clock.now();
         u64::from(line.borrow_mut().ready_at(now).is_some_and(|at| at <= now))

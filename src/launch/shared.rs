@@ -14,16 +14,18 @@ use super::settling::Real;
 use super::slots::Slots;
 use crate::flow::{poll, unpoisoned};
 use rustix::event::PollFlags;
+use rustix::process::Signal;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant, SystemTime};
 use throttle_limits::store::Supply;
 use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 /// The progress bar and other text around the commands' output. Called from several threads.
 pub trait Screen: Send + Sync {
@@ -63,20 +65,26 @@ impl Shared {
         drop(running.feed.take());
         let wanted_terminal = unpoisoned(self.wanted_terminal.lock()).remove(&seq);
         let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
+        // A command that writes to our standard output itself is the first to find its reader gone.
+        let has_no_reader =
+            self.options.output == Output::Direct && !matches!(outcome, Outcome::Ok) && has_no_reader(io::stdout());
+        if has_no_reader {
+            self.events.send(Event::ReaderGone);
+        }
         let reply = self.reply(&running);
         if !matches!(outcome, Outcome::Ok) && reply == Reply::default() {
             self.report_unopened(&running, &collected);
         }
         let real = self.real(&running, &reply);
         self.settle(running.charge.take(), &real).await;
-        let is_stopped = self.slots.is_ending() && !matches!(outcome, Outcome::Ok);
+        let is_stopped = has_no_reader || self.is_stopped(&outcome).await;
         let mut judge = || self.queue.judge(&mut running, at, &outcome, &reply);
         let mut verdict = if is_stopped { Verdict::Stopped } else { judge() };
         if verdict.is_repeated() && self.options.passed_input.as_ref().is_some_and(PassedInput::is_cut) {
             verdict = Verdict::Failed;
             let why = "the command is not tried again: more than 64 MiB of a pipe cannot be stored for another attempt; \
                        redirect a file instead: < FILE";
-            self.events.send_once(Event::BadReply(why.to_owned()));
+            self.events.send_once(Event::NotKept(why));
         }
         let success = matches!(verdict, Verdict::Ok)
             .then(|| Success { job: Arc::clone(&running.attempt.job), attempt: running.attempt.number });
@@ -95,9 +103,41 @@ impl Shared {
             && !verdict.is_repeated()
             && !wanted_terminal
         {
-            (outcome, verdict) = (Outcome::OutputLost(error), Verdict::Failed);
+            verdict = if has_left(&error) { Verdict::Stopped } else { Verdict::Failed };
+            outcome = Outcome::OutputLost(error);
         }
         self.ended(running, (outcome, verdict), reply, &real, at).await;
+    }
+
+    /// Whether the command ended because the run ends. An error such as a full disk is a failure, even in a run that
+    /// ends because of it.
+    async fn is_stopped(&self, outcome: &Outcome) -> bool {
+        match outcome {
+            Outcome::Ok => false,
+            Outcome::OutputLost(error) => has_left(error),
+            _ => {
+                self.notice_signal(outcome).await;
+                self.slots.are_ended()
+            }
+        }
+    }
+
+    /// Waits until the run has reacted to a signal of the terminal that may have ended this command. A command in our
+    /// process group gets that signal at the same time as this process, and may end first. Without this wait, the command
+    /// would count as failed, and the next command would start.
+    async fn notice_signal(&self, outcome: &Outcome) {
+        if !self.options.in_our_group {
+            return;
+        }
+        let begun = StdInstant::now();
+        let longest = |is_signalled: bool| match outcome {
+            _ if is_signalled => MAX_REACTION,
+            Outcome::Killed(signal) if *signal == Signal::INT.as_raw() => MAX_DELIVERY,
+            _ => Duration::ZERO,
+        };
+        while !self.slots.are_ended() && begun.elapsed() < longest(self.options.is_signalled.load(Ordering::SeqCst)) {
+            sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Settles the charge at the real cost.
@@ -186,11 +226,6 @@ impl Shared {
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
         let due_in = verdict.due().map(|due| self.queue.due_in(due, at));
         let waited = started.saturating_duration_since(attempt.ready);
-        let is_ok = matches!(outcome, Outcome::Ok);
-        // A command that writes to our standard output itself is the first to find its reader gone.
-        if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
-            self.events.send(Event::ReaderGone);
-        }
         let ((pace, paused), cost) = (self.queue.pace_and_pause(&job.key, at), real.reported);
         let is_overlong = due_in.is_some() && self.queue.overlong_pause(&job.key).is_some();
         let pause = Paused { rest: paused, is_named: self.queue.has_named_pause(&job.key), is_overlong };
@@ -246,6 +281,17 @@ impl Shared {
             self.events.send(Event::CannotRecord(error.to_string()));
         }
     }
+}
+
+/// How long the run may take to react to a signal that has arrived.
+const MAX_REACTION: Duration = Duration::from_secs(1);
+
+/// How long a signal of the terminal may take to arrive here, after it has killed a command.
+const MAX_DELIVERY: Duration = Duration::from_millis(50);
+
+/// Whether output was lost because its reader has left, or because it did not read while the run was ended.
+fn has_left(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::TimedOut)
 }
 
 /// Whether `fd` has lost its reader: a pipe without readers reports `POLLERR` (poll(2)).

@@ -62,6 +62,8 @@ struct State {
     /// The latest signal that was sent to end all commands. A command that is still starting gets it once it has
     /// started.
     passed_on: Option<Signal>,
+    /// Whether another process has sent every command a signal to end: the terminal, after Ctrl-C.
+    ended_by_others: bool,
     /// Signals that do not end commands, each with the number of a job that was starting when the signal came.
     for_starting: Vec<(u64, Signal)>,
     /// The processes of commands in our own group that were found when a signal was passed on.
@@ -210,6 +212,13 @@ impl Slots {
         self.lock().passed_on.is_some()
     }
 
+    /// Whether the running commands got a signal to end, from us or from the terminal. The end of such a command is not
+    /// a failure.
+    pub(super) fn are_ended(&self) -> bool {
+        let state = self.lock();
+        state.passed_on.is_some() || state.ended_by_others
+    }
+
     /// Whether the running commands were killed.
     pub(super) fn is_killing(&self) -> bool {
         self.not_killed.is_closed()
@@ -250,7 +259,9 @@ impl Slots {
     /// Records that another process has sent a signal to every command. The run then waits for the commands' processes
     /// that survive the signal.
     pub fn others_end_them(&self) {
-        let _ = self.lock().remember_members();
+        let mut state = self.lock();
+        state.ended_by_others = true;
+        let _ = state.remember_members();
     }
 
     /// Whether any process of a command survives after the command was reaped.

@@ -2,6 +2,7 @@
 
 use crate::flow::without_mark;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use std::str::from_utf8;
 
@@ -53,6 +54,17 @@ pub(super) struct Attempt<'a> {
     pub(super) until: Option<f64>,
     #[serde(borrow)]
     pub(super) error: Option<&'a RawValue>,
+}
+
+impl Attempt<'_> {
+    /// The number of its units: the length of the list, or 1.
+    pub(super) fn units(&self) -> u64 {
+        let unit = self.unit.get();
+        if !unit.starts_with('[') {
+            return 1;
+        }
+        serde_json::from_str::<Vec<IgnoredAny>>(unit).map_or(1, |units| units.len().max(1) as u64)
+    }
 }
 
 /// The first or the last line of a run.

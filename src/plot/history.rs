@@ -113,6 +113,8 @@ pub(super) struct Counts {
     pub(super) units: u64,
     /// The number of attempts with each verdict.
     pub(super) ends: [u64; Verdict::ALL.len()],
+    /// The number of units of these attempts.
+    ended_units: [u64; Verdict::ALL.len()],
 }
 
 impl Counts {
@@ -124,16 +126,22 @@ impl Counts {
         self.ends[verdict as usize]
     }
 
-    /// The number of units: the number of first attempts, but at least the number of units that have ended. First
+    /// The number of units whose attempt had this verdict.
+    pub(super) fn units_of(&self, verdict: Verdict) -> u64 {
+        self.ended_units[verdict as usize]
+    }
+
+    /// The number of units: the number of units of first attempts, but at least the number of units that have ended. First
     /// attempts are missing in a log that begins later than its run.
     pub(super) fn all_units(&self) -> u64 {
-        let ended = [Verdict::Ok, Verdict::Failed, Verdict::Stopped].map(|verdict| self.of(verdict));
+        let ended = [Verdict::Ok, Verdict::Failed, Verdict::Stopped].map(|verdict| self.units_of(verdict));
         self.units.max(ended.iter().sum())
     }
 
     pub(super) fn add(&mut self, other: &Counts) {
         self.units += other.units;
         self.ends.iter_mut().zip(other.ends).for_each(|(sum, more)| *sum += more);
+        self.ended_units.iter_mut().zip(other.ended_units).for_each(|(sum, more)| *sum += more);
     }
 }
 
@@ -297,8 +305,10 @@ impl History {
         known.extend(kept.start);
         known.extend(kept.end());
         known.last = kept.end();
-        known.counts.units += u64::from(attempt.number == 1);
+        let units = attempt.units();
+        known.counts.units += if attempt.number == 1 { units } else { 0 };
         known.counts.ends[attempt.verdict as usize] += 1;
+        known.counts.ended_units[attempt.verdict as usize] += units;
         known.pace = attempt.pace.filter(|_| attempt.key.is_none());
         let status = (1..1000).contains(&kept.http).then_some(End::Http(kept.http));
         for end in [End::of(attempt)].into_iter().chain(status) {

@@ -92,12 +92,12 @@ fn tiles(history: &History, all: &Counts, busy: &[(Micros, Micros)]) -> String {
     let elapsed = seconds(busy.iter().map(|span| span.1 - span.0).sum());
     let mut tiles = vec![
         ("units", count(all.all_units())),
-        ("ok", count(all.of(Verdict::Ok))),
-        ("failed", count(all.of(Verdict::Failed))),
+        ("ok", count(all.units_of(Verdict::Ok))),
+        ("failed", count(all.units_of(Verdict::Failed))),
         ("refused", count(all.of(Verdict::Later))),
         ("attempts", count(all.attempts())),
     ];
-    let ended = [Verdict::Ok, Verdict::Failed].map(|verdict| all.of(verdict)).iter().sum();
+    let ended = [Verdict::Ok, Verdict::Failed].map(|verdict| all.units_of(verdict)).iter().sum();
     let unfinished = all.all_units().saturating_sub(ended);
     tiles.extend((unfinished > 0).then(|| ("unfinished", count(unfinished))));
     tiles.push(("elapsed", duration(elapsed)));

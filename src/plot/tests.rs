@@ -81,6 +81,19 @@ fn a_run_has_its_command_its_limits_and_its_totals() {
 }
 
 #[test]
+fn a_command_of_several_units_counts_as_its_units() {
+    let of_ten = |seq: u64, number: u64, verdict: &str| {
+        let units = (0..10).map(|unit| format!("\"{seq}{unit}\"")).collect::<Vec<_>>().join(",");
+        let line = attempt("a", seq, START, verdict, "").replace("\"try\":1", &format!("\"try\":{number}"));
+        line.replace(&format!("\"unit\":\"unit-{seq}\""), &format!("\"units\":[{units}]"))
+    };
+    let log = run_line("a", START) + &of_ten(1, 1, "again") + &of_ten(1, 2, "ok") + &of_ten(2, 1, "failed");
+    let page = page_of(&log);
+    assert_eq!(["units", "ok", "failed", "attempts"].map(|name| tile(&page, name)), ["20", "10", "10", "3"]);
+    assert!(page.contains("20 units, "), "{page}");
+}
+
+#[test]
 fn an_empty_log_is_a_page_and_lines_of_others_are_counted() {
     let empty = page_of("");
     assert!(empty.contains("there is nothing to draw") && charts(&empty).is_empty());

@@ -18,6 +18,7 @@ mod input;
 mod launch;
 mod limits;
 mod mistakes;
+mod own_rates;
 mod report;
 mod rule;
 mod text;
@@ -43,6 +44,7 @@ pub(crate) use input::{InputFlags, Repeat};
 pub(crate) use launch::LaunchFlags;
 pub(crate) use limits::{LimitFlags, Limits, Stream, interval, look, refuse_bytes};
 pub(crate) use mistakes::{own_command_line, redacted};
+pub(crate) use own_rates::OwnRates;
 pub(crate) use report::{ProgressWhen, ReportFlags, Summary};
 pub(crate) use values::Format;
 

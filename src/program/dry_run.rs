@@ -13,6 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::iter;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
@@ -112,31 +113,36 @@ impl Plan {
     fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
         let (Commands { template, shape, .. }, room) = (commands, room_for_words());
         let (names, on_terminal) = (Names::new(commands, u64::MAX), io::stdout().is_terminal());
-        let (mut count, mut failed, is_stopped) = (0, 0, Cell::new(false));
+        let (mut count, mut failed) = (0, 0);
         let show = |job: &Job, refused: Option<Outcome>| {
             let (mut out, time) = (io::stdout(), self.now());
             if time > self.until {
-                is_stopped.set(true);
-                return Err(io::Error::other("--stop-after"));
+                return Ok(ControlFlow::Break(()));
             }
             if let Some(outcome) = refused.or_else(|| cannot_run(template, job, room)) {
                 failed += 1;
                 let lines = names.each(job, &failure::unfit(job, &outcome));
-                return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(time)));
+                lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(time)))?;
+                return Ok(ControlFlow::Continue(()));
             }
             count += 1;
             if self.sorting.is_some() {
                 self.keys.borrow_mut().count(job.key.as_deref(), time);
             }
             out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
-            write_rest(&mut out, job, *shape, time)
+            write_rest(&mut out, job, *shape, time).map(ControlFlow::Continue)
         };
         let by_key = self.sorting.as_ref().map(|sorting| {
             let clock: &dyn NanoClock = &self.clock;
             (RefCell::new(sorting.begin(clock.now())), clock, sorting.ahead)
         });
-        let mut flow = Preview { batches: launch::batches(commands, source, known, self.look.clone()), show, by_key };
-        self.pump_until_stopped(&mut flow, &is_stopped)?;
+        let batches = launch::batches(commands, source, known, self.look.clone());
+        let mut flow = Preview { batches, show, is_over: false, by_key };
+        self.pump(&mut flow)?;
+        if flow.is_over {
+            // The run ends at the time of --stop-after.
+            self.clock.set(Duration::from_nanos(self.began.get() + self.until));
+        }
         let (skipped, done_before) = (flow.batches.skipped(), flow.batches.done_before());
         drop(flow);
         let more = nonzero([
@@ -171,17 +177,6 @@ impl Plan {
     /// The time since the beginning.
     fn now(&self) -> Nanos {
         self.clock.now() - self.began.get()
-    }
-
-    /// Runs the pump. If `--stop-after` has ended the run (`is_stopped`), sets the clock to the time of that option.
-    fn pump_until_stopped(&self, flow: &mut impl Flow, is_stopped: &Cell<bool>) -> Result<(), PumpError> {
-        match self.pump(flow) {
-            Err(PumpError::Flow(FlowError::Write(_))) if is_stopped.get() => {
-                self.clock.set(Duration::from_nanos(self.began.get() + self.until));
-                Ok(())
-            }
-            result => result,
-        }
     }
 
     fn pump(&self, flow: &mut impl Flow) -> Result<(), PumpError> {
@@ -330,9 +325,8 @@ fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Resul
 fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str) -> io::Result<()> {
     let (most, period) = policy.most_in_its_period(place);
     let (limit, period) = (policy.describe(place), period_name(period));
-    let most = if policy.counts_bytes() { size_at_least(most, limit.contains("iB")) } else { most.to_string() };
-    let is_bucket = limit.contains("burst=");
-    let more = if policy.cost(place).is_some() && is_bucket {
+    let most = if policy.counts_bytes() { size_at_least(most, policy.is_binary()) } else { most.to_string() };
+    let more = if policy.cost(place).is_some() && policy.has_burst(place) {
         ", plus the part of one unit's cost above the burst"
     } else {
         ""

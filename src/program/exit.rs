@@ -1,8 +1,7 @@
 //! The exits of the program. One table serves the code, the help and the man page.
 
 /// The exit of the program, unless a signal ended it. If several exits apply to a run of commands, the last variant in
-/// this order decides. The exit codes from the highest priority: 1 (an error of throttle itself), 127, 126, 125, 124,
-/// 75, 123.
+/// this order decides. A test lists the priorities: 1 (an error of throttle itself), 127, 126, 125, 124, 75, 123.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     /// Everything was passed on.
@@ -70,5 +69,21 @@ impl Exit {
             return code;
         }
         TABLE.iter().find(|row| row.0 == self).map_or(1, |row| row.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The man page and scripts rely on this order. Moving a variant changes it.
+    #[test]
+    fn the_exit_with_the_highest_priority_decides() {
+        use Exit::{CannotRun, Error, Failed, Killed, NotFound, SentAway, Stopped, Success};
+        let from_highest = [Error, NotFound, CannotRun, Killed, Stopped, SentAway, Failed, Success];
+        assert_eq!(from_highest.map(Exit::code), [1, 127, 126, 125, 124, 75, 123, 0]);
+        for (place, exit) in from_highest.into_iter().enumerate() {
+            assert!(from_highest[place..].iter().all(|lower| exit.max(*lower) == exit), "{exit:?}");
+        }
     }
 }

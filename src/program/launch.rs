@@ -94,6 +94,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     }
     report.unread = source.rest.take().map(|rest| unread(commands, rest, known));
     // A command in our process group also gets the signals of the terminal, so these keys may have another effect.
+    let options = Options { is_signalled: Arc::clone(&report.is_signalled), ..options };
     let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();
     report.names_keys_after = keys_end_it.then(|| in_nanos(second() * SECONDS_BEFORE_KEYS));
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
@@ -126,6 +127,7 @@ fn options(launch: &Launch, program: Option<OsString>, policy: &Policy) -> Optio
         // A command in our process group may use the terminal. Without a terminal, the command gets a group of its own,
         // which can be ended as a whole.
         in_our_group: flags.jobs == Some(1) && flags.timeout.is_none() && signals::has_terminal(),
+        is_signalled: Arc::default(),
         settling: Settling::default(),
         by_key: None,
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
@@ -141,9 +143,17 @@ fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
     Settling::new(look.costs.iter().cloned().zip(most_more))
 }
 
-/// One second. Tests set `THROTTLE_TEST_SHORTER_WAITS` to divide it, which shortens all waits.
+/// One second. Tests set `THROTTLE_TEST_SHORTER_WAITS` to divide it, which shortens all waits. A release ignores this
+/// variable.
 fn second() -> Duration {
-    let divisor = std::env::var("THROTTLE_TEST_SHORTER_WAITS").ok().and_then(|divisor| divisor.parse().ok());
+    shortened(std::env::var("THROTTLE_TEST_SHORTER_WAITS").ok().and_then(|text| divisor_of(&text)))
+}
+
+fn divisor_of(text: &str) -> Option<u32> {
+    if cfg!(debug_assertions) { text.parse().ok() } else { None }
+}
+
+fn shortened(divisor: Option<u32>) -> Duration {
     Duration::from_secs(1) / divisor.unwrap_or(1).max(1)
 }
 
@@ -308,5 +318,18 @@ pub(super) fn failed(error: PumpError, name: &str) -> anyhow::Error {
         }
         PumpError::Store(error) => anyhow!(error),
         error @ PumpError::Flow(_) => anyhow!(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The variable had an effect in releases.
+    #[test]
+    fn only_builds_for_tests_shorten_waits() {
+        let expected = if cfg!(debug_assertions) { 50 } else { 1000 };
+        assert_eq!(shortened(divisor_of("20")), Duration::from_millis(expected));
+        assert_eq!(["x", "0", ""].map(|text| shortened(divisor_of(text))), [Duration::from_secs(1); 3]);
     }
 }

@@ -182,7 +182,7 @@ impl LaunchRun {
         self.launcher.flush();
         let waiting = self.launcher.take_waiting();
         let mut outcomes = self.outcomes();
-        outcomes.retries.unstarted = waiting.unstarted as u64;
+        outcomes.retries.unstarted = waiting.unstarted;
         outcomes.unfinished.is_all_started = waiting.is_all_started;
         outcomes.unfinished.is_overwritten = answer::would_be_emptied();
         outcomes.unfinished.done = self.ledger.as_ref().and_then(|ledger| ledger.done_units());
@@ -374,6 +374,7 @@ impl LaunchRun {
             }
             Event::UncountedCost(why) => (true, format!("hint: {why}")),
             Event::BadReply(remark) | Event::UnopenedReply(remark) => (false, format!("hint: {remark}")),
+            Event::NotKept(why) => (false, why.to_owned()),
             Event::LeftBehind(job) => {
                 let name = outcomes.name(&job);
                 (

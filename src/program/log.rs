@@ -46,7 +46,7 @@ impl Writer {
     }
 }
 
-/// The counts for the last line of a run.
+/// The counts for the last line of a run: attempts and refused attempts, and units.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     attempts: u64,
@@ -59,14 +59,15 @@ struct Totals {
 
 impl Totals {
     fn count(&mut self, ended: &Ended) {
+        let units = ended.job.unit_count();
         self.attempts += 1;
-        self.units += if ended.number == 1 { ended.job.units.iter().count().max(1) as u64 } else { 0 };
+        self.units += if ended.number == 1 { units } else { 0 };
         match ended.verdict {
-            Verdict::Ok => self.ok += 1,
+            Verdict::Ok => self.ok += units,
             Verdict::Again(_) => {}
             Verdict::Later(_) => self.refused += 1,
-            Verdict::Failed => self.failed += 1,
-            Verdict::Stopped => self.stopped += 1,
+            Verdict::Failed => self.failed += units,
+            Verdict::Stopped => self.stopped += units,
         }
     }
 }

@@ -17,7 +17,6 @@ use ran::Ran;
 use reached::Starts;
 use retries::Retries;
 use std::collections::BTreeMap;
-use std::io::ErrorKind::{BrokenPipe, TimedOut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -79,12 +78,16 @@ pub(crate) struct Outcomes {
     durations: Nanos,
     pub(super) ran: Ran,
     starts: Starts,
+    /// Commands that were started.
     started: u64,
+    /// Commands whose units will not be tried any more.
+    finished: u64,
+    /// Units that are done. This and the following counts are counts of units, however many a command has.
     ok: u64,
     failed: u64,
     timed_out: u64,
     killed: u64,
-    /// Commands that ended because the run ended.
+    /// Units whose command ended because the run ended.
     stopped: u64,
     skipped: u64,
     pub(super) retries: Retries,
@@ -203,7 +206,9 @@ impl Outcomes {
     pub(super) fn start(&mut self, job: &Job, attempt: u32, now: Nanos) {
         self.started += 1;
         self.starts.note(now);
-        self.retries.waiting -= u64::from(attempt > 1).min(self.retries.waiting);
+        if attempt > 1 {
+            self.retries.waits_no_more(job);
+        }
         self.running.insert(job.seq, (now, job.key.clone()));
         if attempt == 1 {
             self.next = None;
@@ -227,6 +232,7 @@ impl Outcomes {
     /// Counts an attempt that has ended, and returns the lines about it.
     pub(super) fn end(&mut self, ended: &Ended, now: Nanos) -> Vec<String> {
         let (job, outcome) = (&*ended.job, &ended.outcome);
+        let units = job.unit_count();
         if let Some(cost) = ended.cost {
             self.reply_costs =
                 [(0, 1), (1, cost), (2, job.charged)].map(|(place, more)| self.reply_costs[place].saturating_add(more));
@@ -241,6 +247,7 @@ impl Outcomes {
             Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
                 let is_later = matches!(ended.verdict, Verdict::Later(_));
+                self.retries.waiting_units += units;
                 self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later.then_some(ended.pause.rest));
                 let line = || self.retries.long_pause(now, job.key.as_deref(), ended.pause.is_named);
                 return (is_later && !self.quiet && !ended.pause.is_overlong)
@@ -253,15 +260,15 @@ impl Outcomes {
         }
         let (words, exit) =
             failure(job, outcome, || self.command_for(job), self.terminal, self.retries.goes_on_after_255);
-        // An error such as a full disk is a failure, even in a run that was ended because of it.
-        let is_lost = matches!(outcome, Outcome::OutputLost(error) if !matches!(error.kind(), BrokenPipe | TimedOut));
-        if self.interrupted.is_some() && !is_lost {
-            self.stopped += 1;
+        if ended.verdict == Verdict::Stopped {
+            self.stopped += units;
+            self.finished += 1;
             return self.names.name(End::Stopped, job, "stopped");
         }
-        self.failed += 1;
-        self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
-        self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
+        self.failed += units;
+        self.finished += 1;
+        self.timed_out += if matches!(outcome, Outcome::TimedOut) { units } else { 0 };
+        self.killed += if matches!(outcome, Outcome::Killed(_)) { units } else { 0 };
         self.unfinished.sent_away += u64::from(matches!(outcome, Outcome::SentAway));
         self.exit = self.exit.max(exit);
         if self.is_once && ended.number == 1 && matches!(outcome, Outcome::Exited(_)) {
@@ -275,13 +282,16 @@ impl Outcomes {
 
     /// Counts a command whose units are done.
     pub(super) fn done(&mut self, success: &Success) {
-        self.ok += 1;
-        self.retries.ok += u64::from(success.attempt > 1);
+        let units = success.job.unit_count();
+        self.ok += units;
+        self.finished += 1;
+        self.retries.ok += if success.attempt > 1 { units } else { 0 };
     }
 
     /// Counts commands that succeeded, but whose output was not printed. Returns a line for each unit.
     pub(super) fn unprinted(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
-        self.stopped += jobs.len() as u64;
+        self.stopped += jobs.iter().map(|job| job.unit_count()).sum::<u64>();
+        self.finished += jobs.len() as u64;
         jobs.iter().flat_map(|job| self.names.name(End::Stopped, job, "its output was not printed")).collect()
     }
 
@@ -314,8 +324,12 @@ impl Outcomes {
 
     /// Counts units whose further attempts will not be made. Returns a line for each unit.
     pub(super) fn give_up(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
-        self.retries.given_up += jobs.len() as u64;
-        self.retries.waiting = self.retries.waiting.saturating_sub(jobs.len() as u64);
+        self.finished += jobs.len() as u64;
+        self.retries.given_up_commands += jobs.len() as u64;
+        self.retries.given_up += jobs.iter().map(|job| job.unit_count()).sum::<u64>();
+        for job in jobs {
+            self.retries.waits_no_more(job);
+        }
         jobs.iter().flat_map(|job| self.names.name(End::GivenUp, job, "not tried again")).collect()
     }
 
@@ -438,9 +452,9 @@ impl Outcomes {
         matches!(outcome, Outcome::Exited(255)) && !self.retries.goes_on_after_255
     }
 
-    /// The number of units that will not be tried any more.
+    /// The number of commands whose units will not be tried any more.
     pub(super) fn finished(&self) -> u64 {
-        self.ok + self.failed + self.stopped + self.retries.given_up
+        self.finished
     }
 
     /// The time until all commands have ended. `units` is the number of units to be tried or tried again. `last_start`
@@ -464,9 +478,9 @@ impl Outcomes {
         Some(last_end.max(by_jobs).max(longest))
     }
 
-    /// The counts of commands and units, each with its name.
+    /// The counts, each with its name: commands that started and that run, and units.
     fn tallies(&self) -> [(u64, &'static str); 13] {
-        let Retries { ok, later, waiting, given_up, unstarted, done_before, .. } = self.retries;
+        let Retries { ok, later, waiting_units, given_up, unstarted, done_before, .. } = self.retries;
         [
             (self.started, "started"),
             (self.running.len() as u64, "running"),
@@ -477,7 +491,7 @@ impl Outcomes {
             (self.stopped, "stopped"),
             (ok, "ok after retry"),
             (later, "told to wait"),
-            (waiting, "to be tried again"),
+            (waiting_units, "to be tried again"),
             (given_up, "not tried again"),
             (unstarted, "read and not started"),
             (done_before, "done before"),
@@ -517,7 +531,7 @@ impl Outcomes {
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
         lines.extend(self.hint_at_cost());
         lines.extend(self.retries.slowed_down());
-        let commands = unread.saturating_add(self.retries.given_up).saturating_add(self.unfinished.sent_away);
+        let commands = unread.saturating_add(self.retries.given_up_commands).saturating_add(self.unfinished.sent_away);
         let unfinished = self.unfinished.line((about, commands), self.max_args);
         lines.extend(unfinished.filter(|_| self.interrupted.is_none()));
         lines.push(line + &next.unwrap_or_default());

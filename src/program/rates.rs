@@ -1,5 +1,6 @@
 //! The rates of named keys: `rates=FILE`, lines of `KEY LIMIT`.
 
+use super::args::OwnRates;
 use super::names::shown;
 use super::task::Task;
 use std::collections::HashMap;
@@ -27,8 +28,9 @@ pub(super) fn read(task: &mut Task) -> Result<(), String> {
     let Some(path) = named.rates().map(Path::to_owned) else { return Ok(()) };
     let about = |what: &str| format!("--rate: rates={}: {what}", path.display());
     let text = contents(&path).map_err(|what| about(&what))?;
-    let mut lines = HashMap::new();
-    for (number, line) in (1_u64..).zip(without_mark(&text).split(|byte| *byte == b'\n')) {
+    let (own, mut lines) = (OwnRates::new(named)?, HashMap::new());
+    for (number, line) in (1_u64..).zip(without_mark(&text).split(|byte| *byte == b'
+')) {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             continue;
@@ -38,7 +40,7 @@ pub(super) fn read(task: &mut Task) -> Result<(), String> {
             if let Some(first) = lines.insert(key, number) {
                 return Err(format!("'{}' is also named in line {first}; leave one of them out", shown(key)));
             }
-            let each = named.each_with(limit)?;
+            let each = own.with(limit)?;
             named.named.push(NamedKey { key: key.into(), each });
             Ok(())
         };
@@ -66,4 +68,53 @@ fn key_and_limit(line: &[u8]) -> Result<(&[u8], Limit), String> {
     let (key, limit) = line.split_at(blank);
     let limit = String::from_utf8_lossy(limit.trim_ascii());
     Ok((key.trim_ascii(), limit.parse().map_err(|error| format!("{error}"))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+    use std::time::{Duration, Instant};
+    use throttle_limits::rate::Rate;
+
+    /// The keys of a file with this text, beside these rules, and how long reading took.
+    fn read_beside(rules: &[&str], text: &str) -> (Vec<NamedKey>, Duration) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, text).unwrap();
+        let rates = format!("1k/s,per=f1,rates={}", file.path().display());
+        let args: Vec<&str> = rules.iter().chain([&&*rates]).flat_map(|rule| ["-r", rule]).collect();
+        let (mut task, begun) = (Task::from_words(&args).unwrap(), Instant::now());
+        read(&mut task).unwrap();
+        let Task::Pipe(pipe) = task else { panic!("{args:?}") };
+        (pipe.limits.named().unwrap().named.clone(), begun.elapsed())
+    }
+
+    /// All rules were grouped and printed again for each line: 7 s for a million lines.
+    #[test]
+    fn many_rates_take_no_longer_beside_many_rules() {
+        let text = (1..=5000).fold(String::new(), |mut text, key| {
+            let _ = writeln!(text, "{key} {key}/h");
+            text
+        });
+        let costs: Vec<String> = (2..20).map(|column| format!("9k/s,per=f1,cost=f{column}")).collect();
+        let rules: Vec<&str> = costs.iter().map(String::as_str).collect();
+        let (alone, beside) = (read_beside(&[], &text), read_beside(&rules, &text));
+        assert_eq!((alone.0.len(), beside.0.len(), beside.0[0].each.len()), (5000, 5000, 19));
+        assert!(beside.1 < alone.1 * 12 + Duration::from_millis(100), "{:?} {:?}", alone.1, beside.1);
+    }
+
+    #[test]
+    fn a_rate_in_a_file_replaces_only_the_limit_with_rates() {
+        let rules = ["2/s", "5/min,per=f1,cost=f2", "9/d,per=f1", "7/h,per=f1,cost=f2"];
+        let (keys, _) = read_beside(&rules, "a 3/s\nb unlimited\nc 4/s,window\n");
+        let limits = |key: &NamedKey| -> Vec<String> {
+            key.each.iter().map(|(policy, kind)| format!("{kind}: {policy}")).collect()
+        };
+        let all: Vec<_> = keys.iter().map(limits).collect();
+        let costly = "1: 5/min,burst=1,cost=f2 and 7/h,window,slack=250ms,cost=f2";
+        assert_eq!(all.iter().map(|limits| &*limits[0]).collect::<Vec<_>>(), [costly; 3], "{all:#?}");
+        let fastest: Vec<Option<Rate>> = keys.iter().map(|key| key.each[1].0.fastest()).collect();
+        let expected = ["3/s", "9/d", "4/s"].map(|rate| rate.parse().ok());
+        assert_eq!(fastest, expected, "{all:#?}");
+    }
 }

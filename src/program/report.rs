@@ -4,6 +4,7 @@ mod recent;
 mod state;
 
 use super::args::{Format, ReportFlags};
+use super::input::are_one_file;
 use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
 use super::records::ensure_is_no_stream;
@@ -137,7 +138,7 @@ impl Report {
             outcomes: None,
             unread: None,
             limits,
-            is_binary: written.contains("iB"),
+            is_binary: policy.is_binary(),
             written,
             reader_left,
             is_signalled: Arc::default(),
@@ -216,7 +217,8 @@ impl Report {
             Format::Text => self.summary_text(&self.read()),
             Format::Json => format!("{}\n", self.summary_json(&self.read())),
         };
-        write_message(&mut target, text.as_bytes()).with_context(|| format!("--summary: {cannot}"))
+        let written = empty(&target).and_then(|()| write_message(&mut target, text.as_bytes()));
+        written.with_context(|| format!("--summary: {cannot}"))
     }
 
     /// Closes when the exit code is already decided. An error is printed and changes nothing.
@@ -551,11 +553,25 @@ pub(crate) fn open_summary(reporting: &ReportFlags, input: Option<BorrowedFd<'_>
         Some(path) => {
             ensure_is_no_stream(path, input)?;
             let name = path.display();
-            let file = File::create(path).with_context(|| format!("--summary: cannot create {name}"))?;
+            // The last report stays until this run has its own: a run that is refused writes none.
+            let file = File::options().write(true).create(true).truncate(false).open(path);
+            let file = file.with_context(|| format!("--summary: cannot create {name}"))?;
             (file, format!("cannot write {name}"))
         }
     };
     Ok(Some((summary.format, target)))
+}
+
+/// Empties a regular file of `--summary`. Standard error may be a regular file that has other lines.
+///
+/// # Errors
+/// The file cannot be changed.
+fn empty(target: &File) -> std::io::Result<()> {
+    let is_stderr = || {
+        let stats = [rustix::fs::fstat(target), rustix::fs::fstat(std::io::stderr())];
+        matches!(stats, [Ok(one), Ok(other)] if are_one_file(&one, &other))
+    };
+    if target.metadata()?.is_file() && !is_stderr() { target.set_len(0) } else { Ok(()) }
 }
 
 /// A time in whole seconds, and from ten minutes on in whole minutes (`58m`), so that it does not flicker.

@@ -22,6 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender, SyncSender};
+use std::thread;
 use std::time::{Duration, Instant};
 use throttle::flow::{poll, start_thread};
 
@@ -45,6 +46,12 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
     let (read, write) = UnixStream::pair()?;
     let ending = Arc::new(AtomicBool::new(false));
     let delivery = signals::with_blocked(&wanted, || {
+        let is_end = |signal: i32, run: &Arc<LaunchRun>| signal == SIGINT || signal == SIGQUIT && run.is_once();
+        for signal in [SIGINT, SIGQUIT].into_iter().filter(|signal| wanted.contains(signal)) {
+            if commands.as_ref().is_some_and(|run| is_end(signal, run)) {
+                flag::register(signal, Arc::clone(&report.is_signalled))?;
+            }
+        }
         if commands.is_none() {
             for signal in wanted.iter().filter(|signal| ![SIGUSR1, SIGTSTP].contains(signal)) {
                 signals::die_of_if(*signal, &ending)?;
@@ -84,8 +91,7 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
                 (_, None) => {
                     // A second signal ends the program at once.
                     ending.store(true, Ordering::SeqCst);
-                    report.interrupt();
-                    signals::die_of(signal);
+                    end_by(signal, report);
                 }
                 (_, Some(commands)) => pass_on(signal, commands),
             }
@@ -96,6 +102,27 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
             paint(Picture::Progress);
         }
     }
+}
+
+/// The longest time for the last messages after a signal. Nobody may read standard error.
+const MAX_LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Writes the last messages and dies of the signal, on another thread: the write may block.
+fn end_by(signal: i32, report: &Arc<Report>) {
+    let closing = Arc::clone(report);
+    let close = move || {
+        closing.interrupt();
+        signals::die_of(signal);
+    };
+    if start_thread("closer", close).is_err() {
+        signals::die_of(signal);
+    }
+    let patience = move || {
+        thread::sleep(MAX_LAST_WORDS);
+        signals::die_of(signal);
+    };
+    // Best effort: without this thread, a second signal ends the program.
+    let _ = start_thread("patience", patience);
 }
 
 /// A picture for the painter.

@@ -353,6 +353,20 @@ impl Policy {
         self.limits.get(place).map_or_else(String::new, |limit| format!("{limit}{cost}"))
     }
 
+    /// Whether a limit was written in binary units of bytes, such as `MiB`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_binary(&self) -> bool {
+        self.limits.iter().any(|limit| limit.rate().is_binary())
+    }
+
+    /// Whether the limit at `place` has a burst: it is a bucket, not a window.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn has_burst(&self, place: usize) -> bool {
+        matches!(self.limits.get(place), Some(Resolved::Bucket { .. }))
+    }
+
     /// The rate of the limit that paces; `None` if unlimited.
     #[must_use]
     pub fn pace(&self) -> Option<Rate> {

@@ -67,6 +67,11 @@ impl Amount {
         self.suffix.ends_with('B')
     }
 
+    /// Whether it was written in binary units of bytes, such as `KiB`.
+    pub(super) fn is_binary(&self) -> bool {
+        self.suffix.ends_with("iB")
+    }
+
     /// Whether the suffix is ambiguous: `10M` could be ten million lines, or ten megabytes as in other tools.
     pub(super) fn is_ambiguous(&self) -> bool {
         !self.suffix.is_empty() && !self.is_bytes()

@@ -44,6 +44,7 @@ fn launching(units: u64, by_key: Option<Sorting>, again: Option<RetryPolicy>) ->
         tag: false,
         timeout: None,
         in_our_group: false,
+        is_signalled: Arc::default(),
         again,
         passed_input: None,
         settling: Settling::default(),

@@ -61,8 +61,8 @@ pub(crate) struct AgainFlags {
     #[arg(help = "Start nothing more after TIME; running commands finish", long_help)]
     pub(crate) stop_after: Option<Duration>,
 
-    /// Launch nothing more once N units have failed for good, or N percent of the ended units (from 20 on). Running
-    /// commands may finish; then the exit code is 123.
+    /// Launch nothing more once N units have failed for good, or N percent of the ended units (from 20 on). With -n, a
+    /// failed command counts as all its units. Running commands may finish; then the exit code is 123.
     #[arg(long, value_name = "N|N%", allow_negative_numbers = true, value_parser = max_fail)]
     #[arg(help = "Launch nothing more once N units, or N%, have failed", long_help)]
     pub(crate) max_fail: Option<MaxFail>,

@@ -151,27 +151,6 @@ impl Grouped {
         self.rules.iter().find_map(|rule| rule.rates.as_deref())
     }
 
-    /// The limits of a key that the file of `rates=` names. `limit` is its limit in the file, and replaces the limit of
-    /// the rule with `rates=`. Each policy comes with the index of its cost among the costs of all limits.
-    ///
-    /// # Errors
-    /// `limit` contradicts the other limits.
-    pub(crate) fn each_with(&self, limit: Limit) -> Result<Vec<(Policy, usize)>, String> {
-        if limit.rate().is_some_and(|rate| rate.is_bytes()) {
-            return Err(format!("'{limit}' counts bytes, but per= needs a limit in units; write for example 5/s"));
-        }
-        let mut rules = self.rules.clone();
-        rules.iter_mut().filter(|rule| rule.rates.is_some()).for_each(|rule| rule.limit = limit);
-        let groups = Grouped::new(&rules, self.burst)?.map_or_else(Vec::new, |named| named.each);
-        let kept = self.kept();
-        let each = kept.of_keys().map(|keys| &keys.each);
-        let kind = |group: &Group| {
-            let is_same = |place: &usize| each.is_some_and(|each| each.cost(*place) == group.policy.cost(0));
-            Some(kept.len() + (0..each?.len()).find(is_same)?)
-        };
-        Ok(groups.into_iter().filter_map(|group| Some((kind(&group)?, group.policy))).map(|(k, p)| (p, k)).collect())
-    }
-
     /// The index of each written limit among the limits of a bucket: first the limits of all units, then the limits of
     /// each key.
     ///
@@ -357,7 +336,7 @@ fn word(rule: &Rule) -> String {
 }
 
 /// The message about wrong limits, with the names of the options.
-fn in_limits(error: &PolicyError) -> String {
+pub(super) fn in_limits(error: &PolicyError) -> String {
     match error {
         PolicyError::None | PolicyError::UnlimitedAlone | PolicyError::InitialAboveBurst { .. } => {
             format!("--rate: {error}")

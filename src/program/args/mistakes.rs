@@ -3,8 +3,8 @@
 use super::definition::{Args, command, instead_of};
 use super::foreign_flags;
 use super::limits::before_pattern;
-use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command, Error};
 use std::borrow::Cow;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
@@ -37,10 +37,7 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
             negative(flag, args).or_else(|| attached(flag, args)).unwrap_or_else(|| unknown(error, flag))
         }
         ErrorKind::TooManyValues => format!("{flag} takes no value; write {flag}"),
-        ErrorKind::InvalidUtf8 => {
-            "a value of an option is not UTF-8 text; only names of files, units and commands may be any bytes"
-                .to_owned()
-        }
+        ErrorKind::InvalidUtf8 => not_text(args),
         _ => plain(error),
     }
 }
@@ -326,6 +323,61 @@ fn strings(error: &Error, kind: ContextKind) -> Vec<String> {
         Some(ContextValue::Strings(texts)) => texts.clone(),
         _ => Vec::new(),
     }
+}
+
+/// The message about a word that is not UTF-8 text: it names the option, and shows the value without the wrong bytes if
+/// that is valid.
+fn not_text(args: &[OsString]) -> String {
+    let definition = foreign_flags::with_foreign_flags(command());
+    let error = |args: &[OsString]| definition.clone().try_get_matches_from(args).err();
+    // clap reads the words in order. So the first beginning of them with this error ends with the wrong word.
+    let ends: Vec<usize> = (1..=args.len()).collect();
+    let is_text = |end: &usize| error(&args[..*end]).is_none_or(|error| error.kind() != ErrorKind::InvalidUtf8);
+    let place = ends.partition_point(is_text);
+    let (Some(word), Some(before)) = (args.get(place), args.get(place.saturating_sub(1))) else {
+        return "an option is not UTF-8 text; throttle --help lists all options".to_owned();
+    };
+    let (shown, clean) = (word.to_string_lossy(), without_wrong_bytes(word));
+    let Some((option, value)) = option_and_value(&definition, before, &clean) else {
+        return format!("the option '{shown}' is not UTF-8 text; throttle --help lists all options");
+    };
+    let corrected: Vec<OsString> = args[..place].iter().cloned().chain([OsString::from(&clean)]).collect();
+    let is_wrong = |kind| matches!(kind, ErrorKind::ValueValidation | ErrorKind::InvalidValue);
+    let is_valid = !value.is_empty() && error(&corrected).is_none_or(|error| !is_wrong(error.kind()));
+    let long = option.get_long().map_or_else(String::new, |long| format!("--{long}"));
+    let name = option.get_value_names().and_then(|names| names.first()).map_or("VALUE", |name| name.as_str());
+    let right = quoted([Cow::from(OsStr::new(if is_valid { value } else { name }))].into_iter(), false);
+    let equals = if option.is_require_equals_set() { "=" } else { " " };
+    let right = String::from_utf8_lossy(&right);
+    format!("{long} '{shown}' is not UTF-8 text; write for example {long}{equals}{right}")
+}
+
+/// `word` without the bytes that are not UTF-8.
+fn without_wrong_bytes(word: &OsStr) -> String {
+    word.as_bytes().utf8_chunks().map(|chunk| chunk.valid()).collect()
+}
+
+/// The option whose value `word` is or has in it, and the value. `before` is the word before it.
+fn option_and_value<'a>(definition: &'a Command, before: &OsStr, word: &'a str) -> Option<(&'a Arg, &'a str)> {
+    let before = before.to_string_lossy();
+    let takers = || definition.get_arguments().filter(|arg| arg.get_action().takes_values());
+    let long = |name: &str| takers().find(|arg| arg.get_long() == Some(name));
+    let short = |letter: char| {
+        takers().find(|arg| {
+            arg.get_short() == Some(letter) || arg.get_all_short_aliases().unwrap_or_default().contains(&letter)
+        })
+    };
+    if let Some((name, value)) = word.strip_prefix("--").and_then(|rest| rest.split_once('=')) {
+        return Some((long(name)?, value));
+    }
+    let attached = word.strip_prefix('-').filter(|rest| !rest.starts_with('-')).and_then(|letters| {
+        letters.char_indices().find_map(|(place, letter)| Some((short(letter)?, &letters[place + letter.len_utf8()..])))
+    });
+    let of_word_before = || match before.strip_prefix("--") {
+        Some(name) => long(name),
+        None => before.strip_prefix('-').and_then(|letters| letters.chars().next_back()).and_then(short),
+    };
+    attached.or_else(|| Some((of_word_before()?, word)))
 }
 
 /// The message of clap, without its prefix and its hints.

@@ -42,8 +42,8 @@ pub(crate) struct ReportFlags {
     /// After commands, it also has how long they ran: half of them, 99 of 100, and the longest. If all slots were taken
     /// for most of the time, it compares the starts a second with the rate, and gives the -j that would reach the rate.
     ///
-    /// FMT is text or json. The report goes to standard error, or to FILE. All fields of json: throttle --help summary,
-    /// and SUMMARY in the manual.
+    /// FMT is text or json. The report goes to standard error, or replaces FILE at the end. All fields of json:
+    /// throttle --help summary, and SUMMARY in the manual.
     #[arg(long, value_name = "FMT[:FILE]", num_args = 0..=1, require_equals = true, default_missing_value = "text", value_parser = summary())]
     #[arg(help = "Report at the end: text or json", long_help)]
     pub(crate) summary: Option<Summary>,

@@ -6,7 +6,7 @@ use crate::program::time_of_day::until_if_read_later;
 use crate::program::unit_name::shown_pace;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use throttle::launch::Key;
+use throttle::launch::{Job, Key};
 use throttle_limits::clock::{self, Nanos, SECOND, in_nanos};
 
 /// A shorter pause is not worth a line.
@@ -26,12 +26,15 @@ pub(crate) struct Retries {
     pub(crate) ok: u64,
     /// Attempts after which the server requested a wait.
     pub(crate) later: u64,
-    /// Units that wait for another attempt.
+    /// Commands that wait for another attempt, and their units.
     pub(crate) waiting: u64,
+    pub(crate) waiting_units: u64,
     /// The time at which the last waiting attempt is due.
     pub(crate) due: Nanos,
     /// Units that waited for another attempt, which will not be made.
     pub(crate) given_up: u64,
+    /// The commands of these units.
+    pub(crate) given_up_commands: u64,
     /// The keys that were reported as given up.
     pub(crate) given_up_keys: BTreeSet<Box<[u8]>>,
     /// Units that were read ahead and not started.
@@ -81,7 +84,13 @@ impl Retries {
         Some(format!("slowed down to {}{key}: {calls} told to wait", self.learned_text()?))
     }
 
-    /// Counts a unit that waits for another attempt. It waits for `time`, from `now` on. `paused` is the pause that a
+    /// Counts a command that waits no more for another attempt.
+    pub(crate) fn waits_no_more(&mut self, job: &Job) {
+        self.waiting = self.waiting.saturating_sub(1);
+        self.waiting_units = self.waiting_units.saturating_sub(job.unit_count());
+    }
+
+    /// Counts a command that waits for another attempt. It waits for `time`, from `now` on. `paused` is the pause that a
     /// server requested, during which nothing starts.
     pub(crate) fn wait(&mut self, now: Nanos, time: Duration, paused: Option<Duration>) {
         let until = |time| now.saturating_add(in_nanos(time));

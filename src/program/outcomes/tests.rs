@@ -95,7 +95,7 @@ fn if_slots_are_short_the_time_left_is_that_of_the_commands() {
 /// The unit does not start before its backoff allows, so it does not end before that.
 #[test]
 fn a_unit_that_waits_for_a_retry_lengthens_the_time_left() {
-    let mut outcomes = Outcomes { ok: 3, failed: 1, ..after(4, &["-r", "9/s", "-j", "4", "--attempts", "2"]) };
+    let mut outcomes = Outcomes { finished: 4, ..after(4, &["-r", "9/s", "-j", "4", "--attempts", "2"]) };
     assert_eq!((outcomes.time_left(1, 0, SECOND), outcomes.finished()), (Some(SECOND), 4));
     outcomes.retries.wait(SECOND, Duration::from_secs(30), None);
     outcomes.retries.wait(SECOND, Duration::from_secs(20), None);
@@ -109,6 +109,52 @@ fn a_key_that_is_sent_away_leaves_the_count_of_others_that_wait() {
     (0..3).for_each(|_| outcomes.retries.wait(0, Duration::ZERO, None));
     drop(outcomes.give_up(&[Arc::default(), Arc::default()]));
     assert_eq!((outcomes.retries.waiting, outcomes.finished()), (1, 2));
+}
+
+/// A job of this many units.
+fn job_of(units: u64) -> Arc<Job> {
+    let mut job = Job::default();
+    job.set_unit_count(units);
+    Arc::new(job)
+}
+
+fn ended(job: &Arc<Job>, outcome: Outcome, verdict: Verdict) -> Ended {
+    let now = Instant::now();
+    let (due_in, pause, reply) = (verdict.due().map(|_| Duration::ZERO), Paused::default(), Reply::default());
+    let (job, waited, cost, pace) = (Arc::clone(job), Duration::ZERO, None, None);
+    Ended { job, number: 1, outcome, verdict, due_in, pause, pace, reply, cost, waited, started: now, at: now, slot: 0 }
+}
+
+/// The option counted commands: with `-n 10` it ended the run after 50 units.
+#[test]
+fn max_fail_counts_units_whatever_a_command_has() {
+    let mut outcomes = outcomes(&["-r", "5/s", "-n", "10", "--max-fail", "25"]);
+    let end = |outcomes: &mut Outcomes| drop(outcomes.end(&ended(&job_of(10), Outcome::Exited(1), Verdict::Failed), 0));
+    let reached = [1, 2, 3].map(|_| {
+        end(&mut outcomes);
+        outcomes.has_failed_enough()
+    });
+    assert_eq!((reached, outcomes.finished(), outcomes.failed), ([false, false, true], 3, 30));
+    let mut share = self::outcomes(&["-r", "5/s", "-n", "10", "--max-fail", "50%"]);
+    end(&mut share);
+    assert!(!share.has_failed_enough(), "fewer than 20 units");
+    share.done(&Success { job: job_of(10), attempt: 2 });
+    assert!(share.has_failed_enough());
+    assert_eq!(share.sum(SECOND, 0), "10 ok (10 after a retry), 10 failed; 1 s (limit 5/s)");
+}
+
+/// The log said `failed`, the summary "stopped".
+#[test]
+fn the_verdict_decides_whether_a_command_was_stopped() {
+    for (verdict, line) in [
+        (Verdict::Stopped, "interrupted: 0 ok, 1 stopped"),
+        (Verdict::Failed, "interrupted: 0 ok, 1 failed, 0 stopped"),
+    ] {
+        let mut outcomes = outcomes(&["-r", "5/s"]);
+        outcomes.interrupt("interrupted");
+        drop(outcomes.end(&ended(&Arc::default(), Outcome::Killed(2), verdict), 0));
+        assert_eq!(outcomes.interrupted_line("interrupted"), line);
+    }
 }
 
 #[test]

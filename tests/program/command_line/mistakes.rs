@@ -884,3 +884,36 @@ fn a_chapter_that_does_not_exist_is_named_with_the_list() {
     }
     assert_eq!(feed(throttle(["--version", "-q"]), "").code(), Some(0));
 }
+
+/// The message named no option.
+#[test]
+fn a_value_that_is_not_text_is_shown_with_its_option() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    for (words, expected) in [
+        (&[&b"-j"[..], b"\xff2"][..], "--jobs '\u{fffd}2' is not UTF-8 text; write for example --jobs 2"),
+        (
+            &[b"--backoff=1s..\xff2s"],
+            "--backoff '--backoff=1s..\u{fffd}2s' is not UTF-8 text; write for example --backoff 1s..2s",
+        ),
+        (&[b"-tj2\xff", b"true"], "--jobs '-tj2\u{fffd}' is not UTF-8 text; write for example --jobs 2"),
+        (
+            &[b"-k", b"--attempts", b"\xff", b"a\xff"],
+            "--attempts '\u{fffd}' is not UTF-8 text; write for example --attempts N",
+        ),
+        (
+            &[b"--size", b"\xffx", b"--timeout", b"\xff"],
+            "--size '\u{fffd}x' is not UTF-8 text; write for example --size N",
+        ),
+        (
+            &[b"--timeout", b"1\xffs", b"-a", b"\xff"],
+            "--timeout '1\u{fffd}s' is not UTF-8 text; write for example --timeout 1s",
+        ),
+        (&[b"--progress=al\xffways"], "--progress 'al\u{fffd}ways': write --progress=auto or"),
+    ] {
+        let words = words.iter().map(|word| OsStr::from_bytes(word));
+        let ended = crate::support::run([OsStr::new("-r"), OsStr::new("5/s")].into_iter().chain(words), "");
+        assert_eq!(ended.code(), Some(2), "{}", ended.err);
+        assert!(ended.err.starts_with(&format!("throttle: {expected}")), "{}", ended.err);
+    }
+}

@@ -522,3 +522,37 @@ mod pace {
         takes_at_least(0, &["-r", "unlimited"], &b"\n".repeat(100_000));
     }
 }
+
+/// A run that was refused has emptied the report of the last run.
+#[test]
+fn a_refused_run_keeps_the_last_summary() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = folder.path().join("sum");
+    let option = format!("--summary=json:{}", summary.display());
+    let bucket = folder.path().join("b");
+    let bucket = bucket.to_str().unwrap();
+    assert!(run(["--bucket", bucket, "--set", "-r", "5/s"], "").status.success());
+    let old = "an older and longer report\n".repeat(200);
+    for command in [&[][..], &["true"]] {
+        std::fs::write(&summary, &old).unwrap();
+        let refused = run([&["--bucket", bucket, "-r", "7/s", &option], command].concat(), "1\n");
+        assert!(!refused.status.success());
+        assert_eq!(std::fs::read_to_string(&summary).unwrap(), old);
+        let ended = run([&["-r", "5/s", &option], command].concat(), "1\n");
+        assert!(ended.status.success(), "{}", ended.err);
+        let new: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&summary).unwrap()).unwrap();
+        assert_eq!(new["units"], 1, "the new report replaces all of the last one");
+    }
+}
+
+/// The pattern of the selector has the letters of a unit, and was taken for a limit in MiB or for a burst.
+#[test]
+fn a_selector_is_not_taken_for_a_part_of_its_limit() {
+    for selector in ["/iB", "/a"] {
+        let limit = format!("1k/s,per={selector}");
+        let ended = run(["-r", &limit, "--summary"], "{\"a\":1,\"iB\":2}\n".repeat(200));
+        assert!(ended.err.contains("200 lines, 3.00 kB in "), "{}", ended.err);
+    }
+    let dry = run(["-r", "5/s,window,cost=/burst=,else=1", "--dry-run"], "{}\n");
+    assert!(!dry.text().contains("above the burst"), "{}", dry.text());
+}

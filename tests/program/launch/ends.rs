@@ -180,7 +180,7 @@ fn what_was_read_for_a_command_that_is_not_full_is_named() {
     let started = Running::read(child);
     started.signal(Signal::TERM);
     let ended = started.finish();
-    let message = "throttle: interrupted: 1 ok, 0 stopped, next line not started: 3 'third'\n";
+    let message = "throttle: interrupted: 2 ok, 0 stopped, next line not started: 3 'third'\n";
     assert_eq!((&line, ended.signal(), &*ended.err), (b"1 2\n", Some(15), message));
 }
 
@@ -216,6 +216,7 @@ fn all_are_gone(pids: &[u32]) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "slow: a release does not shorten waits")]
 fn a_timeout_ends_the_group_and_kills_after_the_grace_period() {
     let folder = tempfile::tempdir().unwrap();
     let begun = Instant::now();
@@ -648,4 +649,30 @@ fn beside_a_bar_output_without_a_last_end_of_line_stays() {
     assert!(seen.contains("abc4\r\n") && seen.contains("abc5\r\n"), "{seen:?}");
     on_a_terminal(&format!("{} > out", run.replace("-q", "-qk")), folder.path());
     assert_eq!(fs::read_to_string(folder.path().join("out")).unwrap(), "abc1abc2abc3abc4abc5");
+}
+
+/// 50 units had failed. The last line of the log counted units, and everything else commands.
+#[test]
+fn several_units_of_a_command_count_as_units_everywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-r", "unlimited", "-j1", "-n", "10", "--max-fail", "5", "--log", "tries"];
+    let script = "case $1 in 1) ;; *) exit 1;; esac";
+    let mut command = throttle(options.iter().chain(&["--summary=json:sum", "-c", script]));
+    command.current_dir(&folder);
+    let ended = feed(command, numbers(100));
+    assert_eq!(ended.code(), Some(123), "{}", ended.err);
+    assert!(ended.err.contains("throttle: 10 ok, 10 failed; "), "{}", ended.err);
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    let sum: serde_json::Value = serde_json::from_str(&read("sum")).unwrap();
+    let counts = ["started", "ok", "failed"].map(|name| sum["commands"][name].as_u64());
+    assert_eq!(counts, [Some(2), Some(10), Some(10)]);
+    let last: serde_json::Value = serde_json::from_str(read("tries").lines().last().unwrap()).unwrap();
+    let totals = ["units", "attempts", "ok", "failed"].map(|name| last["run"][name].as_u64());
+    assert_eq!(totals, [Some(20), Some(2), Some(10), Some(10)]);
+    let mut command = throttle(["--plot", "tries"]);
+    command.current_dir(&folder);
+    let page = feed(command, "").into_text();
+    for tile in ["<dt>units</dt><dd>20<", "<dt>ok</dt><dd>10<", "<dt>failed</dt><dd>10<", "<dt>attempts</dt><dd>2<"] {
+        assert!(page.contains(tile), "{tile}");
+    }
 }

@@ -137,6 +137,18 @@ fn a_pipe_of_more_than_is_kept_is_read_once() {
     assert_eq!(refused.code(), Some(75), "the server has refused it: {}", refused.err);
 }
 
+/// The remark about the bad reply was the only one that a run printed.
+#[test]
+fn a_bad_reply_hides_no_remark_that_a_pipe_was_too_long() {
+    let script = "cat > /dev/null; echo 'retry-after: soon' > \"$THROTTLE_REPLY\"; exit 3";
+    let mut command = once("3", &["-c", script]);
+    command.stdin(Stdio::piped());
+    let ended = feed(command, vec![b'x'; (64 << 20) + 1]);
+    for words in ["a reply has 'retry-after: soon'", "not tried again: more than 64 MiB of a pipe cannot be stored"] {
+        assert!(ended.err.contains(words), "{words}: {}", ended.err);
+    }
+}
+
 /// The script of the whole recipe.
 const CALL: &str = "curl -q -fsS -m 1 -D \"$THROTTLE_REPLY\" \"$1\"";
 

@@ -175,3 +175,73 @@ fn before_its_server_answers_a_run_can_be_ended_with_75() {
     assert_eq!(ended.code(), Some(75));
     assert!(ended.err.ends_with(&format!("throttle: {expected}\n")), "{}", ended.err);
 }
+
+/// The open of the named pipe waited forever, before any signal was handled. Process 1 could not be ended then.
+#[test]
+fn a_signal_ends_a_run_that_opens_a_named_pipe_of_rates() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(Command::new("mkfifo").arg(folder.path().join("rates")).status().unwrap().success());
+    let run = started(folder.path(), &["-r", "1/s,per=f1,rates=rates", "--", "true"]);
+    let handles_quit = || signal_masks(run.pid(), &["SigCgt:"]) & (1 << (Signal::QUIT.as_raw() - 1)) != 0;
+    wait_until("a handler of QUIT, which a run of commands has", handles_quit);
+    thread::sleep(Duration::from_millis(100));
+    run.signal(Signal::QUIT);
+    assert_eq!(run.finish().code(), Some(75));
+}
+
+/// A pipe that nobody reads, and that has no room for another byte.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    use std::io::Write;
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    rustix::fs::fcntl_setfl(&writer, rustix::fs::OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    while writer.write(b"x").is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, rustix::fs::OFlags::empty()).unwrap();
+    (reader, writer)
+}
+
+/// The thread of signals waited for standard error, and answered nothing more.
+#[test]
+#[cfg_attr(not(debug_assertions), ignore = "slow: a release does not shorten waits")]
+fn two_signals_end_a_run_whose_standard_error_is_full() {
+    for args in [
+        &["-r", "1/h", "-b", "1", "--summary"][..],
+        &["-r", "1/h", "-b", "1", "--progress=always"],
+        &["-r", "1/h,per=f2", "-b", "1"],
+        &["-r", "unlimited", "sleep", "100"],
+        &["-r", "unlimited", "-j1", "--summary", "sleep", "100"],
+        &["-t", "-r", "unlimited", "-j2", "--", "sh", "-c", "echo error >&2; exec sleep 100"],
+        &["-r", "unlimited", "-u", "-j2", "--", "sh", "-c", "echo error >&2; exec sleep 100"],
+    ] {
+        let (_reader, writer) = full_pipe();
+        let mut command = throttle(args);
+        let mut run = Running::start({
+            command.stderr(writer).env("THROTTLE_TEST_SHORTER_WAITS", "20");
+            command
+        });
+        drop(run.write(b"1\n2\n3\n"));
+        run.settle();
+        for _ in 0..2 {
+            run.signal(Signal::INT);
+            thread::sleep(Duration::from_millis(100));
+        }
+        let status = run.end();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(2), "{args:?}: {status}");
+    }
+}
+
+/// The run hung until somebody read its standard error.
+#[test]
+#[ignore = "slow: 5 s"]
+fn one_signal_ends_a_pipe_whose_standard_error_is_full() {
+    let (_reader, writer) = full_pipe();
+    let mut command = throttle(["-r", "1/h", "-b", "1", "--summary"]);
+    let mut run = Running::start({
+        command.stderr(writer);
+        command
+    });
+    drop(run.write(b"1\n2\n3\n"));
+    run.settle();
+    run.signal(Signal::INT);
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&run.end()), Some(2));
+}

@@ -1,7 +1,7 @@
 //! The bar and other messages on a terminal.
 
-use crate::support::THROTTLE;
 use crate::support::terminal::Terminal;
+use crate::support::{THROTTLE, logged_attempts, number_in};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -451,6 +451,7 @@ fn bar_of(columns: u16, setup: &str, options: &[&str]) -> String {
 
 /// Not those of a pipe, which both end; nor those that a command on the terminal gets, too, or that are others.
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "slow: a release does not shorten waits")]
 fn the_bar_names_the_keys_that_end_a_run_if_there_is_room() {
     thread::scope(|scope| {
         let named = scope.spawn(|| bar_of(160, "", &["-j2", "true"]));
@@ -468,4 +469,34 @@ fn the_bar_names_the_keys_that_end_a_run_if_there_is_room() {
             assert!(!bar.contains("Ctrl-"), "{bar}");
         }
     });
+}
+
+/// A command with `-j 1` gets the signal from the terminal, and often ends before throttle has read the signal. The log said
+/// `failed` or `again`, and the summary "1 stopped" or "not tried again".
+#[test]
+fn an_interrupt_has_one_word_in_the_summary_and_log() {
+    let scripts = ["exec sleep 100", "trap 'exit 3' INT; while :; do sleep 0.01; done"];
+    for options in [&["-j1"][..], &["-j1", "--attempts", "2"], &["-j2", "--attempts", "2"]] {
+        for script in scripts {
+            let folder = tempfile::tempdir().unwrap();
+            let mut terminal = Terminal::new(120);
+            let mut command = terminal.command(THROTTLE);
+            let script = format!("echo $$ > started; {script}");
+            command.args(["-q", "-r", "100/s", "-b", "1", "--log", "tries", "--repeat", "1"]).args(options);
+            let child = command.args(["--summary=json:sum", "-c", &script]).current_dir(&folder).spawn().unwrap();
+            drop(command);
+            number_in(&folder.path().join("started"));
+            terminal.press(b"\x03");
+            terminal.watch(child, |_| false);
+            let log = fs::read_to_string(folder.path().join("tries")).unwrap();
+            let verdicts: Vec<_> = logged_attempts(&log).iter().map(|line| line["verdict"].clone()).collect();
+            assert_eq!(verdicts, ["stopped"], "{options:?} {script}: {log}");
+            let sum: serde_json::Value =
+                serde_json::from_str(&fs::read_to_string(folder.path().join("sum")).unwrap()).unwrap();
+            let counts = ["stopped", "failed", "not_tried_again"].map(|name| sum["commands"][name].as_u64());
+            assert_eq!(counts, [Some(1), Some(0), Some(0)], "{options:?} {script}: {sum}");
+            let last: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+            assert_eq!((&last["run"]["stopped"], &last["run"]["failed"]), (&1.into(), &0.into()), "{log}");
+        }
+    }
 }
