@@ -29,8 +29,7 @@ pub(super) fn read(task: &mut Task) -> Result<(), String> {
     let about = |what: &str| format!("--rate: rates={}: {what}", path.display());
     let text = contents(&path).map_err(|what| about(&what))?;
     let (own, mut lines) = (OwnRates::new(named)?, HashMap::new());
-    for (number, line) in (1_u64..).zip(without_mark(&text).split(|byte| *byte == b'
-')) {
+    for (number, line) in (1_u64..).zip(without_mark(&text).split(|byte| *byte == b'\n')) {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             continue;
@@ -113,8 +112,8 @@ mod tests {
         let all: Vec<_> = keys.iter().map(limits).collect();
         let costly = "1: 5/min,burst=1,cost=f2 and 7/h,window,slack=250ms,cost=f2";
         assert_eq!(all.iter().map(|limits| &*limits[0]).collect::<Vec<_>>(), [costly; 3], "{all:#?}");
-        let fastest: Vec<Option<Rate>> = keys.iter().map(|key| key.each[1].0.fastest()).collect();
+        let paces: Vec<Option<Rate>> = keys.iter().map(|key| key.each[1].0.pace()).collect();
         let expected = ["3/s", "9/d", "4/s"].map(|rate| rate.parse().ok());
-        assert_eq!(fastest, expected, "{all:#?}");
+        assert_eq!(paces, expected, "{all:#?}");
     }
 }
