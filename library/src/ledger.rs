@@ -21,6 +21,7 @@ pub use requests::{Costs, Ticket};
 use requests::{List, NONE, Requests};
 use std::collections::TryReserveError;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use turns::{Decision, FRACTION_BITS, Tag, Tags, Turns};
 
 /// The most keys that are stored.
@@ -52,8 +53,9 @@ pub struct Rules<'a> {
 pub struct NamedKey {
     /// Its name.
     pub key: Box<[u8]>,
-    /// The limits of the key, each with the index of the kind of cost that it counts.
-    pub each: Vec<(Policy, usize)>,
+    /// The limits of the key, each with the index of the kind of cost that it counts. Keys with equal limits may share
+    /// them.
+    pub each: Arc<[(Policy, usize)]>,
 }
 
 impl NamedKey {

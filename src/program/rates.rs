@@ -3,13 +3,13 @@
 use super::args::OwnRates;
 use super::names::shown;
 use super::task::Task;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use throttle::flow::without_mark;
 use throttle_limits::line::NamedKey;
-use throttle_limits::rate::Limit;
 
 /// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
@@ -28,7 +28,7 @@ pub(super) fn read(task: &mut Task) -> Result<(), String> {
     let Some(path) = named.rates().map(Path::to_owned) else { return Ok(()) };
     let about = |what: &str| format!("--rate: rates={}: {what}", path.display());
     let text = contents(&path).map_err(|what| about(&what))?;
-    let (own, mut lines) = (OwnRates::new(named)?, HashMap::new());
+    let (mut own, mut lines) = (OwnRates::new(named)?, HashMap::new());
     for (number, line) in (1_u64..).zip(without_mark(&text).split(|byte| *byte == b'\n')) {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
@@ -39,7 +39,7 @@ pub(super) fn read(task: &mut Task) -> Result<(), String> {
             if let Some(first) = lines.insert(key, number) {
                 return Err(format!("'{}' is also named in line {first}; leave one of them out", shown(key)));
             }
-            let each = own.with(limit)?;
+            let each = own.with(&limit)?;
             named.named.push(NamedKey { key: key.into(), each });
             Ok(())
         };
@@ -60,13 +60,12 @@ fn contents(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// Splits a line at its last blank. The limit is the last word.
-fn key_and_limit(line: &[u8]) -> Result<(&[u8], Limit), String> {
+fn key_and_limit(line: &[u8]) -> Result<(&[u8], Cow<'_, str>), String> {
     let Some(blank) = line.iter().rposition(u8::is_ascii_whitespace) else {
         return Err(format!("'{}' has no limit; write KEY LIMIT, like a.example 1/10s", shown(line)));
     };
     let (key, limit) = line.split_at(blank);
-    let limit = String::from_utf8_lossy(limit.trim_ascii());
-    Ok((key.trim_ascii(), limit.parse().map_err(|error| format!("{error}"))?))
+    Ok((key.trim_ascii(), String::from_utf8_lossy(limit.trim_ascii())))
 }
 
 #[cfg(test)]

@@ -6,9 +6,11 @@ use super::grouped::{Grouped, Idle, idle_in};
 use super::launch::LaunchFlags;
 use super::rule::Rule;
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::time::Duration;
 use throttle::flow::cost::Cost;
 use throttle::flow::{Look, Sorting};
@@ -178,7 +180,10 @@ impl Limits {
         }
         let (mut look, first) = (look(policy)?, policy.len());
         let named = self.named().map(|named| named.named.clone()).unwrap_or_default();
-        for (granted, kind) in named.iter().flat_map(|named| &named.each) {
+        // Many keys share equal limits.
+        let mut seen = HashSet::new();
+        let named_limits = named.iter().map(|named| &named.each).filter(|each| seen.insert(Arc::as_ptr(each)));
+        for (granted, kind) in named_limits.flat_map(|each| each.iter()) {
             let granted = (0..granted.len()).map(|place| granted.most_ever(place)).min().unwrap_or(u64::MAX);
             let limits = look.costs.iter().zip(&mut look.limits).skip(first);
             let counted = limits.filter(|(cost, _)| look.costs.get(*kind) == Some(cost));

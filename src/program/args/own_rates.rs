@@ -3,11 +3,16 @@
 //! A file may have a million keys. So the rules of the command line are grouped once, not for each key.
 
 use super::grouped::{Group, Grouped, in_limits};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use throttle_limits::limits::Policy;
-use throttle_limits::rate::{Amount, Limit};
+use throttle_limits::rate::{Amount, Limit, ParseError};
 
 /// The limits of one key, each with the index of its cost among the costs of all limits.
-pub(crate) type Each = Vec<(Policy, usize)>;
+pub(crate) type Each = Arc<[(Policy, usize)]>;
+
+/// The most different limits that are stored to be shared.
+const MAX_MADE: usize = 10_000;
 
 /// Makes the limits of a key from its own limit, which replaces the limit of the rule with `rates=`.
 #[derive(Debug)]
@@ -16,6 +21,8 @@ pub(crate) struct OwnRates {
     each: Each,
     replaced: Replaced,
     burst: Option<Amount>,
+    /// The latest limits by their own limit, which keys share.
+    made: BTreeMap<String, Each>,
     /// The limits of a key whose own limit is `unlimited`.
     unlimited: Result<Each, String>,
 }
@@ -44,14 +51,31 @@ impl OwnRates {
             Ok(with_kinds(named, &groups))
         };
         let (each, unlimited) = (with_kinds(named, &groups), unlimited());
-        Ok(OwnRates { each, replaced: Replaced::find(named, groups), burst: named.burst, unlimited })
+        Ok(OwnRates {
+            each,
+            replaced: Replaced::find(named, groups),
+            burst: named.burst,
+            made: BTreeMap::new(),
+            unlimited,
+        })
     }
 
-    /// The limits of a key whose own limit is `limit`.
+    /// The limits of a key whose own limit is `text`.
     ///
     /// # Errors
-    /// `limit` contradicts the other limits.
-    pub(crate) fn with(&self, limit: Limit) -> Result<Each, String> {
+    /// `text` is no limit, or it contradicts the other limits.
+    pub(crate) fn with(&mut self, text: &str) -> Result<Each, String> {
+        if let Some(made) = self.made.get(text) {
+            return Ok(Arc::clone(made));
+        }
+        let made = self.make(text.parse().map_err(|error: ParseError| error.to_string())?)?;
+        if self.made.len() < MAX_MADE {
+            self.made.insert(text.to_owned(), Arc::clone(&made));
+        }
+        Ok(made)
+    }
+
+    fn make(&self, limit: Limit) -> Result<Each, String> {
         if limit.rate().is_some_and(|rate| rate.is_bytes()) {
             return Err(format!("'{limit}' counts bytes, but per= needs a limit in units; write for example 5/s"));
         }
@@ -59,12 +83,12 @@ impl OwnRates {
             return self.unlimited.clone();
         }
         let Replaced { policy, written, place, cost } = &self.replaced;
-        let (mut written, mut each) = (written.clone(), self.each.clone());
+        let (mut written, mut each) = (written.clone(), self.each.to_vec());
         written.get_mut(*place).into_iter().for_each(|replaced| *replaced = limit);
         let made = Policy::with_slack(&written, self.burst).map_err(|error| in_limits(&error))?;
         let made = cost.as_ref().map_or(made.clone(), |cost| made.counting(cost));
         each.get_mut(*policy).into_iter().for_each(|(old, _)| *old = made.clone());
-        Ok(each)
+        Ok(each.into())
     }
 }
 

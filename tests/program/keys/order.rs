@@ -601,7 +601,7 @@ fn units_that_arrive_later_wait_with_their_key() {
 fn a_key_is_found_again_whatever_the_length_of_its_name() {
     let each = policy(&["1/s"]);
     let key = Box::from(&[b'x'; 23][..]);
-    let named = [NamedKey { key, each: vec![(policy(&["1/s,burst=2"]), 0)] }];
+    let named = [NamedKey { key, each: vec![(policy(&["1/s,burst=2"]), 0)].into() }];
     let rules = Rules { each: &[(&each, 0)], named: &named, ..Rules::default() };
     let mut order: Line<()> = Line::new(&rules, 0);
     for length in [0, 1, 22, 23, 24, 255, 256, 1000] {
