@@ -19,6 +19,7 @@ use heap::{Heap, Item};
 use keys::Table;
 pub use requests::{Costs, Ticket};
 use requests::{List, NONE, Requests};
+use std::collections::HashMap;
 use std::collections::TryReserveError;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -59,10 +60,19 @@ pub struct NamedKey {
 }
 
 impl NamedKey {
-    /// The name of the key, and its limits in their initial state at `now`.
-    fn limits(&self, now: Nanos) -> (Box<[u8]>, Each) {
-        let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
-        (self.key.clone(), Each::new(&each, now))
+    /// The names of these keys, and their limits in their initial state at `now`. Keys that share limits share their
+    /// initial state.
+    fn limits(named: &[NamedKey], now: Nanos) -> HashMap<Box<[u8]>, Arc<Each>> {
+        let mut made = HashMap::new();
+        let each = |named: &NamedKey| {
+            let start = || {
+                let each: Vec<_> = named.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
+                Arc::new(Each::new(&each, now))
+            };
+            let each = made.entry(Arc::as_ptr(&named.each)).or_insert_with(start);
+            (named.key.clone(), Arc::clone(each))
+        };
+        named.iter().map(each).collect()
     }
 }
 
@@ -217,7 +227,7 @@ impl Ledger {
         let lengths = Each::new(rules.all, now).lengths(FRACTION_BITS);
         let all = Each::new(if rules.is_shared { &[] } else { rules.all }, now);
         let each = Each::new(if rules.is_shared { &[] } else { rules.each }, now);
-        let keys = Table::new(each, rules.named.iter().map(|named| named.limits(now)).collect(), most);
+        let keys = Table::new(each, NamedKey::limits(rules.named, now), most);
         let allowance = keys.limits().chain([&all]).filter_map(Each::allowance).min().unwrap_or(0);
         let has_windows = keys.limits().chain([&all]).any(Each::has_windows);
         Ledger {

@@ -4,6 +4,7 @@ use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{AsKey, Each, KeyId, Keys, Thin};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 /// Up to this many keys are kept without a check whether they can be forgotten.
 const UNCHECKED_KEYS: usize = 1 << 12;
@@ -24,8 +25,8 @@ pub(super) struct Table {
     each: Each,
     /// Keys with their own limits. `named` has the keys that are not stored yet. `own` has the stored keys, which are
     /// never forgotten.
-    named: HashMap<Box<[u8]>, Each>,
-    own: HashMap<KeyId, Each>,
+    named: HashMap<Box<[u8]>, Arc<Each>>,
+    own: HashMap<KeyId, Arc<Each>>,
     keys: Keys<Name>,
     /// The largest number of keys that may be stored.
     most: usize,
@@ -45,7 +46,7 @@ enum Name {
 
 impl Table {
     /// A table in which each key has the limits `each`, unless the key is in `named`.
-    pub(super) fn new(each: Each, named: HashMap<Box<[u8]>, Each>, most: usize) -> Self {
+    pub(super) fn new(each: Each, named: HashMap<Box<[u8]>, Arc<Each>>, most: usize) -> Self {
         Table {
             each,
             named,
@@ -60,13 +61,13 @@ impl Table {
 
     /// All limits of keys.
     pub(super) fn limits(&self) -> impl Iterator<Item = &Each> {
-        [&self.each].into_iter().chain(self.named.values()).chain(self.own.values())
+        [&self.each].into_iter().chain(self.named.values().chain(self.own.values()).map(Arc::as_ref))
     }
 
     /// The limits of the key with this name.
     pub(super) fn limits_of(&self, name: &[u8]) -> &Each {
         let own = || self.own.get(&self.find(name)?);
-        if self.own.is_empty() { None } else { own() }.or_else(|| self.named.get(name)).unwrap_or(&self.each)
+        if self.own.is_empty() { None } else { own() }.or_else(|| self.named.get(name)).map_or(&self.each, Arc::as_ref)
     }
 
     /// The number of stored keys.
@@ -126,11 +127,11 @@ impl Table {
 
     /// The limits of a key, and its state.
     pub(super) fn state(&self, key: KeyId) -> (&Each, &Thin) {
-        (self.own.get(&key).unwrap_or(&self.each), self.keys.state(key))
+        (self.own.get(&key).map_or(&self.each, Arc::as_ref), self.keys.state(key))
     }
 
     pub(super) fn state_mut(&mut self, key: KeyId) -> (&Each, &mut Thin) {
-        (self.own.get(&key).unwrap_or(&self.each), self.keys.state_mut(key))
+        (self.own.get(&key).map_or(&self.each, Arc::as_ref), self.keys.state_mut(key))
     }
 
     /// Whether there is room for one more stored key; `outside` is the number of stored keys that do not count, because
