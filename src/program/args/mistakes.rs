@@ -325,6 +325,23 @@ fn strings(error: &Error, kind: ContextKind) -> Vec<String> {
     }
 }
 
+/// A right spelling for each name of a value that has a form.
+const EXAMPLES: [(&str, &str); 13] = [
+    ("C", ","),
+    ("CODES", "75"),
+    ("FIRST..LONGEST", "1s..60s"),
+    ("FMT", "json"),
+    ("FMT[:FILE]", "json"),
+    ("LIMIT", "5/s"),
+    ("N", "10"),
+    ("N|N%", "10"),
+    ("N|inf", "10"),
+    ("SEP", ","),
+    ("TIME", "30s"),
+    ("WHAT", "fail"),
+    ("WHEN", "auto"),
+];
+
 /// The message about a word that is not UTF-8 text: it names the option, and shows the value without the wrong bytes if
 /// that is valid.
 fn not_text(args: &[OsString]) -> String {
@@ -345,11 +362,16 @@ fn not_text(args: &[OsString]) -> String {
     let is_wrong = |kind| matches!(kind, ErrorKind::ValueValidation | ErrorKind::InvalidValue);
     let is_valid = !value.is_empty() && error(&corrected).is_none_or(|error| !is_wrong(error.kind()));
     let long = option.get_long().map_or_else(String::new, |long| format!("--{long}"));
-    let name = option.get_value_names().and_then(|names| names.first()).map_or("VALUE", |name| name.as_str());
-    let right = quoted([Cow::from(OsStr::new(if is_valid { value } else { name }))].into_iter(), false);
+    let right = quoted([Cow::from(OsStr::new(if is_valid { value } else { example(option) }))].into_iter(), false);
     let equals = if option.is_require_equals_set() { "=" } else { " " };
     let right = String::from_utf8_lossy(&right);
     format!("{long} '{shown}' is not UTF-8 text; write for example {long}{equals}{right}")
+}
+
+/// A value of the option: its name, if any text is one.
+fn example(option: &Arg) -> &str {
+    let name = option.get_value_names().and_then(|names| names.first()).map_or("VALUE", |name| name.as_str());
+    EXAMPLES.iter().find(|(named, _)| *named == name).map_or(name, |(_, example)| example)
 }
 
 /// `word` without the bytes that are not UTF-8.
@@ -385,4 +407,23 @@ fn plain(error: &Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     text.split("\n\n").next().unwrap_or_default().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_each_option_is_a_value_of_it() {
+        let definition = command();
+        let options = definition.get_arguments().filter(|option| option.get_action().takes_values());
+        let options: Vec<&Arg> = options.filter(|option| option.get_long().is_some()).collect();
+        assert!(options.len() > 20, "{}", options.len());
+        for option in options {
+            let word = format!("--{}={}", option.get_long().unwrap(), example(option));
+            let error = definition.clone().try_get_matches_from(["throttle", &word]).err();
+            let kind = error.as_ref().map(Error::kind);
+            assert!(!matches!(kind, Some(ErrorKind::ValueValidation | ErrorKind::InvalidValue)), "{word}: {error:?}");
+        }
+    }
 }

@@ -899,11 +899,11 @@ fn a_value_that_is_not_text_is_shown_with_its_option() {
         (&[b"-tj2\xff", b"true"], "--jobs '-tj2\u{fffd}' is not UTF-8 text; write for example --jobs 2"),
         (
             &[b"-k", b"--attempts", b"\xff", b"a\xff"],
-            "--attempts '\u{fffd}' is not UTF-8 text; write for example --attempts N",
+            "--attempts '\u{fffd}' is not UTF-8 text; write for example --attempts 10",
         ),
         (
             &[b"--size", b"\xffx", b"--timeout", b"\xff"],
-            "--size '\u{fffd}x' is not UTF-8 text; write for example --size N",
+            "--size '\u{fffd}x' is not UTF-8 text; write for example --size 10",
         ),
         (
             &[b"--timeout", b"1\xffs", b"-a", b"\xff"],
