@@ -114,7 +114,7 @@ impl Retries {
                 if let Some(pause) = self.pauses.get_mut(key) {
                     if pause.is_learned_by_bucket && pause.pace.listens() {
                         let report = self.reports.entry(key.clone()).or_default();
-                        report.served = report.served.and(history.succeeded());
+                        report.served = report.served.and(pause.success(*history));
                     }
                     pause.succeeded(ended, *history);
                 }

@@ -5,11 +5,13 @@
 //! 2. A cut compares two paces: the pace reached eight successes before the refusal, and the served pace since the
 //!    previous cut, pauses included. If the served pace between the two previous cuts was higher, that pace counts
 //!    instead, so that a single outage does not count.
+//!    If calls started at less than half of the reached pace, something else limited them: slots, or the machine. Then
+//!    the pace of the latest starts is the reached pace, but at least a quarter of the learned pace.
 //! 3. The new limit is the geometric mean of the two, but at least half of the reached pace.
 //! 4. Calls go on at nine tenths of the limit, and return to it within ten successes.
 //! 5. The pace is held at the limit for ten more successes. This hold doubles, up to 80, if the limit has changed by
 //!    less than a quarter. It also lasts at least ten times the pause (counted as at most 1 s). Then the pace grows
-//!    with the cube of the successes.
+//!    with the cube of the successes, unless something else limits the starts.
 //! 6. A server may refuse some units at any pace. So until a refused unit has been served, a cut lowers the pace by at
 //!    most a tenth, and all cuts together lower it by at most half.
 //! 7. If a unit is refused while many others are served, half of the cuts is undone.
@@ -20,7 +22,8 @@
 //! 10. If a call of the test is refused, the limit returns to its value before the five cuts. Then there is no cut
 //!     until 200 calls have succeeded.
 //!
-//! The numbers were chosen by simulations, see `src/launch/retries/tests/servers.rs` of the program. Growth: CUBIC, in successes (Ha,
+//! The numbers were chosen by simulations, see `src/launch/retries/tests/servers.rs` of the program. Starts that something
+//! else limits: a congestion window that is not used is not validated (RFC 7661). Growth: CUBIC, in successes (Ha,
 //! Rhee and Xu, 2008; RFC 9438). Calls that probe after a pause: the half-open circuit breaker (Nygard, Release It!, 2007).
 
 use crate::clock::{Nanos, SECOND};
@@ -39,6 +42,16 @@ const LONGEST_PAUSE: Nanos = SECOND;
 
 /// The reached pace is the pace this many successes before the refusal: a server with a burst refuses late.
 const LAG: u32 = 8;
+
+/// The number of starts whose mean gap is the pace of the latest starts. A longer gap than [`LONGEST_GAP`] counts as that:
+/// idle time is no pace.
+const GAPS: u32 = 16;
+const LONGEST_GAP: Nanos = SECOND;
+
+/// Something else than the pace limits the starts if their gap is more than this many intervals. A cut then counts at most
+/// `MOST_UNUSED` intervals.
+const UNUSED: Nanos = 2;
+const MOST_UNUSED: Nanos = 4;
 
 /// A cut is early after fewer successes than this. This many early cuts in a row begin a test.
 const EARLY: u32 = 30;
@@ -96,6 +109,39 @@ impl Served {
     }
 }
 
+/// The starts of an episode. An episode begins at the end of a pause, and ends with the first refusal of a call that started
+/// in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
+struct Starts {
+    /// The number of earlier episodes.
+    episode: u32,
+    count: u32,
+    /// The time of the latest start; 0 before the first one.
+    last: Nanos,
+    /// The mean time between the latest [`GAPS`] starts, with less weight for earlier ones; 0 before the second start.
+    gap: Nanos,
+}
+
+impl Starts {
+    /// Counts calls that start at this time.
+    fn add(&mut self, at: Nanos, count: u32) {
+        if self.last > 0 {
+            let known = self.count.saturating_sub(1).min(GAPS);
+            let gap = at.saturating_sub(self.last).min(LONGEST_GAP);
+            let total = u128::from(self.gap) * u128::from(known) + u128::from(gap);
+            self.gap = nanos(total / (u128::from(known) + u128::from(count.max(1))));
+        }
+        self.last = self.last.max(at);
+        self.count = self.count.saturating_add(count);
+    }
+
+    /// The starts of the next episode: none so far.
+    fn next(self) -> Self {
+        Starts { episode: self.episode.wrapping_add(1), ..Starts::default() }
+    }
+}
+
 /// How fast calls start, as the time from one start to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
@@ -112,10 +158,8 @@ pub struct Pace {
     before: Nanos,
     /// The mean time from one start to the next between the latest two cuts.
     served: Nanos,
-    /// An episode begins at the end of a pause, and ends with the first refusal of a call that started in it.
-    episode: u32,
-    /// The number of starts in this episode.
-    started: u32,
+    /// The starts since the latest pause.
+    starts: Starts,
     /// The start of the call that was refused first, the calls before it that were not refused so far, and the end of the pause.
     at: Nanos,
     allowed: u32,
@@ -134,8 +178,7 @@ impl Pace {
             early: 0,
             before: asked,
             served: Nanos::MAX,
-            episode: 0,
-            started: 0,
+            starts: Starts::default(),
             at: 0,
             allowed: 1,
             resumes: 0,
@@ -154,6 +197,16 @@ impl Pace {
         let thousandths =
             if self.early == DOUBTED { 500 } else { 1000 - left.pow(3) / 10 + 5 * more + more.pow(3) / 8 };
         nanos(u128::from(self.limit) * 1000 / thousandths).max(self.asked)
+    }
+
+    /// The time between two calls before the latest `successes`.
+    fn before(&self, successes: u32) -> Nanos {
+        self.interval(self.grown.saturating_sub(successes).max(self.grown.min(RETURN)))
+    }
+
+    /// The mean gap of the latest starts, if something else than this time between two calls limited them.
+    fn unused(&self, interval: Nanos) -> Option<Nanos> {
+        Some(self.starts.gap).filter(|gap| *gap > interval.saturating_mul(UNUSED))
     }
 
     /// The time between two calls, in nanoseconds, if they are slowed.
@@ -176,17 +229,17 @@ impl Pace {
         }
         self.at = if self.at == 0 { at } else { self.at };
         let count = u32::try_from(count).unwrap_or(u32::MAX).max(1);
-        self.started = self.started.saturating_add(count);
+        self.starts.add(at, count);
     }
 
     /// The call that starts at this time, and was the last to be [counted](Self::started).
     #[must_use]
     pub fn start(&self, at: Nanos) -> Start {
-        let index = self.started.saturating_sub(1);
+        let index = self.starts.count.saturating_sub(1);
         if at < self.resumes {
-            Start { episode: self.episode.wrapping_sub(1), index: u32::MAX, at }
+            Start { episode: self.starts.episode.wrapping_sub(1), index: u32::MAX, at }
         } else {
-            Start { episode: self.episode, index, at }
+            Start { episode: self.starts.episode, index, at }
         }
     }
 
@@ -196,11 +249,12 @@ impl Pace {
             self.hold = self.hold.max(HOLD[0]);
         }
         (0..served.alone.min(DOUBTED)).for_each(|_| self.take_back());
-        if served.episode != self.episode || !self.listens() {
+        if served.episode != self.starts.episode || !self.listens() {
             return;
         }
         let pause = self.resumes.saturating_sub(self.at).min(LONGEST_PAUSE);
         let is_held = self.early < DOUBTED && now < self.resumes.saturating_add(pause * HOLD_TIMES);
+        let is_held = is_held || self.early < DOUBTED && self.unused(self.before(GAPS)).is_some();
         let most = if is_held { RETURN.saturating_add(self.hold) } else { u32::MAX };
         self.grown = self.grown.saturating_add(served.count).min(most).max(self.grown);
         if self.early == DOUBTED && self.grown >= TEST {
@@ -223,15 +277,14 @@ impl Pace {
 
     /// A call was refused, and nothing starts before `until`. Returns whether it is the first refusal since the latest pause.
     pub fn refused(&mut self, start: Start, until: Nanos) -> bool {
-        let is_first = start.episode == self.episode;
+        let is_first = start.episode == self.starts.episode;
         if is_first {
             let began = std::mem::replace(&mut self.at, start.at);
             if start.index > 0 && self.early <= DOUBTED {
                 self.cut(start, began);
             }
-            self.episode = self.episode.wrapping_add(1);
-            (self.allowed, self.started) = (start.index, 0);
-        } else if start.episode.wrapping_add(1) == self.episode && start.at <= self.at {
+            (self.allowed, self.starts) = (start.index, self.starts.next());
+        } else if start.episode.wrapping_add(1) == self.starts.episode && start.at <= self.at {
             self.allowed = self.allowed.saturating_sub(1);
         }
         self.resumes = self.resumes.max(until);
@@ -241,7 +294,7 @@ impl Pace {
     /// Whether this call started before the server requested a wait.
     #[must_use]
     pub fn is_old(&self, start: Start) -> bool {
-        start.episode != self.episode
+        start.episode != self.starts.episode
     }
 
     /// Whether the server has accepted a call between the latest two pauses.
@@ -253,12 +306,14 @@ impl Pace {
     /// Handles the first refusal after a pause, if other calls have started before the refused one.
     fn cut(&mut self, start: Start, began: Nanos) {
         let is_early = self.grown < EARLY;
-        if !is_early {
-            (self.early, self.before) = (0, self.limit);
-        }
         let each = |since: Nanos| start.at.saturating_sub(since) / Nanos::from(start.index);
-        let paced = self.interval(self.grown.saturating_sub(LAG).max(self.grown.min(RETURN)));
+        let paced = self.before(LAG);
+        let most = if paced == 0 { Nanos::MAX } else { paced.saturating_mul(MOST_UNUSED) };
         let reached = if paced == 0 { each(self.resumes.max(began)) } else { paced };
+        let reached = reached.max(self.unused(paced).map_or(0, |gap| gap.min(most)));
+        if !is_early {
+            (self.early, self.before) = (0, self.limit.max(reached));
+        }
         let served = each(began).min(std::mem::replace(&mut self.served, each(began)));
         let served = served.clamp(reached, reached.saturating_mul(4));
         if self.early == DOUBTED {
@@ -271,7 +326,8 @@ impl Pace {
             let most = self.before.saturating_mul(2).max(was);
             self.limit = self.limit.min(reached.saturating_mul(10) / 9).min(most);
         }
-        self.early += u32::from(is_early && served / 3 < reached / 2);
+        let expected = if paced == 0 { reached } else { paced };
+        self.early += u32::from(is_early && served / 3 < expected / 2);
         let is_near = self.grown >= RETURN && was.abs_diff(self.limit) < was / 4;
         self.hold = if is_near { self.hold.saturating_mul(2).min(HOLD[1]) } else { self.hold.min(HOLD[0]) };
         self.grown = 0;

@@ -17,6 +17,10 @@ pub(crate) struct Judged {
 /// If the server serves this many units for each refusal, a refusal concerns only the refused unit.
 pub(super) const ENOUGH: u32 = 8;
 
+/// If this many units were refused for the first time since the latest success, the pace may be the reason, whichever unit is
+/// served next.
+const MANY_IN_A_ROW: u32 = 3;
+
 /// A pause of at least this length may mean that the server is down.
 const LONG: Nanos = 10 * SECOND;
 
@@ -93,11 +97,6 @@ impl History {
     pub(crate) fn was_refused(self) -> bool {
         self.refusals + self.alone > self.assumed
     }
-
-    /// The success of the latest attempt, as the learned pace records it.
-    pub(super) fn succeeded(self) -> Served {
-        self.start.succeeded(self.was_refused())
-    }
 }
 
 /// The pauses of a key, or of all units.
@@ -115,6 +114,10 @@ pub(super) struct Pause {
     pub(super) is_news: bool,
     /// The number of pauses since the end of the latest successful attempt.
     pub(super) incidents: u32,
+    /// The number of pauses before that success.
+    needed: u32,
+    /// The number of units that were refused for the first time since that success.
+    in_a_row: u32,
     /// The time of the first refusal since that success.
     pub(super) since: Option<Nanos>,
     /// The number of refusals that caused no pause, since the latest pause.
@@ -144,6 +147,8 @@ impl Pause {
             until: 0,
             is_news: false,
             incidents: 0,
+            needed: 0,
+            in_a_row: 0,
             since: None,
             probes: 0,
             served: 0,
@@ -169,12 +174,34 @@ impl Pause {
     /// Records a success, even if its attempt started before the latest pause: a refusal may come much sooner than a
     /// success.
     pub(super) fn succeeded(&mut self, ended: Judged, history: History) {
+        if self.incidents > 0 {
+            self.needed = self.incidents;
+        }
         (self.incidents, self.since) = (0, None);
         self.recent[0] = self.recent[0].max(ended.started);
         self.recent.sort_unstable();
         self.served += u32::from(!self.pace.is_old(history.start));
-        self.pace.succeeded(history.succeeded(), ended.at);
+        self.pace.succeeded(self.success(history), ended.at);
+        self.in_a_row = 0;
         self.took = ended.at.saturating_sub(ended.started);
+    }
+
+    /// The success of a unit's latest attempt, as the learned pace records it. After refusals of several units in a row it
+    /// counts as the success of a refused unit: a server does not always refuse so many units one after the other.
+    pub(super) fn success(&self, history: History) -> Served {
+        let are_many = self.in_a_row >= MANY_IN_A_ROW && self.has_served(1, 0);
+        history.start.succeeded(history.was_refused() || are_many)
+    }
+
+    /// The number of pauses with which a pause without a named time begins, if calls have started since the pause before.
+    /// After a ban that ended with a single success, it is half as long as the last pause that was needed.
+    fn first_incident(&self) -> u32 {
+        match (self.incidents, self.served) {
+            (0, ..=1) => self.needed.saturating_sub(1).max(1),
+            (0, _) => 1,
+            (incidents, 0) => incidents,
+            _ => 1,
+        }
     }
 
     /// Whether the server accepts other units when it refuses a unit again. `long` is the longest backoff in
@@ -241,6 +268,8 @@ impl Pause {
     ) -> Nanos {
         let is_known = self.pace.is_old(history.start);
         self.since.get_or_insert(ended.at);
+        let first = self.first_incident();
+        self.in_a_row = self.in_a_row.saturating_add(u32::from(history.refusals == 0));
         (self.served, self.alone) = (0, 0);
         // Running attempts without an answer count as allowed: their answers may take longer than refusals.
         let serves_nothing = !is_known && !self.pace.has_allowed();
@@ -251,7 +280,8 @@ impl Pause {
             // A refusal with a named time is a further incident only if its unit was refused before: then the earlier
             // named time, such as 0, was too short.
             let is_one = named.is_none() || history.was_refused();
-            self.incidents = if serves_nothing { self.incidents.saturating_add(u32::from(is_one)).max(1) } else { 1 };
+            self.incidents =
+                if serves_nothing { self.incidents.saturating_add(u32::from(is_one)).max(first) } else { first };
         }
         let wait = match named {
             None if is_probe && self.others > 0 => self.took.saturating_mul(2),

@@ -248,3 +248,44 @@ fn no_numbers_are_too_large() {
         }
     }
 }
+
+/// A pace of 100 ms after starts with these gaps.
+fn started_every(gaps: &[Nanos]) -> Pace {
+    let mut pace = Pace { limit: ASKED, grown: 20, hold: 10, ..Pace::new(ASKED / 100) };
+    let mut at = SECOND;
+    pace.started(at, 1);
+    gaps.iter().for_each(|gap| {
+        at += gap;
+        pace.started(at, 1);
+    });
+    pace
+}
+
+#[test]
+fn a_pace_that_is_not_used_does_not_grow() {
+    for (gap, grown) in [(ASKED, 25), (2 * ASKED, 25), (2 * ASKED + 1, 20)] {
+        let mut pace = started_every(&[gap; 30]);
+        pace.succeeded(Served { count: 5, ..Served::default() }, 60 * SECOND);
+        assert_eq!(pace.grown, grown, "{gap}");
+    }
+}
+
+#[test]
+fn a_cut_begins_at_the_pace_of_the_starts() {
+    // The reached pace is at least a quarter of the learned pace. The served one is 900 ms.
+    for (gap, limit) in [(100, 100), (200, 141), (300, 300), (900, 600)] {
+        let mut pace = started_every(&[gap * MILLISECOND; 30]);
+        let start = pace.start(SECOND + 30 * gap * MILLISECOND);
+        pace.refused(start, start.at);
+        assert_eq!(pace.limit / MILLISECOND, limit, "{gap}: {pace:?}");
+    }
+}
+
+#[test]
+fn idle_time_is_soon_forgotten() {
+    let mut gaps = vec![ASKED; 20];
+    gaps.push(3600 * SECOND);
+    gaps.extend([ASKED; 10]);
+    let pace = started_every(&gaps);
+    assert_eq!(pace.unused(ASKED), None, "{pace:?}");
+}

@@ -6,6 +6,7 @@
 
 mod bad;
 mod fates;
+mod starts;
 
 use super::super::*;
 use crate::rounds::rounds;
@@ -31,10 +32,23 @@ enum Kind {
     Log(Nanos),
     /// As for `Log`, but the calls of the last period are an estimate from two fixed periods, as in many servers.
     Counter(Nanos),
+    /// A call that comes sooner than `1 / rate` after the call before it closes the server for this time.
+    Apart(Nanos),
     /// This number of calls at once.
     Jobs(u64),
     /// One call in this number is refused at random, whatever the pace.
     Random(u64),
+}
+
+/// What limits the starts beside the pace.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Starts {
+    /// 64 slots.
+    Free,
+    /// 64 slots, and a machine that starts at most this number of commands a second.
+    Machine(u64),
+    /// This number of slots.
+    Slots(usize),
 }
 
 /// The time that a server names when it refuses a call.
@@ -88,6 +102,7 @@ struct Row {
     is_night: bool,
     /// Outages, bans and limits that change.
     fate: Fate,
+    starts: Starts,
 }
 
 impl Row {
@@ -114,6 +129,8 @@ struct Server {
     /// The time at which a token bucket is full.
     full_at: Nanos,
     running: u64,
+    /// The time of the latest call.
+    called_at: Option<Nanos>,
     window: u64,
     counts: [u64; 2],
     log: VecDeque<Nanos>,
@@ -181,6 +198,15 @@ impl Server {
                     return Err(self.log[0] + period - now);
                 }
                 self.log.push_back(now);
+            }
+            Kind::Apart(ban) => {
+                let before = std::mem::replace(&mut self.called_at, Some(now));
+                if before.is_some_and(|before| now < before + self.interval) {
+                    self.silent_until = now + ban;
+                }
+                if now < self.silent_until {
+                    return Err(self.silent_until - now);
+                }
             }
             Kind::Jobs(jobs) if self.running >= jobs => return Err(0),
             Kind::Jobs(_) => self.running += 1,
@@ -272,6 +298,8 @@ struct Run {
     happens: Vec<Happens>,
     histories: Vec<History>,
     started: Vec<Nanos>,
+    /// The earliest time at which the machine starts another command.
+    machine_at: Nanos,
     refused: usize,
     lost: usize,
     requested_interval: Nanos,
@@ -309,6 +337,7 @@ impl Run {
             interval,
             full_at: 0,
             running: 0,
+            called_at: None,
             window: 0,
             counts,
             log,
@@ -348,6 +377,7 @@ impl Run {
             happens: Vec::new(),
             histories: vec![History::default(); row.units],
             started: vec![0; row.units],
+            machine_at: 0,
             refused: 0,
             lost: 0,
             requested_interval,
@@ -528,14 +558,18 @@ impl Run {
     }
 
     fn start(&mut self, place: usize) {
-        let slots = if self.row.has_few_slots { 8 } else { SLOTS / self.row.processes };
+        let slots = match self.row.starts {
+            Starts::Slots(slots) => slots / self.row.processes,
+            _ if self.row.has_few_slots => 8,
+            _ => SLOTS / self.row.processes,
+        };
         while let process = &mut self.processes[place]
             && process.running < slots
         {
             let Process { retries, supply, order, key, grant, running, .. } = process;
             match order.ready_at(self.now) {
                 None => return,
-                Some(due) if due > self.now => return self.wake(place, due),
+                Some(due) if due.max(self.machine_at) > self.now => return self.wake(place, due.max(self.machine_at)),
                 Some(_) => {}
             }
             let current = grant.map(|grant| supply.store().look(&grant, &Take::of(&[1])).unwrap());
@@ -551,6 +585,9 @@ impl Run {
             order.ended(self.now, id);
             supply.handed_over(&granted, &[1]);
             *running += 1;
+            if let Starts::Machine(rate) = self.row.starts {
+                self.machine_at = self.now + SECOND / rate;
+            }
             let known = self.row.learns.then(|| supply.pace(None));
             retries.started(&None, self.now, &mut self.histories[unit], known);
             self.started[unit] = self.now;
@@ -577,7 +614,7 @@ fn ideal(row: &Row) -> f64 {
             ((units - 1.0) / (period / interval).max(1.0)).floor() * period
         }
         Kind::Counter(period) => (units * interval - period as f64).max(0.0),
-        Kind::Jobs(_) | Kind::Random(_) => units * interval,
+        Kind::Jobs(_) | Kind::Random(_) | Kind::Apart(_) => units * interval,
     };
     let served = match row.change {
         Change::None => at_rate(units, interval),
@@ -627,6 +664,7 @@ fn rows_of(kind: Kind, rate: u64, takes: Nanos, units: usize) -> Vec<Row> {
         restarts: 0,
         is_night: false,
         fate: Fate::None,
+        starts: Starts::Free,
     };
     match kind {
         Kind::Random(_) if takes > 2 * SECOND => return Vec::new(),
@@ -637,7 +675,7 @@ fn rows_of(kind: Kind, rate: u64, takes: Nanos, units: usize) -> Vec<Row> {
             let in_period = period / SECOND * rate / 1000;
             row.units = units.max(usize::try_from(in_period).unwrap() * 15 / 2);
         }
-        Kind::Bucket(_) => {}
+        Kind::Bucket(_) | Kind::Apart(_) => {}
     }
     let mut rows = Vec::new();
     for tenths in [10, 12, 20, 100] {
@@ -744,6 +782,7 @@ const USUAL: Row = Row {
     restarts: 0,
     is_night: false,
     fate: Fate::None,
+    starts: Starts::Free,
 };
 
 /// This number of runs, in the order of their times.
