@@ -519,7 +519,7 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 2_008_263_528_809_139_870;
+const RECORDED: u64 = 3_131_884_711_697_531_962;
 
 /// Grants for 0 to 400 ms are given; the third start is refused.
 #[test]
