@@ -254,10 +254,10 @@ fn started_every(gaps: &[Nanos]) -> Pace {
     let mut pace = Pace { limit: ASKED, grown: 20, hold: 10, ..Pace::new(ASKED / 100) };
     let mut at = SECOND;
     pace.started(at, 1);
-    gaps.iter().for_each(|gap| {
+    for gap in gaps {
         at += gap;
         pace.started(at, 1);
-    });
+    }
     pace
 }
 

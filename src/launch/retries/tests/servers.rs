@@ -200,7 +200,7 @@ impl Server {
                 self.log.push_back(now);
             }
             Kind::Apart(ban) => {
-                let before = std::mem::replace(&mut self.called_at, Some(now));
+                let before = self.called_at.replace(now);
                 if before.is_some_and(|before| now < before + self.interval) {
                     self.silent_until = now + ban;
                 }
