@@ -61,7 +61,8 @@ def any_limit(rng, units, lasts_ns, per, cost, names_burst, launch, is_new):
 
 
 def implied_windows(limits):
-    """Of limits of one kind that name no burst, the fastest keeps its bucket. `None` if the manual leaves it open."""
+    """Of limits of one kind that name no burst, the one with the shortest period keeps its bucket; of equal periods, the
+    slowest. The others are windows. `None` if the manual leaves it open."""
     kinds, result = collections.defaultdict(list), []
     for limit in limits:
         kinds[limit.per, limit.cost].append(limit)
@@ -69,14 +70,17 @@ def implied_windows(limits):
         unnamed = [limit for limit in of_kind if limit.rate and "burst" not in limit.text]
         if unnamed and any(limit.count or "initial" in limit.text for limit in of_kind) and len(of_kind) > 1:
             return None
-        fastest = max(of_kind, key=lambda limit: limit.rate)
-        if unnamed and [limit.rate for limit in of_kind].count(fastest.rate) > 1:
+        paces = min(of_kind, key=lambda limit: (limit.period, limit.rate))
+        if unnamed and [(limit.period, limit.rate) for limit in of_kind].count((paces.period, paces.rate)) > 1:
             return None
         for limit in of_kind:
-            if limit is not fastest and limit in unnamed:
-                span = limit.period + min(Fraction(limit.period, 20), 250 * MS)
+            if limit is not paces and limit in unnamed:
                 count = int(limit.rate * limit.period)
-                limit = limit._replace(rate=0, burst=0, initial=0, count=count, span=span)
+                slack = min(Fraction(limit.period, 20), 250 * MS)
+                # With less slack, a looser limit is no slower than the one that paces.
+                spare = int(count / paces.rate) - limit.period
+                slack = min(slack, spare) if limit.rate >= paces.rate and spare >= 0 else slack
+                limit = limit._replace(rate=0, burst=0, initial=0, count=count, span=limit.period + slack)
             result.append(limit)
     return result
 
