@@ -210,7 +210,7 @@ impl ByHand {
 }
 
 #[test]
-fn an_executor_written_by_hand_without_tokio() {
+fn an_executor_of_our_own_without_tokio() {
     let executor = Arc::new(ByHand::default());
     let limiter = Limiter::builder().rate(1000, ms(1000)).burst(1).clock(executor.clone()).build().unwrap();
     let start = Instant::now();
