@@ -22,7 +22,7 @@ const MAX_SHOWN_CHARS: usize = 80;
 /// A wait that a response requests, at most 136 years; `None`: its field has no valid value.
 pub(super) type Wait = Option<Duration>;
 
-/// What a response reports about waits.
+/// The waits and quotas in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The status of the HTTP response.

@@ -55,7 +55,7 @@ pub struct Overlong {
     pub rest: Duration,
     /// The time from the first refusal after the last success to the end of the pause.
     pub total: Duration,
-    /// Why the pause is so long.
+    /// Why the pause exceeds `--max-pause`.
     pub why: Excess,
 }
 

@@ -65,7 +65,7 @@ impl Policy {
             let has_cost = given.get(one).is_some_and(|said| said.cost != Cost::Unnamed);
             has_cost == self.cost(place).is_some() && may_be(one, place)
         };
-        // As many limits as possible get a likely place. The others get any place where they may be.
+        // The most possible limits get a likely place. The others get any place where they may be.
         let mut pairs = Pairs::new(self.len());
         for one in 0..given.len() {
             pairs.find_place(one, &is_likely);

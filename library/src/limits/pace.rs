@@ -136,7 +136,7 @@ impl Starts {
         self.count = self.count.saturating_add(count);
     }
 
-    /// The starts of the next episode: none so far.
+    /// The starts of the next episode, which has none yet.
     fn next(self) -> Self {
         Starts { episode: self.episode.wrapping_add(1), ..Starts::default() }
     }

@@ -3,7 +3,7 @@
 use super::wait::{Unit, number, parts};
 use std::time::Duration;
 
-/// What remains of a quota.
+/// The rest of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remaining {
     Nothing,
@@ -86,7 +86,7 @@ fn related(name: &str, word: &str) -> [String; 2] {
     [name, base].map(|name| name.replacen(word, "remaining", 1))
 }
 
-/// What each field of the first of these names reports, in their order.
+/// The reports of the fields with the first of these names that a response has, in their order.
 fn counts(fields: &Fields<'_>, names: &[String]) -> Vec<Remaining> {
     let of_name = |wanted: &String| -> Vec<Remaining> {
         fields.iter().filter(|(name, _)| name == wanted).map(|(_, value)| remaining(value)).collect()
@@ -94,7 +94,7 @@ fn counts(fields: &Fields<'_>, names: &[String]) -> Vec<Remaining> {
     names.iter().map(of_name).find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// What remains of the quota that has the least.
+/// The least of these rests.
 fn least(counts: &[Remaining]) -> Remaining {
     let has = |wanted: Remaining| counts.contains(&wanted);
     match () {

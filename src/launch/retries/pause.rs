@@ -187,7 +187,7 @@ impl Pause {
     }
 
     /// The success of a unit's latest attempt, as the learned pace records it. After refusals of several units in a row it
-    /// counts as the success of a refused unit: a server does not always refuse so many units one after the other.
+    /// counts as the success of a refused unit: a server that always refuses some units rarely refuses that many in a row.
     pub(super) fn success(&self, history: History) -> Served {
         let are_many = self.in_a_row >= MANY_IN_A_ROW && self.has_served(1, 0);
         history.start.succeeded(history.was_refused() || are_many)

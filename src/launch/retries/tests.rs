@@ -521,7 +521,7 @@ fn a_reset_that_cannot_be_read_is_a_request_without_a_time() {
     assert_eq!(policy(1).requested_wait(&Outcome::Exited(22), &reply), Some(Meaning::Later(None)));
 }
 
-/// Whose wait a pause beyond --max-pause was, after refusals of one unit with these waits in seconds.
+/// The reason of a pause beyond --max-pause, after refusals of one unit with these waits in seconds.
 #[test]
 fn an_overlong_pause_has_the_reason_of_its_last_extension() {
     let max_pause = Duration::from_secs(3);
