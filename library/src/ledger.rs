@@ -14,7 +14,7 @@ mod requests;
 mod turns;
 
 use crate::clock::Nanos;
-use crate::limits::{Charged, Each, KeyId, NO_KEY, Policy, Thin};
+use crate::limits::{Charged, Each, KeyId, Limits, NO_KEY, Policy, Thin};
 use heap::{Heap, Item};
 use keys::Table;
 pub use requests::{Costs, Ticket};
@@ -105,11 +105,25 @@ pub struct Taken {
     pub arrived: Nanos,
 }
 
+/// Plain units that are granted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Their number.
+    pub units: u64,
+    /// Whether they had to wait for the limits.
+    pub has_waited: bool,
+    /// When they were charged.
+    pub charged: Charged,
+    key: KeyId,
+}
+
 /// The next event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// This request is granted and charged.
     Granted(Taken, Charged),
+    /// These [plain units](Ledger::want) are granted and charged.
+    Run(Run),
     /// This request has reached the longest wait.
     Expired(Taken),
     /// Nothing happens before this time.
@@ -163,6 +177,12 @@ pub struct Ledger {
     usual: usize,
     /// The number of granted requests that had waited.
     granted: u64,
+    /// The request for plain units, if there is one.
+    plain: u32,
+    /// The fewest plain units that are worth a wake-up: 1 ms' worth of the slowest limit of all.
+    quantum: u64,
+    /// Whether the caller had no room for a grant at its latest call.
+    is_blocked: bool,
     /// Whether memory for more requests is short.
     is_short: bool,
     /// The latest grant: its key, its age, and the tags before it.
@@ -253,6 +273,9 @@ impl Ledger {
             waiting: 0,
             usual: 0,
             granted: 0,
+            plain: NONE,
+            quantum: rules.all.iter().map(|(policy, _)| Limits::new(policy, now).quantum()).min().unwrap_or(u64::MAX),
+            is_blocked: false,
             is_short: false,
             latest: None,
         }
@@ -298,6 +321,40 @@ impl Ledger {
         }
         self.is_short = self.try_reserve().is_err();
         Some(ticket)
+    }
+
+    /// Adds plain units, each of cost 1 and without a key. All of them together are one request. They leave in runs.
+    pub fn want(&mut self, now: Nanos, units: u64) {
+        let now = self.advance(now);
+        if self.plain != NONE {
+            let wanted = &mut self.requests.get_mut(self.plain).units;
+            let was_short = *wanted < self.quantum;
+            *wanted = wanted.saturating_add(units);
+            if was_short {
+                self.turns.changed();
+            }
+        } else if units > 0 {
+            self.release_idle();
+            let key = self.find_or_add(NO_KEY, now);
+            let flow = self.flow(key);
+            let slot = self.requests.add(0, now, &[1], flow, 0).slot;
+            self.requests.get_mut(slot).units = units;
+            self.plain = slot;
+            self.arrive(slot);
+        }
+    }
+
+    /// The number of plain units that wait.
+    #[must_use]
+    pub fn wanted(&self) -> u64 {
+        if self.plain == NONE { 0 } else { self.requests.get(self.plain).units }
+    }
+
+    /// Whether more plain units should be read before the next wait: fewer wait than are worth a wake-up, and the limits
+    /// allow fewer now.
+    pub fn wants_more(&mut self, now: Nanos) -> bool {
+        let now = self.advance(now);
+        self.wanted() < self.quantum && self.all.available(&self.thin, now, &[1]) < self.quantum
     }
 
     /// Makes room for one more request with a new key.
@@ -365,7 +422,21 @@ impl Ledger {
     /// A late call returns the grants that an earlier call would have returned, but with times not longer ago than the
     /// [allowance](Each::allowance).
     pub fn next(&mut self, now: Nanos) -> Next {
+        self.poll(now, u64::MAX)
+    }
+
+    /// Like [`next`](Self::next). The caller accepts at most `room` units. With no room nothing is granted, and later
+    /// grants are not for a time without room.
+    pub fn poll(&mut self, now: Nanos, room: u64) -> Next {
         let now = self.advance(now);
+        if room == 0 {
+            self.is_blocked = true;
+            let expired = self.take_expired(now).map(Next::Expired);
+            return expired.or(self.deadline().map(Next::At)).unwrap_or(Next::Nothing);
+        }
+        if std::mem::take(&mut self.is_blocked) {
+            self.close(now);
+        }
         let mut decision = self.decide();
         let is_before = |deadline: Item| decision.is_none_or(|decision| deadline.at < decision.at);
         if self.deadlines.first().is_some_and(is_before)
@@ -380,7 +451,7 @@ impl Ledger {
             decision = self.decide();
         }
         match decision {
-            Some(decision) if decision.at <= now => self.grant(decision),
+            Some(decision) if decision.at <= now => self.grant(decision, room),
             _ => self.changes_at(decision).map_or(Next::Nothing, Next::At),
         }
     }
@@ -471,6 +542,11 @@ impl Ledger {
             let now = self.advance(now);
             self.revise(key, |limits, thin| limits.hand_over(thin, charged, costs, now));
         }
+    }
+
+    /// Like [`handed_over`](Self::handed_over), for plain units.
+    pub fn run_left(&mut self, now: Nanos, run: &Run) {
+        self.handed_over(now, run.key, run.charged, &[run.units]);
     }
 
     /// Opens the latest grant, which will be [settled](Self::settle) before its unit has [ended](Self::ended).
@@ -577,6 +653,28 @@ impl Ledger {
     #[must_use]
     pub fn limits(&self, key: Option<KeyId>) -> (&Each, &Thin) {
         key.map_or((&self.all, &self.thin), |key| self.keys.state(key))
+    }
+
+    /// For each limit of all: the units that it allows now; negative if units are owed.
+    pub fn left(&mut self, now: Nanos) -> Vec<i128> {
+        let now = self.advance(now);
+        self.all.left(&self.thin, now)
+    }
+
+    /// The time by which these further costs will have been granted to all keys together if requests never pause, by each
+    /// limit of all for itself. `None` beyond the end of the clock.
+    pub fn schedule(&mut self, now: Nanos, costs: &[u64]) -> Option<Nanos> {
+        let now = self.advance(now);
+        self.all.schedule(&self.thin, now, costs)
+    }
+
+    /// The index of the limit of all for which the next request waits. `None` if it waits for none.
+    pub fn bound_by(&mut self) -> Option<usize> {
+        let flow = self.decide()?.flow;
+        let first = self.requests.get(self.flows[flow as usize].first());
+        let plain = [first.units.min(self.quantum)];
+        let costs = if first.units == 1 { &*first.costs } else { &plain };
+        self.all.conforms_at(&self.thin, first.arrived, costs)?.1
     }
 
     /// The name of a key; `(none)` for units without one.
@@ -739,10 +837,14 @@ impl Ledger {
             (self.flows[flow as usize].is_outside, self.flows[flow as usize].since) = (false, self.now);
             self.enter(flow);
         }
-        let Ledger { turns, flows, requests, all, thin, .. } = self;
+        let Ledger { turns, flows, requests, all, thin, quantum, .. } = self;
         let conforms_at = |flow: u32| {
             let first = requests.get(flows[flow as usize].first());
-            if all.is_empty() { Some(first.arrived) } else { all.has_room_at(thin, first.arrived, &first.costs) }
+            match first.units {
+                _ if all.is_empty() => Some(first.arrived),
+                1 => all.has_room_at(thin, first.arrived, &first.costs),
+                units => all.has_room_at(thin, first.arrived, &[units.min(*quantum)]),
+            }
         };
         let decision = turns.decide(conforms_at, |flow| flows[flow as usize].finish);
         self.close(decision.map_or(self.now, |decision| decision.at.min(self.now)));
@@ -755,10 +857,14 @@ impl Ledger {
         turns.close(time, |flow| flows[flow as usize].finish);
     }
 
-    fn grant(&mut self, decision: Decision) -> Next {
+    /// Grants the request of a decision, or as many of its plain units as conform, up to `room`.
+    fn grant(&mut self, decision: Decision, room: u64) -> Next {
         let Decision { at, flow, .. } = decision;
         let tags = self.turns.tags();
         let (key, slot) = (self.flows[flow as usize].key, self.flows[flow as usize].first());
+        if slot == self.plain {
+            return Next::Run(self.grant_run(decision, room));
+        }
         let (length, weight) = (self.length(&self.requests.get(slot).costs), self.requests.get(slot).weight);
         let finish = self.turns.grant(decision, length);
         let taken = self.unlink(slot);
@@ -782,6 +888,34 @@ impl Ledger {
         Next::Granted(taken, Charged { at, counted: self.now, number: self.granted })
     }
 
+    /// Grants plain units. If no other flow waits, these are all that conform now.
+    fn grant_run(&mut self, decision: Decision, room: u64) -> Run {
+        let Decision { at, flow, .. } = decision;
+        let (slot, is_alone) = (self.plain, self.turns.is_alone());
+        let request = self.requests.get(slot);
+        let (wanted, arrived) = (request.units, request.arrived);
+        let most = wanted.min(room);
+        let least = most.min(self.quantum);
+        let conform = if is_alone { self.all.available(&self.thin, self.now, &[1]) } else { 0 };
+        let units = conform.clamp(least, most);
+        let at = self.all.has_room_at(&self.thin, arrived, &[units]).map_or(at, |time| time.max(at));
+        let length = self.length(&[units]);
+        self.flows[flow as usize].finish = self.turns.grant(decision, length);
+        let key = self.flows[flow as usize].key;
+        self.all.charge(&mut self.thin, [at, arrived, at, self.now], &[units]);
+        self.turns.changed();
+        if units < wanted {
+            self.requests.get_mut(slot).units = wanted - units;
+        } else {
+            self.plain = NONE;
+            self.unlink(slot);
+        }
+        self.enter_or_release(key);
+        self.granted += 1;
+        let charged = Charged { at, counted: self.now, number: self.granted };
+        Run { units, has_waited: at > arrived, charged, key }
+    }
+
     fn changes_at(&self, decision: Option<Decision>) -> Option<Nanos> {
         let arrival = self.arrivals.first().map(|arrival| arrival.at);
         let room = (!self.outside.is_empty()).then(|| self.keys.room_at()).filter(|time| *time < Nanos::MAX);
@@ -797,6 +931,9 @@ impl Ledger {
 
     /// Removes a request that has not been granted.
     fn remove(&mut self, slot: u32) -> Taken {
+        if slot == self.plain {
+            self.plain = NONE;
+        }
         let (flow, is_linked) = (self.requests.get(slot).flow, self.requests.get(slot).is_linked);
         if is_linked {
             self.leave(flow);

@@ -4,7 +4,7 @@
 
 use crate::clock::Nanos;
 use crate::ledger::{self, Ledger, Request, Taken, Ticket};
-pub use crate::ledger::{Costs, NamedKey, Rules};
+pub use crate::ledger::{Costs, NamedKey, Rules, Run};
 pub use crate::limits::{Charged, KeyId, NO_KEY};
 use std::ops::{Deref, DerefMut};
 
@@ -55,6 +55,8 @@ pub struct Crowd {
 /// The next event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next<T> {
+    /// These plain units may leave now.
+    Run(Run),
     /// This unit may leave now.
     Go(KeyId, Unit<T>, Charged),
     /// This unit has reached the longest wait.
@@ -122,7 +124,13 @@ impl<T> Line<T> {
     /// Returns the unit that leaves next, already charged, if it conforms now. Otherwise returns the time of the next
     /// call. See [`Ledger::next`].
     pub fn next(&mut self, now: Nanos) -> Next<T> {
-        match self.ledger.next(now) {
+        self.poll(now, u64::MAX)
+    }
+
+    /// Like [`next`](Self::next), for a sink that accepts at most `room` units. See [`Ledger::poll`].
+    pub fn poll(&mut self, now: Nanos, room: u64) -> Next<T> {
+        match self.ledger.poll(now, room) {
+            ledger::Next::Run(run) => Next::Run(run),
             ledger::Next::Granted(taken, charged) => {
                 let key = taken.key;
                 self.unit(taken).map_or(Next::Nothing, |unit| Next::Go(key, unit, charged))

@@ -68,6 +68,8 @@ pub(super) struct Request {
     /// When it begins to wait; this may be in the future.
     pub(super) arrived: Nanos,
     pub(super) costs: Costs,
+    /// The number of units with these costs. It is above 1 only for plain units.
+    pub(super) units: u64,
     pub(super) flow: u32,
     /// 0 for a usual request. Otherwise it is a suspect, which gets one turn for `weight` turns of the usual requests
     /// of its flow.
@@ -107,6 +109,7 @@ impl Requests {
             age,
             arrived,
             costs: costs.into(),
+            units: 1,
             flow,
             weight,
             serial,

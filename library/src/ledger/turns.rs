@@ -94,6 +94,11 @@ impl Turns {
         }
     }
 
+    /// Whether at most one flow waits for its turn.
+    pub(super) fn is_alone(&self) -> bool {
+        self.ready.len() + self.later.len() <= 1
+    }
+
     /// Drops the latest decision, because something that affects it has changed, such as the overall limits.
     pub(super) fn changed(&mut self) {
         (self.decided, self.is_decided) = (None, false);

@@ -223,6 +223,17 @@ impl Each {
         thin.with(|states| self.fixed.each(states).map(of).min().unwrap_or(u64::MAX))
     }
 
+    /// For each limit: the units that it allows at `now`; negative if units are owed.
+    pub(crate) fn left(&self, thin: &Thin, now: Nanos) -> Vec<i128> {
+        thin.with(|states| self.fixed.each(states).map(|(_, terms, state)| terms.left(state, now)).collect())
+    }
+
+    /// The latest time by which a limit for itself will have granted these further costs if requests never pause. `None`
+    /// beyond the end of the clock.
+    pub(crate) fn schedule(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> Option<Nanos> {
+        thin.with(|states| self.fixed.schedule(states, now, costs))
+    }
+
     /// Charges a request that was made at `requested` and is granted at `grant`, which is not before
     /// [`conforms_at`](Self::conforms_at) of `requested`. Windows count the request from `counted`, which is not before
     /// `grant`, and forget entries that no longer count at `since`. For a request that is made and granted now, all

@@ -94,6 +94,16 @@ impl Fixed {
         Some(latest)
     }
 
+    /// The time, not before `now`, by which these further costs will have been granted if requests never pause: the latest
+    /// of the times of the single limits. `None` beyond the end of the clock.
+    pub(super) fn schedule(&self, states: &[State], now: Nanos, costs: impl CostList) -> Option<Nanos> {
+        let mut times = self.each(states).map(|(place, terms, state)| match self.cost(place, costs) {
+            0 => Some(now),
+            units => terms.schedule(state, now, units),
+        });
+        times.try_fold(now, |latest, time| Some(latest.max(time?)))
+    }
+
     /// Settles a grant at its real costs: `costs` are the charged costs and the real costs. The two `times` of the grant
     /// are its own, and the time from which windows count it. The limits are then as if the grant had cost its real
     /// costs from the start. If the grant is not open, or no longer, see [`settle_forgotten`]. Windows use the time

@@ -227,12 +227,7 @@ impl Limits {
     /// the single limits. `None` beyond the end of the clock.
     #[must_use]
     pub fn schedule(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
-        let now = self.in_order(now).max(self.at);
-        let mut times = self.each().map(|(place, terms, state)| match self.fixed.cost(place, costs) {
-            0 => Some(now),
-            units => terms.schedule(state, now, units),
-        });
-        times.try_fold(now, |latest, time| Some(latest.max(time?)))
+        self.fixed.schedule(&self.states, self.in_order(now).max(self.at), costs)
     }
 
     /// The time of the last of `grants` further grants, by their least distance alone.
