@@ -2,11 +2,13 @@
 //!
 //! The pump drives a [`Flow`]: units are read from a source, wait, and are handed over to a sink.
 
+mod bucket;
 mod contract;
 mod copy;
 pub mod cost;
 mod dropping;
 pub mod framing;
+mod grants;
 mod lock;
 pub(crate) mod look;
 mod mark;
@@ -22,10 +24,12 @@ mod splice;
 mod tee;
 mod threads;
 
-pub use contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, ServerReport, State, Turn, Unpaid};
+pub use bucket::{Bucket, Charge, Reports, ServerReport};
+pub use contract::{Flow, FlowError, Passed, State};
 pub(crate) use copy::read_into;
-pub use copy::{Copying, Descriptor, Sink, Source};
+pub use copy::{Copying, Descriptor, First, Sink, Source};
 pub use dropping::Dropped;
+pub use grants::{Granted, Grants, Leaving, Next, Overview, Patience, Refusal, Silent, Terms, Waiting};
 pub use lock::unpoisoned;
 pub(crate) use look::Keyless;
 pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH, short};

@@ -177,6 +177,8 @@ pub struct Ledger {
     usual: usize,
     /// The number of granted requests that had waited.
     granted: u64,
+    /// Until then all flows are held.
+    held: Nanos,
     /// The request for plain units, if there is one.
     plain: u32,
     /// The fewest plain units that are worth a wake-up: 1 ms' worth of the slowest limit of all.
@@ -273,6 +275,7 @@ impl Ledger {
             waiting: 0,
             usual: 0,
             granted: 0,
+            held: 0,
             plain: NONE,
             quantum: rules.all.iter().map(|(policy, _)| Limits::new(policy, now).quantum()).min().unwrap_or(u64::MAX),
             is_blocked: false,
@@ -341,6 +344,13 @@ impl Ledger {
             self.requests.get_mut(slot).units = units;
             self.plain = slot;
             self.arrive(slot);
+        }
+    }
+
+    /// Cancels the plain units that wait.
+    pub fn want_nothing(&mut self) {
+        if self.plain != NONE {
+            self.remove(self.plain);
         }
     }
 
@@ -517,10 +527,17 @@ impl Ledger {
     /// Grants nothing before `until`. The buckets of the overall limits are empty at that time.
     pub fn hold_all_until(&mut self, now: Nanos, until: Nanos) {
         if until > self.advance(now) {
+            self.held = self.held.max(until);
             self.all.empty(&mut self.thin, until);
             self.turns.changed();
             self.close(until);
         }
+    }
+
+    /// Until when all keys are held.
+    #[must_use]
+    pub fn held_until(&self) -> Option<Nanos> {
+        Some(self.held).filter(|time| *time > self.now)
     }
 
     /// Grants nothing to this key before `time`. Unlike [`hold_until`](Self::hold_until), this does not empty its
@@ -594,6 +611,12 @@ impl Ledger {
     #[must_use]
     pub fn has_only_suspects(&self) -> bool {
         self.usual == 0 && self.waiting > 0
+    }
+
+    /// Whether usual requests, which are no suspects, have arrived.
+    #[must_use]
+    pub fn has_usual(&self) -> bool {
+        self.usual > 0
     }
 
     /// The number of keys with waiting requests.

@@ -269,11 +269,6 @@ impl Retries {
         all
     }
 
-    /// Whether a pause of all units was not yet passed to the pump.
-    pub(super) fn has_hold(&self) -> bool {
-        self.pauses.get(&None).is_some_and(|pause| pause.is_news)
-    }
-
     /// The rest of the pause of `key`, if the pause is longer than allowed. Its units should then be abandoned.
     pub(super) fn overlong_pause(&self, key: &Key, now: Nanos) -> Option<Overlong> {
         let pause = self.pauses.get(key)?;

@@ -1,0 +1,528 @@
+//! The grants of a shared bucket, as the pump polls them. The line orders the units; a bucket applies the limits.
+//!
+//! This file stands until shared buckets use the ledger of the line themselves. Until then it alone knows the leases, the
+//! requests ahead and the late grants of a [`Supply`].
+
+use super::grants::{Granted, Grants, Leaving, Next, Patience, Refusal, Waiting};
+use super::lock::unpoisoned;
+use super::look::Sorting;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{Debug, Formatter};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use throttle_limits::clock::{MILLISECOND, NanoClock, Nanos};
+use throttle_limits::limits::{Grant, Refusal as BucketRefusal, Served, Start, Take};
+use throttle_limits::line::{self, Charged, KeyId, Unit};
+use throttle_limits::store::{StoreError, Supply, When};
+
+/// The wait before the next request, in nanoseconds, while the job limit is reached and no event reports the end of a
+/// command.
+const BUSY_WAIT: Nanos = 5 * MILLISECOND;
+
+/// What a unit was charged in a shared bucket.
+#[derive(Clone, Debug)]
+pub struct Charge {
+    /// The grant.
+    pub grant: Grant,
+    /// The granted request.
+    pub take: Take,
+}
+
+/// Units of one grant that are about to leave.
+#[derive(Debug)]
+pub struct Leaves(Grant, u64);
+
+/// Reports of servers about the units of one key, or about all units.
+#[derive(Debug, Default)]
+pub struct ServerReport {
+    /// How long no further unit may leave, in nanoseconds from now.
+    pub hold: Option<Nanos>,
+    /// The starts of the units that servers refused.
+    pub refused: Vec<Start>,
+    /// The units that servers served.
+    pub served: Served,
+    /// Whether a unit has succeeded. Recorded only for a bucket that counts failures.
+    pub succeeded: bool,
+    /// The number of failed units since the last success.
+    pub failed: u32,
+}
+
+/// Reports of servers: one for each key of a shared bucket, or a single report under `None` for all units.
+pub type Reports = BTreeMap<Option<Box<[u8]>>, ServerReport>;
+
+/// A shared bucket, and the units that have left the line for it.
+pub struct Bucket<T> {
+    supply: Arc<Supply>,
+    /// How many of the costs of a unit belong to limits of all keys. The other costs belong to limits of each key.
+    of_all: usize,
+    /// Whether units have costs of their own.
+    has_costs: bool,
+    /// Whether the bucket learns a pace from refusals.
+    learns: bool,
+    state: Mutex<State<T>>,
+    /// Reports that were not passed on. Their `hold` is a time of the bucket.
+    reports: Mutex<Reports>,
+    /// How many further units have been read, and may leave as soon as they are granted.
+    foreseen: AtomicU64,
+}
+
+struct State<T> {
+    /// What leaves next. It has no grant yet, or waits for the time of its grant.
+    chosen: Option<Chosen<T>>,
+    /// A grant for the units that leave next without costs of their own, and the number of them.
+    rest: Option<(Grant, u64)>,
+    /// The units with a request at the bucket, by ticket, and the latest ticket.
+    requested: BTreeMap<u64, (KeyId, Charged, Unit<T>)>,
+    ticket: u64,
+    refused: VecDeque<(T, Refusal)>,
+}
+
+enum Chosen<T> {
+    Units(u64),
+    Unit(KeyId, Charged, Unit<T>),
+}
+
+impl<T> Debug for Bucket<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Bucket").field(&self.supply).finish()
+    }
+}
+
+impl ServerReport {
+    /// Appends a later report.
+    pub fn add(&mut self, later: ServerReport) {
+        self.hold = self.hold.max(later.hold);
+        self.refused.extend(later.refused);
+        self.served = self.served.and(later.served);
+        self.tried(later.succeeded, later.failed);
+    }
+
+    /// Records a success if `succeeded`, and then `failed` failures.
+    pub fn tried(&mut self, succeeded: bool, failed: u32) {
+        self.failed = if succeeded { 0 } else { self.failed }.saturating_add(failed);
+        self.succeeded |= succeeded;
+    }
+
+    /// Whether the report must be sent at once: otherwise other processes would keep sending units.
+    fn is_urgent(&self) -> bool {
+        self.hold.is_some() || self.failed > 0
+    }
+}
+
+impl<T: Send> Bucket<T> {
+    /// The grants of `supply`, for units that are sorted like this. `learns`: the bucket learns a pace from refusals.
+    pub fn new(supply: Supply, sorting: &Sorting, learns: bool) -> Self {
+        let (of_all, has_costs) = (sorting.shared.unwrap_or(0), !sorting.look.costs.is_empty());
+        let state = State { chosen: None, rest: None, requested: BTreeMap::new(), ticket: 0, refused: VecDeque::new() };
+        Bucket {
+            supply: Arc::new(supply),
+            of_all,
+            has_costs,
+            learns,
+            state: Mutex::new(state),
+            reports: Mutex::default(),
+            foreseen: AtomicU64::new(0),
+        }
+    }
+
+    /// The source of grants.
+    pub fn supply(&self) -> &Arc<Supply> {
+        &self.supply
+    }
+
+    /// Sets how many units beyond those of the line have been read and may leave as soon as they are granted.
+    pub fn foresee(&self, units: u64) {
+        self.foreseen.store(units, Ordering::Relaxed);
+    }
+
+    /// Stores a report, which the pump passes on. Returns whether that is urgent.
+    pub fn report(&self, key: Option<Box<[u8]>>, mut report: ServerReport) -> bool {
+        let now = self.supply.clock().now();
+        report.hold = report.hold.map(|time| now.saturating_add(time));
+        let is_urgent = report.is_urgent();
+        unpoisoned(self.reports.lock()).entry(key).or_default().add(report);
+        is_urgent
+    }
+
+    fn has_urgent_report(&self) -> bool {
+        unpoisoned(self.reports.lock()).values().any(ServerReport::is_urgent)
+    }
+
+    /// Passes reports of servers on to the bucket. For a pause, the supply gives its reserved grants back.
+    pub(super) fn pass_on(&self) -> Result<(), StoreError> {
+        let reports = std::mem::take(&mut *unpoisoned(self.reports.lock()));
+        for (key, report) in reports {
+            let (key, until) = (key.as_deref(), report.hold.unwrap_or(0));
+            if report.served != Served::default() {
+                self.supply.served(key, report.served);
+            }
+            if let Some(key) = key {
+                self.supply.tried(key, report.succeeded, report.failed)?;
+            }
+            if report.hold.is_some() || !report.refused.is_empty() {
+                self.supply.hold(key, until, report.refused)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A time of the bucket on the clock of the line.
+    pub(super) fn here(&self, now: Nanos, time: Nanos) -> Nanos {
+        let of_bucket = self.supply.clock().now();
+        now.saturating_add(time.saturating_sub(of_bucket)).saturating_sub(of_bucket.saturating_sub(time))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let state = unpoisoned(self.state.lock());
+        state.chosen.is_none() && state.requested.is_empty() && state.refused.is_empty()
+    }
+
+    /// How many units have left the line and wait for the bucket.
+    pub fn units(&self) -> usize {
+        let state = unpoisoned(self.state.lock());
+        let chosen = match &state.chosen {
+            Some(Chosen::Units(units)) => usize::try_from(*units).unwrap_or(usize::MAX),
+            Some(Chosen::Unit(..)) => 1,
+            None => 0,
+        };
+        chosen + state.requested.len() + state.refused.len()
+    }
+
+    /// Calls `look` with each unit that has left the line and waits for the bucket.
+    pub fn each_unit(&self, mut look: impl FnMut(&T)) {
+        let state = unpoisoned(self.state.lock());
+        if let Some(Chosen::Unit(.., unit)) = &state.chosen {
+            look(&unit.content);
+        }
+        state.requested.values().for_each(|(.., unit)| look(&unit.content));
+    }
+
+    /// Takes out all units that have left the line.
+    pub fn drain(&self) -> Vec<T> {
+        let mut state = unpoisoned(self.state.lock());
+        let chosen = state.chosen.take().and_then(|chosen| match chosen {
+            Chosen::Units(_) => None,
+            Chosen::Unit(.., unit) => Some(unit.content),
+        });
+        let requested = std::mem::take(&mut state.requested).into_values().map(|(.., unit)| unit.content);
+        let refused = std::mem::take(&mut state.refused).into_iter().map(|(unit, _)| unit);
+        chosen.into_iter().chain(requested).chain(refused).collect()
+    }
+
+    /// When the bucket has news, on the clock of the line.
+    pub(super) fn next_event(&self, now: Nanos) -> Option<Nanos> {
+        let state = unpoisoned(self.state.lock());
+        if state.chosen.is_some() || !state.refused.is_empty() {
+            return Some(now);
+        }
+        let next = if self.supply.has_keys() { self.supply.next_event() } else { None };
+        next.map(|time| self.here(now, time))
+    }
+
+    pub(super) fn wants_more(&self, wanted: u64) -> bool {
+        let quantum = self.supply.quantum();
+        wanted < quantum && self.supply.available() < quantum
+    }
+
+    pub(super) fn has_left(&self, Leaves(grant, units): &Leaves) {
+        self.supply.handed_over(grant, &[*units]);
+    }
+
+    pub(super) fn unit_has_left(&self, charge: &Charge) {
+        self.supply.handed_over(&charge.grant, &charge.take.costs);
+    }
+
+    /// Settles a unit. Best effort: without it, the units behind it wait for longer or for less.
+    pub(super) fn settle(&self, charge: &Charge, real: &[u64]) {
+        let _ = self.supply.settle(&charge.grant, &charge.take, real);
+    }
+
+    /// The next event; see [`Grants::poll`].
+    pub(super) fn poll(&self, grants: &Grants<T>, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
+        self.pass_on()?;
+        let refused = unpoisoned(self.state.lock()).refused.pop_front();
+        match refused {
+            Some((unit, why)) => Ok(Next::Refused(unit, why)),
+            None if self.supply.has_keys() => self.poll_keys(grants, room),
+            None if room == 0 => Ok(Next::Nothing),
+            None => self.poll_one(grants, room, waiting),
+        }
+    }
+
+    /// Takes the next unit, or plain units, out of the line.
+    fn choose(&self, grants: &Grants<T>, room: u64) -> Result<Chosen<T>, Next<T>> {
+        if let Some(chosen) = unpoisoned(self.state.lock()).chosen.take() {
+            return Ok(chosen);
+        }
+        let next = grants.line().poll(grants.now(), room);
+        match next {
+            line::Next::Run(run) => Ok(Chosen::Units(run.units)),
+            line::Next::Go(key, unit, charged) => Ok(Chosen::Unit(key, charged, unit)),
+            line::Next::Drop(_, unit) => Err(Next::Refused(unit.content, Refusal::TooLate)),
+            line::Next::At(time) => Err(Next::At(time)),
+            line::Next::Nothing => Err(Next::Nothing),
+        }
+    }
+
+    /// Requests a grant for the next unit or plain units, and sleeps until its time.
+    fn poll_one(&self, grants: &Grants<T>, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
+        let chosen = match self.choose(grants, room) {
+            Ok(chosen) => chosen,
+            Err(next) => return Ok(next),
+        };
+        let costs = chosen.costs().filter(|_| self.has_costs);
+        let foreseen = self.foreseen.load(Ordering::Relaxed).min(room);
+        let rest = unpoisoned(self.state.lock()).rest.take().filter(|_| costs.is_none());
+        let taken = match (&costs, rest) {
+            (None, Some((mut grant, units))) => {
+                grant.units = units;
+                Ok((grant, grant.at))
+            }
+            (None, None) => {
+                let run = self.supply.next_run(chosen.units().max(1).saturating_add(foreseen).min(room));
+                if let Ok((grant, _)) = &run {
+                    let further = grants.line().wanted().saturating_add(foreseen);
+                    self.supply.foresee(|| chosen.units().saturating_add(further).saturating_sub(grant.units));
+                }
+                run
+            }
+            (Some(costs), _) => {
+                self.supply.settles(matches!(&chosen, Chosen::Unit(.., unit) if grants.settles(&unit.content)));
+                self.supply.take(costs)
+            }
+        };
+        let (mut grant, requested) = match (taken, chosen.refused()) {
+            (Ok(taken), _) => taken,
+            (Err(StoreError::Refused(BucketRefusal::Never)), true) => {
+                return Ok(match chosen {
+                    Chosen::Unit(.., unit) => Next::Refused(unit.content, Refusal::TooMuch),
+                    Chosen::Units(_) => Next::Nothing,
+                });
+            }
+            (Err(error), _) => {
+                self.put(chosen);
+                return Err(error);
+            }
+        };
+        let charged = costs.clone().unwrap_or_else(|| vec![grant.units]);
+        let has_waited = grant.at > requested;
+        if has_waited {
+            (waiting.begins)(self.here(grants.now(), grant.at), grant.bound_by, grant.units);
+            let clock = Sleeps { grants, bucket: self, patience: waiting.patience };
+            if !self.supply.sleep_unless(&clock, grant.at, &|| self.has_urgent_report())? {
+                self.put(chosen);
+                return Ok(Next::At(0));
+            }
+            grant = self.supply.woke(grant, &charged);
+        }
+        if self.has_urgent_report() {
+            self.put(chosen);
+            return Ok(Next::At(0));
+        }
+        let since = has_waited.then(|| self.here(grants.now(), grant.at));
+        match chosen {
+            Chosen::Units(units) => {
+                let more = if has_waited { self.supply.take_available(units.saturating_sub(grant.units)) } else { 0 };
+                let leave = grant.units.saturating_add(more).min(units);
+                if leave < units {
+                    grants.line().want(grants.now(), units - leave);
+                }
+                Ok(Next::Run(leave, since, Leaving::OfBucket(Leaves(grant, grant.units))))
+            }
+            Chosen::Unit(key, charged_at, unit) => {
+                if costs.is_none() {
+                    let rest = grant.units - 1;
+                    unpoisoned(self.state.lock()).rest = (rest > 0).then_some((grant, rest));
+                }
+                if let Some(costs) = &costs {
+                    self.supply.open(&grant, costs);
+                }
+                let take = Take::of(&costs.unwrap_or_else(|| vec![1]));
+                let granted = Granted::new(key, charged_at, &unit, Some(Charge { grant, take }));
+                Ok(Next::Go(granted, unit.content))
+            }
+        }
+    }
+
+    fn put(&self, chosen: Chosen<T>) {
+        unpoisoned(self.state.lock()).chosen = Some(chosen);
+    }
+
+    /// Serves units with keys: returns a unit whose grant is due, and requests grants for other units. A unit is
+    /// requested only if the sink has a free place for it and the limits of its key conform soon.
+    fn poll_keys(&self, grants: &Grants<T>, room: u64) -> Result<Next<T>, StoreError> {
+        let refused = self.supply.answered()?;
+        self.take_back(grants, refused);
+        loop {
+            if let Some((unit, why)) = unpoisoned(self.state.lock()).refused.pop_front() {
+                return Ok(Next::Refused(unit, why));
+            }
+            if room > 0
+                && let Some(claim) = self.supply.claim()?
+            {
+                match claim.granted {
+                    None => self.put_back(grants, claim.ticket, 0),
+                    Some((grant, take)) => {
+                        let requested = self.answered(grants, claim.ticket);
+                        let Some((key, charged, unit)) = requested else { continue };
+                        if !grants.runs() {
+                            grants.line().ended(grants.now(), key);
+                        }
+                        let charge = Some(Charge { grant, take });
+                        return Ok(Next::Go(Granted::new(key, charged, &unit, charge), unit.content));
+                    }
+                }
+                continue;
+            }
+            let ((wanted, more_at), reserved) = (self.supply.wanted(), self.supply.reserved());
+            if room == 0 && reserved == 0 {
+                return Ok(Next::Nothing); // The sink reports when it has room again.
+            }
+            let free = usize::try_from(room).unwrap_or(usize::MAX).saturating_sub(reserved);
+            let most = wanted.min(free);
+            // When every place in the sink is reserved, no unit is requested until a place is free.
+            let mut at = if wanted > 0 { Nanos::MAX } else { more_at };
+            if most > 0 {
+                let (takes, rest) = self.choose_several(grants, most)?;
+                if !takes.is_empty() {
+                    let refused = self.supply.ask_for(takes)?;
+                    self.take_back(grants, refused);
+                    continue;
+                }
+                let now = grants.now();
+                let in_line = grants.line().ready_at(now);
+                if rest == 0 && self.supply.next_event().is_none() {
+                    return Ok(in_line.map_or(Next::Nothing, Next::At));
+                }
+                at = self.supply.clock().now().saturating_add(rest.max(MILLISECOND));
+            }
+            let soon = || self.supply.clock().now().saturating_add(BUSY_WAIT);
+            let next = self.supply.next_event().unwrap_or_else(soon).min(at);
+            return Ok(Next::At(self.here(grants.now(), next)));
+        }
+    }
+
+    /// Chooses up to `most` units to request, in the order of their turns. Skips units if the limits of their key do
+    /// not conform soon. Also returns for how many nanoseconds no other unit can leave.
+    fn choose_several(&self, grants: &Grants<T>, most: usize) -> Result<(Vec<(u64, Take)>, Nanos), StoreError> {
+        let mut takes = Vec::new();
+        while takes.len() < most {
+            let (ticket, take) = {
+                let (mut line, mut state) = (grants.line(), unpoisoned(self.state.lock()));
+                let now = grants.now();
+                let line::Next::Go(key, unit, charged) = line.poll(now, 1) else { break };
+                let mut take = Sorting::price(self.of_all, line.name(key), &unit.costs);
+                let waited = now.saturating_sub(unit.arrived);
+                let since = self.supply.clock().now().saturating_sub(waited);
+                if let Some(of) = &mut take.key {
+                    (of.learns, of.since) = (self.learns, since);
+                }
+                state.ticket += 1;
+                let ticket = state.ticket;
+                state.requested.insert(ticket, (key, charged, unit));
+                line.set_away(now, state.requested.len());
+                (ticket, take)
+            };
+            match self.supply.when(&take, &takes)? {
+                When::Now(latest) => {
+                    let mut take = take;
+                    take.key.iter_mut().for_each(|of| of.latest = latest);
+                    takes.push((ticket, take));
+                }
+                When::After(wait) => self.put_back(grants, ticket, wait),
+                When::NoneBefore(wait) => {
+                    self.put_back(grants, ticket, 0);
+                    return Ok((takes, wait));
+                }
+            }
+        }
+        Ok((takes, 0))
+    }
+
+    /// Takes out the unit with this ticket, because the bucket has answered.
+    fn answered(&self, grants: &Grants<T>, ticket: u64) -> Option<(KeyId, Charged, Unit<T>)> {
+        let (mut line, mut state) = (grants.line(), unpoisoned(self.state.lock()));
+        let requested = state.requested.remove(&ticket);
+        line.set_away(grants.now(), state.requested.len());
+        requested
+    }
+
+    /// Returns the unit with this ticket to the line. No unit of its key leaves for `wait` nanoseconds.
+    fn put_back(&self, grants: &Grants<T>, ticket: u64, wait: Nanos) {
+        let Some((key, _, unit)) = self.answered(grants, ticket) else { return };
+        let now = grants.now();
+        let returned = grants.line().put_back(now, key, unit, now.saturating_add(wait));
+        if let Err(unit) = returned {
+            grants.refuse(unit.content, Refusal::TooMuch);
+        }
+    }
+
+    /// Returns the refused units to the line, or gives them up.
+    fn take_back(&self, grants: &Grants<T>, refused: throttle_limits::store::Refused) {
+        for (ticket, refusal) in refused {
+            match refusal {
+                BucketRefusal::TooLong { wait } => self.put_back(grants, ticket, wait),
+                BucketRefusal::Busy => self.put_back(grants, ticket, BUSY_WAIT),
+                BucketRefusal::GivenUp(failed) => {
+                    if let Some((key, _, unit)) = self.answered(grants, ticket) {
+                        let mut line = grants.line();
+                        line.ended(grants.now(), key);
+                        let others: Vec<_> = line.drain_key(key).into_iter().map(|unit| unit.content).collect();
+                        drop(line);
+                        let all = std::iter::once(unit.content).chain(others);
+                        let why = Refusal::KeyFailed(failed);
+                        unpoisoned(self.state.lock()).refused.extend(all.map(|unit| (unit, why.clone())));
+                    }
+                }
+                _ => {
+                    if let Some((key, _, unit)) = self.answered(grants, ticket) {
+                        grants.line().ended(grants.now(), key);
+                        unpoisoned(self.state.lock()).refused.push_back((unit.content, Refusal::TooMuch));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T> Chosen<T> {
+    fn units(&self) -> u64 {
+        if let Chosen::Units(units) = self { *units } else { 1 }
+    }
+
+    /// The costs of a unit.
+    fn costs(&self) -> Option<Vec<u64>> {
+        match self {
+            Chosen::Unit(.., unit) => Some(unit.costs.to_vec()),
+            Chosen::Units(_) => None,
+        }
+    }
+
+    /// Whether it can be refused for ever.
+    fn refused(&self) -> bool {
+        matches!(self, Chosen::Unit(..))
+    }
+}
+
+/// The clock of the bucket, on which the pump's thread sleeps. A sleep also ends once the run has retired.
+struct Sleeps<'a, T> {
+    grants: &'a Grants<T>,
+    bucket: &'a Bucket<T>,
+    patience: &'a dyn Patience,
+}
+
+impl<T: Send> NanoClock for Sleeps<'_, T> {
+    fn now(&self) -> Nanos {
+        self.bucket.supply.clock().now()
+    }
+
+    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
+        let (clock, now) = (self.bucket.supply.clock(), self.grants.now());
+        let until = self.bucket.here(now, time);
+        self.patience.wait(self.grants.now(), until, &mut |first| {
+            // The time of the grant itself is exact on the clock of the bucket.
+            let time = time.saturating_sub(until.saturating_sub(first));
+            clock.sleep_unless(time, &|| self.grants.is_retired() || is_over())
+        })
+    }
+}
