@@ -550,7 +550,8 @@ impl Ledger {
 
     /// The caller had no room for a grant until `time`, so later grants get no earlier time.
     pub fn ready_since(&mut self, time: Nanos) {
-        self.close(time.min(self.now));
+        let now = self.advance(time);
+        self.close(now);
     }
 
     /// Reports that a granted unit was handed over just now: windows count it from `now` on.

@@ -3,7 +3,7 @@
 use super::contract::{Flow, FlowError, Passed, State};
 use super::grants::{Granted, Grants, Refusal};
 use super::look::Look;
-use super::poll::{is_ready, wait_for};
+use super::poll::{is_ready, wait_for, wait_for_reader};
 use crate::flow::framing::{Buffer, trimmed};
 use crate::flow::meter::Meter;
 use rustix::event::PollFlags;
@@ -52,11 +52,11 @@ impl Source for io::Cursor<Vec<u8>> {
 
 /// A sink of bytes.
 pub trait Sink {
-    /// Waits until something can be written.
+    /// Waits until something can be written. Returns whether it had to wait.
     ///
     /// # Errors
     /// `BrokenPipe` if the reader of the output is gone.
-    fn ready(&mut self) -> io::Result<()>;
+    fn ready(&mut self) -> io::Result<bool>;
 
     /// Waits until the sink accepts some of `bytes` (not empty), writes them, and returns their number.
     ///
@@ -232,9 +232,8 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         self.waiting() > 0
     }
 
-    fn room(&mut self, _: &Grants<First>) -> Result<u64, FlowError> {
-        self.sink.ready().map_err(FlowError::Write)?;
-        Ok(u64::MAX)
+    fn room(&mut self, grants: &Grants<First>) -> Result<u64, FlowError> {
+        grants.room_of(&mut self.sink)
     }
 
     fn ask(&mut self, grants: &Grants<First>) -> Result<(), FlowError> {
@@ -315,8 +314,8 @@ impl<F: AsFd> Source for Descriptor<F> {
 }
 
 impl<F: AsFd> Sink for Descriptor<F> {
-    fn ready(&mut self) -> io::Result<()> {
-        wait_for(&self.0, PollFlags::OUT)
+    fn ready(&mut self) -> io::Result<bool> {
+        wait_for_reader(&self.0)
     }
 
     fn write_at_once(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {

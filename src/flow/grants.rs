@@ -4,6 +4,8 @@
 //! If a shared bucket applies the limits, the line only orders the units, and a [`Bucket`] requests their grants.
 
 use super::bucket::{Bucket, Charge, Leaves};
+use super::contract::FlowError;
+use super::copy::Sink;
 use super::lock::unpoisoned;
 use std::collections::VecDeque;
 use std::fmt::{Debug, Formatter};
@@ -276,6 +278,17 @@ impl<T: Send> Grants<T> {
     /// The index of the limit for which the next unit waits.
     pub fn bound_by(&self) -> usize {
         if self.terms.has_keys { 0 } else { self.line().bound_by().unwrap_or(usize::MAX) }
+    }
+
+    /// Waits until this sink accepts units. Nothing is granted later for that time.
+    ///
+    /// # Errors
+    /// The sink fails.
+    pub(super) fn room_of(&self, sink: &mut impl Sink) -> Result<u64, FlowError> {
+        if sink.ready().map_err(FlowError::Write)? {
+            self.line().ready_since(self.now());
+        }
+        Ok(u64::MAX)
     }
 
     /// The next event, for a sink that accepts at most `room` units. Only the pump's thread may call this. It sleeps only

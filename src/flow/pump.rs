@@ -31,14 +31,19 @@ pub fn run<F: Flow>(
 ) -> Result<(), PumpError> {
     grants.is_polled_here();
     let mut pump = Pump { flow, grants, patience, meter };
+    // The room of the sink, if the pump has only slept since it was asked.
+    let mut known = None;
     loop {
         pump.fill()?;
         let (due, now) = (grants.due_at(), grants.now());
         if pump.flow.has_new(grants) || due.is_some_and(|time| time <= now) {
-            let room = pump.room()?;
+            let room = match known.take() {
+                Some(room) => room,
+                None => pump.room()?,
+            };
             pump.flow.ask(grants)?;
             if let Some(until) = pump.drain(room)? {
-                pump.wait(until)?;
+                known = pump.wait(until)?.then_some(room);
             }
         } else if due.is_none() && pump.flow.is_over(grants)? {
             pump.enter(Phase::Working);
@@ -59,9 +64,6 @@ struct Pump<'a, F: Flow> {
 impl<F: Flow> Pump<'_, F> {
     /// Reads input.
     fn fill(&mut self) -> Result<(), PumpError> {
-        if self.grants.is_retired() {
-            return Err(StoreError::Stopped.into());
-        }
         if self.grants.is_empty() && !self.flow.has_new(self.grants) {
             let state = self.note_read_ahead();
             self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source });
@@ -78,9 +80,10 @@ impl<F: Flow> Pump<'_, F> {
         Ok(room)
     }
 
-    /// Passes on all that may leave now, up to `room` units. Returns until when to wait, unless the sink has to be asked
-    /// again.
+    /// Passes on all that may leave now, up to `room` units. Returns until when to wait, if nothing has left: otherwise the
+    /// sink has to be asked again.
     fn drain(&mut self, mut room: u64) -> Result<Option<Option<Nanos>>, PumpError> {
+        let mut has_passed = false;
         loop {
             let mut passed = Passed::default();
             let begins = |until, place: Option<usize>, units| {
@@ -107,16 +110,17 @@ impl<F: Flow> Pump<'_, F> {
                 Next::Refused(unit, why) => self.flow.refuse(self.grants, unit, why, &mut passed),
                 Next::At(time) => {
                     self.flush()?;
-                    return Ok(Some(Some(time)));
+                    return Ok((!has_passed).then_some(Some(time)));
                 }
                 Next::Nothing => {
                     self.flush()?;
                     // Without room, the sink has to become ready.
-                    return Ok((room == 0).then_some(None));
+                    return Ok((room == 0 && !has_passed).then_some(None));
                 }
             };
             self.pass(passed);
             result?;
+            has_passed = true;
             if room == 0 || !self.flow.has_room() {
                 self.flush()?;
                 return Ok(None);
@@ -147,8 +151,8 @@ impl<F: Flow> Pump<'_, F> {
         }
     }
 
-    /// Waits until this time, or until something happens.
-    fn wait(&mut self, until: Option<Nanos>) -> Result<(), PumpError> {
+    /// Waits until this time, or until something happens. Returns whether it just slept.
+    fn wait(&mut self, until: Option<Nanos>) -> Result<bool, PumpError> {
         let state = self.note_read_ahead();
         self.grants.paused_until().into_iter().for_each(|until| self.meter.paused_until(until));
         match until {
@@ -161,19 +165,23 @@ impl<F: Flow> Pump<'_, F> {
         }
         let Some(until) = until else {
             self.flow.wait(self.grants, None)?;
-            return Ok(());
+            return Ok(false);
         };
-        let mut result = Ok(());
+        let (mut result, mut has_slept) = (Ok(()), false);
         let (flow, grants) = (&mut *self.flow, self.grants);
         self.patience.wait(grants.now(), until, &mut |until| {
             match flow.wait(grants, Some(until)) {
                 Ok(true) => {}
-                Ok(false) => grants.sleep_until(until),
+                Ok(false) => {
+                    has_slept = true;
+                    grants.sleep_until(until);
+                }
                 Err(error) => result = Err(error),
             }
             result.is_ok() && grants.now() >= until
         });
-        Ok(result?)
+        result?;
+        Ok(has_slept)
     }
 
     fn note_read_ahead(&self) -> State {

@@ -296,10 +296,9 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         self.outgoing.can_write || self.has_unsorted(&grants.line(), away)
     }
 
-    fn room(&mut self, _: &Grants<Box<[u8]>>) -> Result<u64, FlowError> {
+    fn room(&mut self, grants: &Grants<Box<[u8]>>) -> Result<u64, FlowError> {
         if self.dropping.is_none() {
-            self.sink.ready().map_err(FlowError::Write)?;
-            return Ok(u64::MAX);
+            return grants.room_of(&mut self.sink);
         }
         let [reader] = poll([(self.sink.fd(), PollFlags::OUT)], Some(Duration::ZERO)).map_err(FlowError::Write)?;
         self.note(reader)?;

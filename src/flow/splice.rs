@@ -1,7 +1,7 @@
 //! Moves bytes inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
 
 use super::contract::{Flow, FlowError, Passed, State};
-use super::copy::{Descriptor, First, Sink, Source, write_all};
+use super::copy::{Descriptor, First, Source, write_all};
 use super::grants::{Granted, Grants, Refusal};
 use super::poll::{is_ready, wait_for};
 use rustix::event::PollFlags;
@@ -147,9 +147,8 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
         self.waiting > 0
     }
 
-    fn room(&mut self, _: &Grants<First>) -> Result<u64, FlowError> {
-        self.sink.ready().map_err(FlowError::Write)?;
-        Ok(u64::MAX)
+    fn room(&mut self, grants: &Grants<First>) -> Result<u64, FlowError> {
+        grants.room_of(&mut self.sink)
     }
 
     fn ask(&mut self, grants: &Grants<First>) -> Result<(), FlowError> {

@@ -104,6 +104,16 @@ impl<R: Source> Launching<R> {
 
     /// Reads available input, and moves jobs into the queue.
     fn read(&mut self) -> Result<(), FlowError> {
+        // A source that never waits is read until a unit is complete.
+        while self.read_once()? && self.batches.waiting() == 0 && self.queue().is_empty() {}
+        if self.has_ended && self.batches.waiting() == 0 {
+            self.queue().has_all();
+        }
+        Ok(())
+    }
+
+    /// Reads once, and moves jobs into the queue. Returns whether something was read.
+    fn read_once(&mut self) -> Result<bool, FlowError> {
         let is_full = self.is_full();
         if is_full && self.queue().has_keys() {
             // Otherwise jobs that wait for more units of their key would wait for ever.
@@ -111,12 +121,9 @@ impl<R: Source> Launching<R> {
         }
         let reads = !is_full && (self.queue().has_keys() || self.batches.waiting() == 0);
         let read = if reads { self.cut_or_read()? } else { Read::Nothing };
-        self.sort();
         self.has_ended |= read == Read::End;
-        if self.has_ended && self.batches.waiting() == 0 {
-            self.queue().has_all();
-        }
-        Ok(())
+        self.sort();
+        Ok(read == Read::Some)
     }
 
     /// Whether the run is over. It is not while a running command may need another attempt or a report of its end. The

@@ -246,8 +246,8 @@ struct UnitLines<'a> {
 }
 
 impl Sink for UnitLines<'_> {
-    fn ready(&mut self) -> io::Result<()> {
-        Ok(())
+    fn ready(&mut self) -> io::Result<bool> {
+        Ok(false)
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
