@@ -322,7 +322,10 @@ impl Queue {
 
     /// Whether the queue is full, so that reading stops.
     pub(super) fn is_full(&self) -> bool {
-        self.grants.line().is_full(self.ahead)
+        let line = self.grants.line();
+        // Without keys, one new unit waits for a slot. It may need another attempt, too.
+        let ahead = if self.has_keys() { self.ahead } else { self.ahead.saturating_sub(1) };
+        line.is_full(ahead) && (self.has_keys() || !line.is_empty())
     }
 
     /// The memory of the waiting attempts, in bytes.

@@ -237,45 +237,39 @@ enum Happens {
 
 /// A bucket that the processes of this run share, as they would share a bucket in a file.
 #[derive(Debug)]
-struct Bucket {
-    store: Arc<Memory<FakeClock>>,
-    is_shared: bool,
-}
+struct Bucket(Arc<Memory<FakeClock>>);
 
 impl Store for Bucket {
     fn clock(&self) -> &dyn NanoClock {
-        self.store.clock()
+        self.0.clock()
     }
 
     fn place(&self) -> String {
-        self.store.place()
+        self.0.place()
     }
 
     fn apply(&self, operation: Operation) -> Result<(Answer, Nanos), StoreError> {
-        self.store.apply(operation)
+        self.0.apply(operation)
     }
 
     fn sync(&self) -> Result<(), StoreError> {
-        self.store.sync()
+        self.0.sync()
     }
 
     fn see(&self, look: &mut dyn FnMut(&Ledger)) {
-        self.store.see(look);
+        self.0.see(look);
     }
 
     fn span(&self) -> Nanos {
-        if self.is_shared { 20 * MILLISECOND } else { 0 }
-    }
-
-    fn is_shared(&self) -> bool {
-        self.is_shared
+        20 * MILLISECOND
     }
 }
 
 /// A process that shares the bucket, with its part of the slots.
 struct Process {
     retries: Retries,
-    supply: Supply,
+    /// The shared bucket. `None`: the line applies the limits.
+    supply: Option<Supply>,
     /// The waiting units.
     order: Line<usize>,
     key: Option<KeyId>,
@@ -351,15 +345,17 @@ impl Run {
         let clock = FakeClock::default();
         let limits = Policy::new(&[format!("{}/10000s", row.rate * row.tenths).parse().unwrap()], None).unwrap();
         let (store, is_shared) = (Arc::new(Memory::new(&limits, clock.clone())), row.processes > 1 || row.restarts > 0);
+        let all = [(&limits, 0)];
+        let all: &[_] = if is_shared { &[] } else { &all };
         let units = |place| {
-            let mut order = Line::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
+            let mut order = Line::new(&Rules { all, jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
             let own = (0..row.units).filter(|unit| unit % row.processes == place);
             own.for_each(|unit| drop(order.add(0, None, waiting(unit, 0))));
             order
         };
         let process = |place| Process {
             retries: Retries::new(policy.clone()),
-            supply: Supply::new(Box::new(Bucket { store: Arc::clone(&store), is_shared })),
+            supply: is_shared.then(|| Supply::new(Box::new(Bucket(Arc::clone(&store))))),
             order: units(place),
             key: None,
             grant: None,
@@ -542,12 +538,16 @@ impl Run {
         let no_others_wait = move || others.all(History::was_refused);
         let verdict = retries.judge(&None, (judged, &mut history), (outcome, reply), no_others_wait, chance);
         self.histories[unit] = history;
-        let ServerReport { hold, refused, served, .. } =
-            retries.take_reports(self.now).remove(&None).unwrap_or_default();
-        supply.served(None, served);
-        if hold.is_some() || !refused.is_empty() {
-            supply.hold(None, hold.map_or(0, |hold| self.now + hold), refused).unwrap();
-            grant.take_if(|_| hold.is_some());
+        if let Some(supply) = supply {
+            let ServerReport { hold, refused, served, .. } =
+                retries.take_reports(self.now).remove(&None).unwrap_or_default();
+            supply.served(None, served);
+            if hold.is_some() || !refused.is_empty() {
+                supply.hold(None, hold.map_or(0, |hold| self.now + hold), refused).unwrap();
+                grant.take_if(|_| hold.is_some());
+            }
+        } else if let Some(hold) = retries.take_hold(&None, self.now) {
+            order.hold_all_until(self.now, self.now + hold);
         }
         if let Some(due) = verdict.due() {
             order.add_suspect(self.now, None, waiting(unit, due), self.histories[unit].weight()).unwrap();
@@ -572,24 +572,27 @@ impl Run {
                 Some(due) if due.max(self.machine_at) > self.now => return self.wake(place, due.max(self.machine_at)),
                 Some(_) => {}
             }
-            let current = grant.map(|grant| supply.store().look(&grant, &Take::of(&[1])).unwrap());
-            let current = if supply.is_outdated().unwrap() { None } else { current };
-            let granted = current.unwrap_or_else(|| supply.next_run(1).unwrap().0);
-            if granted.at > self.now {
-                *grant = Some(granted);
-                return self.wake(place, granted.at.min(self.now + SECOND));
+            if let Some(supply) = supply {
+                let current = grant.map(|grant| supply.store().look(&grant, &Take::of(&[1])).unwrap());
+                let current = if supply.is_outdated().unwrap() { None } else { current };
+                let granted = current.unwrap_or_else(|| supply.next_run(1).unwrap().0);
+                if granted.at > self.now {
+                    *grant = Some(granted);
+                    return self.wake(place, granted.at.min(self.now + SECOND));
+                }
+                *grant = None;
+                supply.handed_over(&granted, &[1]);
             }
-            *grant = None;
             let Next::Go(id, Unit { content: unit, .. }, _) = order.next(self.now) else { return };
             *key = Some(id);
             order.ended(self.now, id);
-            supply.handed_over(&granted, &[1]);
             *running += 1;
             if let Starts::Machine(rate) = self.row.starts {
                 self.machine_at = self.now + SECOND / rate;
             }
-            let known = self.row.learns.then(|| supply.pace(None));
-            retries.started(&None, self.now, &mut self.histories[unit], known);
+            let known = supply.as_ref().filter(|_| self.row.learns).map(|supply| supply.pace(None));
+            let next = retries.started(&None, self.now, &mut self.histories[unit], known);
+            order.not_before(self.now, id, next);
             self.started[unit] = self.now;
             let arrival = if self.requested_interval > 20 * MILLISECOND { 4 } else { 1 } * MILLISECOND;
             let arrival = self.between([arrival / 5, arrival * 9 / 5]);
@@ -600,7 +603,7 @@ impl Run {
 
 /// A unit that has waited since `arrived`.
 fn waiting(unit: usize, arrived: Nanos) -> Unit<usize> {
-    Unit { age: unit as u64, costs: [].into(), size: 1, arrived, content: unit }
+    Unit { age: unit as u64, costs: [1].into(), size: 1, arrived, content: unit }
 }
 
 /// The shortest possible time of the run, in nanoseconds.
@@ -881,7 +884,7 @@ fn a_start_granted_before_a_refusal_is_requested_again() {
     let clock = FakeClock::default();
     let limits = Policy::new(&["10/s,burst=1".parse().unwrap()], None).unwrap();
     let store = Arc::new(Memory::new(&limits, clock.clone()));
-    let supply = || Supply::new(Box::new(Bucket { store: Arc::clone(&store), is_shared: true }));
+    let supply = || Supply::new(Box::new(Bucket(Arc::clone(&store))));
     let (one, other) = (supply(), supply());
     let _ = one.next_run(1).unwrap();
     clock.set(Duration::from_millis(100));
