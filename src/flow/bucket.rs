@@ -1,11 +1,12 @@
 //! The grants of a shared bucket, as the pump polls them. The line orders the units; a bucket applies the limits.
 //!
 //! This file stands until shared buckets use the ledger of the line themselves. Until then it alone knows the leases, the
-//! requests ahead and the late grants of a [`Supply`].
+//! requests ahead and the late units of a [`Supply`].
 
-use super::grants::{Granted, Grants, Leaving, Next, Patience, Refusal, Waiting};
 use super::lock::unpoisoned;
 use super::look::Sorting;
+use super::next::{Charge, Granted, Leaves, Leaving, Next, Patience, Refusal, Waiting};
+use super::units::Units;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,19 +19,6 @@ use throttle_limits::store::{StoreError, Supply, When};
 /// The wait before the next request, in nanoseconds, while the job limit is reached and no event reports the end of a
 /// command.
 const BUSY_WAIT: Nanos = 5 * MILLISECOND;
-
-/// What a unit was charged in a shared bucket.
-#[derive(Clone, Debug)]
-pub struct Charge {
-    /// The grant.
-    pub grant: Grant,
-    /// The granted request.
-    pub take: Take,
-}
-
-/// Units of one grant that are about to leave.
-#[derive(Debug)]
-pub struct Leaves(Grant, u64);
 
 /// Reports of servers about the units of one key, or about all units.
 #[derive(Debug, Default)]
@@ -110,7 +98,7 @@ impl ServerReport {
 }
 
 impl<T: Send> Bucket<T> {
-    /// The grants of `supply`, for units that are sorted like this. `learns`: the bucket learns a pace from refusals.
+    /// The units of `supply`, for units that are sorted like this. `learns`: the bucket learns a pace from refusals.
     pub fn new(supply: Supply, sorting: &Sorting, learns: bool) -> Self {
         let (of_all, has_costs) = (sorting.shared.unwrap_or(0), !sorting.look.costs.is_empty());
         let state = State { chosen: None, rest: None, requested: BTreeMap::new(), ticket: 0, refused: VecDeque::new() };
@@ -125,7 +113,7 @@ impl<T: Send> Bucket<T> {
         }
     }
 
-    /// The source of grants.
+    /// The source of units.
     pub fn supply(&self) -> &Arc<Supply> {
         &self.supply
     }
@@ -148,7 +136,7 @@ impl<T: Send> Bucket<T> {
         unpoisoned(self.reports.lock()).values().any(ServerReport::is_urgent)
     }
 
-    /// Passes reports of servers on to the bucket. For a pause, the supply gives its reserved grants back.
+    /// Passes reports of servers on to the bucket. For a pause, the supply gives its reserved units back.
     pub(super) fn pass_on(&self) -> Result<(), StoreError> {
         let reports = std::mem::take(&mut *unpoisoned(self.reports.lock()));
         for (key, report) in reports {
@@ -237,24 +225,24 @@ impl<T: Send> Bucket<T> {
         let _ = self.supply.settle(&charge.grant, &charge.take, real);
     }
 
-    /// The next event; see [`Grants::poll`].
-    pub(super) fn poll(&self, grants: &Grants<T>, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
+    /// The next event; see [`Grants::poll`](super::Grants::poll).
+    pub(super) fn poll(&self, units: &Units<T>, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
         self.pass_on()?;
         let refused = unpoisoned(self.state.lock()).refused.pop_front();
         match refused {
             Some((unit, why)) => Ok(Next::Refused(unit, why)),
-            None if self.supply.has_keys() => self.poll_keys(grants, room),
+            None if self.supply.has_keys() => self.poll_keys(units, room),
             None if room == 0 => Ok(Next::Nothing),
-            None => self.poll_one(grants, room, waiting),
+            None => self.poll_one(units, room, waiting),
         }
     }
 
     /// Takes the next unit, or plain units, out of the line.
-    fn choose(&self, grants: &Grants<T>, room: u64) -> Result<Chosen<T>, Next<T>> {
+    fn choose(&self, units: &Units<T>, room: u64) -> Result<Chosen<T>, Next<T>> {
         if let Some(chosen) = unpoisoned(self.state.lock()).chosen.take() {
             return Ok(chosen);
         }
-        let next = grants.line().poll(grants.now(), room);
+        let next = units.line().poll(units.now(), room);
         match next {
             line::Next::Run(run) => Ok(Chosen::Units(run.units)),
             line::Next::Go(key, unit, charged) => Ok(Chosen::Unit(key, charged, unit)),
@@ -265,8 +253,8 @@ impl<T: Send> Bucket<T> {
     }
 
     /// Requests a grant for the next unit or plain units, and sleeps until its time.
-    fn poll_one(&self, grants: &Grants<T>, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
-        let chosen = match self.choose(grants, room) {
+    fn poll_one(&self, units: &Units<T>, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
+        let chosen = match self.choose(units, room) {
             Ok(chosen) => chosen,
             Err(next) => return Ok(next),
         };
@@ -281,13 +269,13 @@ impl<T: Send> Bucket<T> {
             (None, None) => {
                 let run = self.supply.next_run(chosen.units().max(1).saturating_add(foreseen).min(room));
                 if let Ok((grant, _)) = &run {
-                    let further = grants.line().wanted().saturating_add(foreseen);
+                    let further = units.line().wanted().saturating_add(foreseen);
                     self.supply.foresee(|| chosen.units().saturating_add(further).saturating_sub(grant.units));
                 }
                 run
             }
             (Some(costs), _) => {
-                self.supply.settles(matches!(&chosen, Chosen::Unit(.., unit) if grants.settles(&unit.content)));
+                self.supply.settles(matches!(&chosen, Chosen::Unit(.., unit) if (units.terms.settles)(&unit.content)));
                 self.supply.take(costs)
             }
         };
@@ -307,8 +295,8 @@ impl<T: Send> Bucket<T> {
         let charged = costs.clone().unwrap_or_else(|| vec![grant.units]);
         let has_waited = grant.at > requested;
         if has_waited {
-            (waiting.begins)(self.here(grants.now(), grant.at), grant.bound_by, grant.units);
-            let clock = Sleeps { grants, bucket: self, patience: waiting.patience };
+            (waiting.begins)(self.here(units.now(), grant.at), grant.bound_by, grant.units);
+            let clock = Sleeps { units, bucket: self, patience: waiting.patience };
             if !self.supply.sleep_unless(&clock, grant.at, &|| self.has_urgent_report())? {
                 self.put(chosen);
                 return Ok(Next::At(0));
@@ -319,13 +307,13 @@ impl<T: Send> Bucket<T> {
             self.put(chosen);
             return Ok(Next::At(0));
         }
-        let since = has_waited.then(|| self.here(grants.now(), grant.at));
+        let since = has_waited.then(|| self.here(units.now(), grant.at));
         match chosen {
-            Chosen::Units(units) => {
-                let more = if has_waited { self.supply.take_available(units.saturating_sub(grant.units)) } else { 0 };
-                let leave = grant.units.saturating_add(more).min(units);
-                if leave < units {
-                    grants.line().want(grants.now(), units - leave);
+            Chosen::Units(wanted) => {
+                let more = if has_waited { self.supply.take_available(wanted.saturating_sub(grant.units)) } else { 0 };
+                let leave = grant.units.saturating_add(more).min(wanted);
+                if leave < wanted {
+                    units.line().want(units.now(), wanted - leave);
                 }
                 Ok(Next::Run(leave, since, Leaving::OfBucket(Leaves(grant, grant.units))))
             }
@@ -348,11 +336,11 @@ impl<T: Send> Bucket<T> {
         unpoisoned(self.state.lock()).chosen = Some(chosen);
     }
 
-    /// Serves units with keys: returns a unit whose grant is due, and requests grants for other units. A unit is
+    /// Serves units with keys: returns a unit whose grant is due, and requests units for other units. A unit is
     /// requested only if the sink has a free place for it and the limits of its key conform soon.
-    fn poll_keys(&self, grants: &Grants<T>, room: u64) -> Result<Next<T>, StoreError> {
+    fn poll_keys(&self, units: &Units<T>, room: u64) -> Result<Next<T>, StoreError> {
         let refused = self.supply.answered()?;
-        self.take_back(grants, refused);
+        self.take_back(units, refused);
         loop {
             if let Some((unit, why)) = unpoisoned(self.state.lock()).refused.pop_front() {
                 return Ok(Next::Refused(unit, why));
@@ -361,12 +349,12 @@ impl<T: Send> Bucket<T> {
                 && let Some(claim) = self.supply.claim()?
             {
                 match claim.granted {
-                    None => self.put_back(grants, claim.ticket, 0),
+                    None => self.put_back(units, claim.ticket, 0),
                     Some((grant, take)) => {
-                        let requested = self.answered(grants, claim.ticket);
+                        let requested = self.answered(units, claim.ticket);
                         let Some((key, charged, unit)) = requested else { continue };
-                        if !grants.runs() {
-                            grants.line().ended(grants.now(), key);
+                        if !units.terms.runs {
+                            units.line().ended(units.now(), key);
                         }
                         let charge = Some(Charge { grant, take });
                         return Ok(Next::Go(Granted::new(key, charged, &unit, charge), unit.content));
@@ -383,14 +371,14 @@ impl<T: Send> Bucket<T> {
             // When every place in the sink is reserved, no unit is requested until a place is free.
             let mut at = if wanted > 0 { Nanos::MAX } else { more_at };
             if most > 0 {
-                let (takes, rest) = self.choose_several(grants, most)?;
+                let (takes, rest) = self.choose_several(units, most)?;
                 if !takes.is_empty() {
                     let refused = self.supply.ask_for(takes)?;
-                    self.take_back(grants, refused);
+                    self.take_back(units, refused);
                     continue;
                 }
-                let now = grants.now();
-                let in_line = grants.line().ready_at(now);
+                let now = units.now();
+                let in_line = units.line().ready_at(now);
                 if rest == 0 && self.supply.next_event().is_none() {
                     return Ok(in_line.map_or(Next::Nothing, Next::At));
                 }
@@ -398,18 +386,18 @@ impl<T: Send> Bucket<T> {
             }
             let soon = || self.supply.clock().now().saturating_add(BUSY_WAIT);
             let next = self.supply.next_event().unwrap_or_else(soon).min(at);
-            return Ok(Next::At(self.here(grants.now(), next)));
+            return Ok(Next::At(self.here(units.now(), next)));
         }
     }
 
     /// Chooses up to `most` units to request, in the order of their turns. Skips units if the limits of their key do
     /// not conform soon. Also returns for how many nanoseconds no other unit can leave.
-    fn choose_several(&self, grants: &Grants<T>, most: usize) -> Result<(Vec<(u64, Take)>, Nanos), StoreError> {
+    fn choose_several(&self, units: &Units<T>, most: usize) -> Result<(Vec<(u64, Take)>, Nanos), StoreError> {
         let mut takes = Vec::new();
         while takes.len() < most {
             let (ticket, take) = {
-                let (mut line, mut state) = (grants.line(), unpoisoned(self.state.lock()));
-                let now = grants.now();
+                let (mut line, mut state) = (units.line(), unpoisoned(self.state.lock()));
+                let now = units.now();
                 let line::Next::Go(key, unit, charged) = line.poll(now, 1) else { break };
                 let mut take = Sorting::price(self.of_all, line.name(key), &unit.costs);
                 let waited = now.saturating_sub(unit.arrived);
@@ -429,9 +417,9 @@ impl<T: Send> Bucket<T> {
                     take.key.iter_mut().for_each(|of| of.latest = latest);
                     takes.push((ticket, take));
                 }
-                When::After(wait) => self.put_back(grants, ticket, wait),
+                When::After(wait) => self.put_back(units, ticket, wait),
                 When::NoneBefore(wait) => {
-                    self.put_back(grants, ticket, 0);
+                    self.put_back(units, ticket, 0);
                     return Ok((takes, wait));
                 }
             }
@@ -440,33 +428,33 @@ impl<T: Send> Bucket<T> {
     }
 
     /// Takes out the unit with this ticket, because the bucket has answered.
-    fn answered(&self, grants: &Grants<T>, ticket: u64) -> Option<(KeyId, Charged, Unit<T>)> {
-        let (mut line, mut state) = (grants.line(), unpoisoned(self.state.lock()));
+    fn answered(&self, units: &Units<T>, ticket: u64) -> Option<(KeyId, Charged, Unit<T>)> {
+        let (mut line, mut state) = (units.line(), unpoisoned(self.state.lock()));
         let requested = state.requested.remove(&ticket);
-        line.set_away(grants.now(), state.requested.len());
+        line.set_away(units.now(), state.requested.len());
         requested
     }
 
     /// Returns the unit with this ticket to the line. No unit of its key leaves for `wait` nanoseconds.
-    fn put_back(&self, grants: &Grants<T>, ticket: u64, wait: Nanos) {
-        let Some((key, _, unit)) = self.answered(grants, ticket) else { return };
-        let now = grants.now();
-        let returned = grants.line().put_back(now, key, unit, now.saturating_add(wait));
+    fn put_back(&self, units: &Units<T>, ticket: u64, wait: Nanos) {
+        let Some((key, _, unit)) = self.answered(units, ticket) else { return };
+        let now = units.now();
+        let returned = units.line().put_back(now, key, unit, now.saturating_add(wait));
         if let Err(unit) = returned {
-            grants.refuse(unit.content, Refusal::TooMuch);
+            units.refuse(unit.content, Refusal::TooMuch);
         }
     }
 
     /// Returns the refused units to the line, or gives them up.
-    fn take_back(&self, grants: &Grants<T>, refused: throttle_limits::store::Refused) {
+    fn take_back(&self, units: &Units<T>, refused: throttle_limits::store::Refused) {
         for (ticket, refusal) in refused {
             match refusal {
-                BucketRefusal::TooLong { wait } => self.put_back(grants, ticket, wait),
-                BucketRefusal::Busy => self.put_back(grants, ticket, BUSY_WAIT),
+                BucketRefusal::TooLong { wait } => self.put_back(units, ticket, wait),
+                BucketRefusal::Busy => self.put_back(units, ticket, BUSY_WAIT),
                 BucketRefusal::GivenUp(failed) => {
-                    if let Some((key, _, unit)) = self.answered(grants, ticket) {
-                        let mut line = grants.line();
-                        line.ended(grants.now(), key);
+                    if let Some((key, _, unit)) = self.answered(units, ticket) {
+                        let mut line = units.line();
+                        line.ended(units.now(), key);
                         let others: Vec<_> = line.drain_key(key).into_iter().map(|unit| unit.content).collect();
                         drop(line);
                         let all = std::iter::once(unit.content).chain(others);
@@ -475,8 +463,8 @@ impl<T: Send> Bucket<T> {
                     }
                 }
                 _ => {
-                    if let Some((key, _, unit)) = self.answered(grants, ticket) {
-                        grants.line().ended(grants.now(), key);
+                    if let Some((key, _, unit)) = self.answered(units, ticket) {
+                        units.line().ended(units.now(), key);
                         unpoisoned(self.state.lock()).refused.push_back((unit.content, Refusal::TooMuch));
                     }
                 }
@@ -506,7 +494,7 @@ impl<T> Chosen<T> {
 
 /// The clock of the bucket, on which the pump's thread sleeps. A sleep also ends once the run has retired.
 struct Sleeps<'a, T> {
-    grants: &'a Grants<T>,
+    units: &'a Units<T>,
     bucket: &'a Bucket<T>,
     patience: &'a dyn Patience,
 }
@@ -517,12 +505,12 @@ impl<T: Send> NanoClock for Sleeps<'_, T> {
     }
 
     fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
-        let (clock, now) = (self.bucket.supply.clock(), self.grants.now());
+        let (clock, now) = (self.bucket.supply.clock(), self.units.now());
         let until = self.bucket.here(now, time);
-        self.patience.wait(self.grants.now(), until, &mut |first| {
+        self.patience.wait(self.units.now(), until, &mut |first| {
             // The time of the grant itself is exact on the clock of the bucket.
             let time = time.saturating_sub(until.saturating_sub(first));
-            clock.sleep_unless(time, &|| self.grants.is_retired() || is_over())
+            clock.sleep_unless(time, &|| self.units.is_retired() || is_over())
         })
     }
 }

@@ -1,8 +1,8 @@
 //! The interface between the pump and the flows that it drives.
 
-use super::grants::{Granted, Grants, Refusal};
-use std::io;
-use thiserror::Error;
+use super::error::FlowError;
+use super::grants::Grants;
+use super::next::{Granted, Refusal};
 use throttle_limits::clock::Nanos;
 
 /// Units on their way from a source, through the [`Grants`] of a run, to a sink.
@@ -120,21 +120,4 @@ pub struct Passed {
     pub units: u64,
     /// Bytes, including the written bytes of a unit that an error cut short.
     pub bytes: u64,
-}
-
-/// Why units cannot be moved.
-#[derive(Debug, Error)]
-pub enum FlowError {
-    /// The source could not be read.
-    #[error("read")]
-    Read(#[source] io::Error),
-    /// Units could not be stored until they may leave.
-    #[error("hold")]
-    Hold(#[source] io::Error),
-    /// A unit can never leave: its number in the input, its first bytes, and the reason.
-    #[error("unit {0}: {2}")]
-    Refused(u64, Box<[u8]>, String),
-    /// The sink could not be written.
-    #[error("write")]
-    Write(#[source] io::Error),
 }

@@ -1,8 +1,10 @@
 //! Copies units through a buffer, between any two descriptors.
 
-use super::contract::{Flow, FlowError, Passed, State};
-use super::grants::{Granted, Grants, Refusal};
+use super::contract::{Flow, Passed, State};
+use super::error::FlowError;
+use super::grants::Grants;
 use super::look::Look;
+use super::next::{Granted, Refusal};
 use super::poll::{is_ready, wait_for, wait_for_reader};
 use crate::flow::framing::{Buffer, trimmed};
 use crate::flow::meter::Meter;
@@ -77,6 +79,14 @@ pub trait Sink {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+}
+
+/// Waits until this sink accepts units. Nothing is granted later for that time.
+pub(super) fn room_of<T: Send>(sink: &mut impl Sink, grants: &Grants<T>) -> Result<u64, FlowError> {
+    if sink.ready().map_err(FlowError::Write)? {
+        grants.line().ready_since(grants.now());
+    }
+    Ok(u64::MAX)
 }
 
 /// Writes `bytes` completely. On an error, `written` has the number of bytes that were written.
@@ -233,7 +243,7 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
     }
 
     fn room(&mut self, grants: &Grants<First>) -> Result<u64, FlowError> {
-        grants.room_of(&mut self.sink)
+        room_of(&mut self.sink, grants)
     }
 
     fn ask(&mut self, grants: &Grants<First>) -> Result<(), FlowError> {

@@ -3,126 +3,24 @@
 //!
 //! If a shared bucket applies the limits, the line only orders the units, and a [`Bucket`] requests their grants.
 
-use super::bucket::{Bucket, Charge, Leaves};
-use super::contract::FlowError;
-use super::copy::Sink;
+use super::bucket::Bucket;
 use super::lock::unpoisoned;
-use std::collections::VecDeque;
+use super::next::{Granted, Leaving, Next, Refusal, Waiting};
+use super::units::{Terms, Units};
 use std::fmt::{Debug, Formatter};
-use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, Thread};
 use throttle_limits::clock::{NanoClock, Nanos};
-use throttle_limits::line::{self, Charged, Costs, KeyId, Line, Unit};
+use throttle_limits::line::{self, Line, Unit};
 use throttle_limits::store::{StoreError, Supply};
 
 /// The grants of a run with units of the type `T`.
 pub struct Grants<T> {
-    line: Mutex<Line<T>>,
-    clock: Arc<dyn NanoClock + Send + Sync>,
-    /// Units that will never be granted.
-    refused: Mutex<VecDeque<(T, Refusal)>>,
+    units: Units<T>,
     /// The costs of the units that were granted with costs of their own, and their number.
     charged: Mutex<(Vec<u64>, u64)>,
     bucket: Option<Bucket<T>>,
-    terms: Terms<T>,
-    is_retired: AtomicBool,
     pump: Mutex<Option<Thread>>,
-}
-
-/// What a run asks of its grants.
-#[derive(Clone, Copy)]
-pub struct Terms<T> {
-    /// Whether keys have limits of their own.
-    pub has_keys: bool,
-    /// Whether a unit runs until [`Grants::ended`].
-    pub runs: bool,
-    /// Whether the real cost of a unit becomes known after its grant.
-    pub settles: fn(&T) -> bool,
-}
-
-impl<T> Default for Terms<T> {
-    fn default() -> Self {
-        Terms { has_keys: false, runs: false, settles: |_| false }
-    }
-}
-
-/// The next event.
-#[derive(Debug)]
-pub enum Next<T> {
-    /// So many plain units may leave now. `has_waited`: since when they could have left.
-    Run(u64, Option<Nanos>, Leaving),
-    /// This unit may leave now.
-    Go(Granted, T),
-    /// This unit never leaves.
-    Refused(T, Refusal),
-    /// Nothing happens before this time.
-    At(Nanos),
-    /// Nothing happens before a report or a further unit.
-    Nothing,
-}
-
-/// Waits for a time, and may tell the user about a long wait.
-pub trait Patience: Sync {
-    /// Waits from `now` until `until`, by one or several calls of `wait` with a time. Returns `false` as soon as a call
-    /// returns `false`: the wait has ended early.
-    fn wait(&self, _now: Nanos, until: Nanos, wait: &mut dyn FnMut(Nanos) -> bool) -> bool {
-        wait(until)
-    }
-}
-
-/// Waits without a word.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
-
-impl Patience for Silent {}
-
-/// How the pump's thread waits for a shared bucket.
-pub struct Waiting<'a> {
-    /// Waits.
-    pub patience: &'a dyn Patience,
-    /// Called at the beginning of a wait, with its end, the index of the limit, and the number of granted units.
-    pub begins: &'a dyn Fn(Nanos, Option<usize>, u64),
-}
-
-/// Why a unit never leaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// Its key or a cost cannot be read.
-    Unread,
-    /// A cost is above the most that a limit ever grants.
-    TooMuch,
-    /// It would wait longer than allowed.
-    TooLate,
-    /// This many commands of its key have failed in a row.
-    KeyFailed(NonZeroU32),
-    /// The server of its key asked for a longer pause than allowed.
-    SentAway,
-}
-
-/// The grant of a unit.
-#[derive(Clone, Debug)]
-pub struct Granted {
-    /// The key of the unit.
-    pub key: KeyId,
-    /// When it was charged.
-    pub charged: Charged,
-    /// Its costs.
-    pub costs: Costs,
-    /// Since when it has waited.
-    pub arrived: Nanos,
-    /// What a shared bucket was charged for it.
-    pub charge: Option<Charge>,
-}
-
-/// Units that are about to leave.
-#[derive(Debug)]
-pub enum Leaving {
-    /// Plain units of the line.
-    Run(line::Run),
-    /// Units of a shared bucket.
-    OfBucket(Leaves),
 }
 
 /// The state of the limits of a run, for its report.
@@ -164,40 +62,22 @@ impl<T: Send> Grants<T> {
         bucket: Option<Bucket<T>>,
         terms: Terms<T>,
     ) -> Self {
-        Grants {
-            line: Mutex::new(line),
-            clock,
-            refused: Mutex::default(),
-            charged: Mutex::default(),
-            bucket,
-            terms,
-            is_retired: AtomicBool::new(false),
-            pump: Mutex::default(),
-        }
+        Grants { units: Units::new(line, clock, terms), charged: Mutex::default(), bucket, pump: Mutex::default() }
     }
 
-    /// The units that wait. A change of the line is one step, so a panic elsewhere does not leave it half changed.
+    /// The units that wait.
     pub fn line(&self) -> MutexGuard<'_, Line<T>> {
-        unpoisoned(self.line.lock())
+        self.units.line()
     }
 
     /// The time on the clock of the line.
     pub fn now(&self) -> Nanos {
-        self.clock.now()
+        self.units.now()
     }
 
     /// Whether keys have limits of their own.
     pub fn has_keys(&self) -> bool {
-        self.terms.has_keys
-    }
-
-    /// Whether a unit runs until [`ended`](Self::ended).
-    pub(super) fn runs(&self) -> bool {
-        self.terms.runs
-    }
-
-    pub(super) fn settles(&self, unit: &T) -> bool {
-        (self.terms.settles)(unit)
+        self.units.terms.has_keys
     }
 
     /// Whether a shared bucket applies the limits.
@@ -230,12 +110,12 @@ impl<T: Send> Grants<T> {
 
     /// Adds a unit that will never leave. The pump returns it as soon as possible.
     pub fn refuse(&self, unit: T, why: Refusal) {
-        unpoisoned(self.refused.lock()).push_back((unit, why));
+        self.units.refuse(unit, why);
     }
 
     /// Takes out the units that will never leave.
     pub fn take_refused(&self) -> Vec<T> {
-        unpoisoned(self.refused.lock()).drain(..).map(|(unit, _)| unit).collect()
+        self.units.refused().drain(..).map(|(unit, _)| unit).collect()
     }
 
     /// Grants one more unit of these costs and without a key, if it may leave now, together with the unit before it.
@@ -259,14 +139,12 @@ impl<T: Send> Grants<T> {
 
     /// Whether no unit waits.
     pub fn is_empty(&self) -> bool {
-        self.line().is_empty()
-            && unpoisoned(self.refused.lock()).is_empty()
-            && self.bucket.as_ref().is_none_or(Bucket::is_empty)
+        self.line().is_empty() && self.units.refused().is_empty() && self.bucket.as_ref().is_none_or(Bucket::is_empty)
     }
 
     /// When a unit may leave, or is refused, if nothing happens before. `None` if no such time is known.
     pub fn due_at(&self) -> Option<Nanos> {
-        if !unpoisoned(self.refused.lock()).is_empty() {
+        if !self.units.refused().is_empty() {
             return Some(0);
         }
         let now = self.now();
@@ -277,18 +155,7 @@ impl<T: Send> Grants<T> {
 
     /// The index of the limit for which the next unit waits.
     pub fn bound_by(&self) -> usize {
-        if self.terms.has_keys { 0 } else { self.line().bound_by().unwrap_or(usize::MAX) }
-    }
-
-    /// Waits until this sink accepts units. Nothing is granted later for that time.
-    ///
-    /// # Errors
-    /// The sink fails.
-    pub(super) fn room_of(&self, sink: &mut impl Sink) -> Result<u64, FlowError> {
-        if sink.ready().map_err(FlowError::Write)? {
-            self.line().ready_since(self.now());
-        }
-        Ok(u64::MAX)
+        if self.units.terms.has_keys { 0 } else { self.line().bound_by().unwrap_or(usize::MAX) }
     }
 
     /// The next event, for a sink that accepts at most `room` units. Only the pump's thread may call this. It sleeps only
@@ -297,20 +164,20 @@ impl<T: Send> Grants<T> {
     /// # Errors
     /// [`StoreError::Stopped`] once the run has [retired](Overview::retire); or the bucket cannot be reached.
     pub fn poll(&self, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
-        if self.is_retired() {
+        if self.units.is_retired() {
             return Err(StoreError::Stopped);
         }
-        if let Some((unit, why)) = unpoisoned(self.refused.lock()).pop_front() {
+        if let Some((unit, why)) = self.units.refused().pop_front() {
             return Ok(Next::Refused(unit, why));
         }
         if let Some(bucket) = &self.bucket {
-            return bucket.poll(self, room, waiting);
+            return bucket.poll(&self.units, room, waiting);
         }
         let mut line = self.line();
         Ok(match line.poll(self.now(), room) {
             line::Next::Run(run) => Next::Run(run.units, run.has_waited.then_some(run.charged.at), Leaving::Run(run)),
             line::Next::Go(key, unit, charged) => {
-                if self.settles(&unit.content) {
+                if (self.units.terms.settles)(&unit.content) {
                     line.open(key, charged, &unit.costs);
                 }
                 self.count(&unit.costs);
@@ -323,7 +190,7 @@ impl<T: Send> Grants<T> {
     }
 
     /// Counts the costs of a unit, for [`schedule`](Overview::schedule).
-    pub(super) fn count(&self, costs: &[u64]) {
+    fn count(&self, costs: &[u64]) {
         let (sums, count) = &mut *unpoisoned(self.charged.lock());
         sums.resize(costs.len(), 0);
         sums.iter_mut().zip(costs).for_each(|(sum, cost)| *sum = sum.saturating_add(*cost));
@@ -363,19 +230,14 @@ impl<T: Send> Grants<T> {
 
     /// A unit no longer runs.
     pub fn ended(&self, granted: &Granted) {
-        if self.terms.runs {
+        if self.units.terms.runs {
             self.line().ended(self.now(), granted.key);
         }
     }
 
-    /// Whether the run has [retired](Overview::retire).
-    pub fn is_retired(&self) -> bool {
-        self.is_retired.load(Ordering::SeqCst)
-    }
-
     /// Sleeps until this time, or until the run has [retired](Overview::retire).
     pub(super) fn sleep_until(&self, time: Nanos) {
-        self.clock.sleep_unless(time, &|| self.is_retired());
+        self.units.clock.sleep_unless(time, &|| self.units.is_retired());
     }
 
     /// The calling thread is the pump's.
@@ -391,11 +253,11 @@ impl<T: Send> Grants<T> {
 
 impl<T: Send> Overview for Grants<T> {
     fn clock(&self) -> &dyn NanoClock {
-        &*self.clock
+        &*self.units.clock
     }
 
     fn retire(&self) {
-        if !self.is_retired.swap(true, Ordering::SeqCst) {
+        if !self.units.retire() {
             self.wake();
         }
         if let Some(bucket) = &self.bucket {
@@ -404,7 +266,7 @@ impl<T: Send> Overview for Grants<T> {
     }
 
     fn left(&self) -> Option<Vec<i128>> {
-        (self.bucket.is_none() && !self.terms.has_keys).then(|| self.line().left(self.now()))
+        (self.bucket.is_none() && !self.units.terms.has_keys).then(|| self.line().left(self.now()))
     }
 
     fn schedule(&self, units: u64) -> Option<Nanos> {
@@ -436,12 +298,5 @@ impl<T: Send> Overview for Grants<T> {
 
     fn bucket(&self) -> Option<&Arc<Supply>> {
         self.bucket.as_ref().map(Bucket::supply)
-    }
-}
-
-impl Granted {
-    /// The grant of this unit.
-    pub(super) fn new<T>(key: KeyId, charged: Charged, unit: &Unit<T>, charge: Option<Charge>) -> Self {
-        Granted { key, charged, costs: unit.costs.clone(), arrived: unit.arrived, charge }
     }
 }

@@ -1,7 +1,7 @@
 //! Finds the key and the costs of a unit, and defines how units are sorted by key.
 
 use super::cost::Cost;
-use super::grants::Refusal;
+use super::next::Refusal;
 use super::selector::Selector;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;

@@ -1,8 +1,10 @@
 //! The pump: one loop that reads units, requests their grants, waits for the next one, and passes the unit on.
 
-use super::contract::{Flow, FlowError, Passed, State};
-use super::grants::{Grants, Next, Overview, Patience, Waiting};
+use super::contract::{Flow, Passed, State};
+use super::error::FlowError;
+use super::grants::{Grants, Overview};
 use super::meter::{Meter, Phase};
+use super::next::{Next, Patience, Waiting};
 use thiserror::Error;
 use throttle_limits::clock::Nanos;
 use throttle_limits::store::StoreError;

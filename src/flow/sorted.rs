@@ -4,13 +4,15 @@
 //! A unit that conforms at once goes from the buffer to the output. Only waiting units are copied.
 
 use super::bucket::Bucket;
-use super::contract::{Flow, FlowError, Passed, State};
-use super::copy::{Sink, Source, read_into, refused};
+use super::contract::{Flow, Passed, State};
+use super::copy::{Sink, Source, read_into, refused, room_of};
 use super::dropping::{Dropped, Dropping};
+use super::error::FlowError;
 use super::framing::{Buffer, Framing, LARGEST, trimmed};
-use super::grants::{Granted, Grants, Refusal};
+use super::grants::Grants;
 use super::look::{Keyless, Look, Sorting, TOO_MUCH, bounded};
 use super::meter::Meter;
+use super::next::{Granted, Refusal};
 use super::outgoing::Outgoing;
 use super::poll::poll;
 use super::selector::Selector;
@@ -298,7 +300,7 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
 
     fn room(&mut self, grants: &Grants<Box<[u8]>>) -> Result<u64, FlowError> {
         if self.dropping.is_none() {
-            return grants.room_of(&mut self.sink);
+            return room_of(&mut self.sink, grants);
         }
         let [reader] = poll([(self.sink.fd(), PollFlags::OUT)], Some(Duration::ZERO)).map_err(FlowError::Write)?;
         self.note(reader)?;

@@ -1,8 +1,10 @@
 //! Moves bytes inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
 
-use super::contract::{Flow, FlowError, Passed, State};
-use super::copy::{Descriptor, First, Source, write_all};
-use super::grants::{Granted, Grants, Refusal};
+use super::contract::{Flow, Passed, State};
+use super::copy::{Descriptor, First, Source, room_of, write_all};
+use super::error::FlowError;
+use super::grants::Grants;
+use super::next::{Granted, Refusal};
 use super::poll::{is_ready, wait_for};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
@@ -148,7 +150,7 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
     }
 
     fn room(&mut self, grants: &Grants<First>) -> Result<u64, FlowError> {
-        grants.room_of(&mut self.sink)
+        room_of(&mut self.sink, grants)
     }
 
     fn ask(&mut self, grants: &Grants<First>) -> Result<(), FlowError> {

@@ -1,0 +1,103 @@
+//! What the line of a run, or a shared bucket, answers to the pump.
+
+use std::num::NonZeroU32;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::{Grant, Take};
+use throttle_limits::line::{self, Charged, Costs, KeyId, Unit};
+
+/// The next event.
+#[derive(Debug)]
+pub enum Next<T> {
+    /// So many plain units may leave now. `has_waited`: since when they could have left.
+    Run(u64, Option<Nanos>, Leaving),
+    /// This unit may leave now.
+    Go(Granted, T),
+    /// This unit never leaves.
+    Refused(T, Refusal),
+    /// Nothing happens before this time.
+    At(Nanos),
+    /// Nothing happens before a report or a further unit.
+    Nothing,
+}
+
+/// Waits for a time, and may tell the user about a long wait.
+pub trait Patience: Sync {
+    /// Waits from `now` until `until`, by one or several calls of `wait` with a time. Returns `false` as soon as a call
+    /// returns `false`: the wait has ended early.
+    fn wait(&self, _now: Nanos, until: Nanos, wait: &mut dyn FnMut(Nanos) -> bool) -> bool {
+        wait(until)
+    }
+}
+
+/// Waits without a word.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Patience for Silent {}
+
+/// How the pump's thread waits for a shared bucket.
+pub struct Waiting<'a> {
+    /// Waits.
+    pub patience: &'a dyn Patience,
+    /// Called at the beginning of a wait, with its end, the index of the limit, and the number of granted units.
+    pub begins: &'a dyn Fn(Nanos, Option<usize>, u64),
+}
+
+/// Why a unit never leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its key or a cost cannot be read.
+    Unread,
+    /// A cost is above the most that a limit ever grants.
+    TooMuch,
+    /// It would wait longer than allowed.
+    TooLate,
+    /// This many commands of its key have failed in a row.
+    KeyFailed(NonZeroU32),
+    /// The server of its key asked for a longer pause than allowed.
+    SentAway,
+}
+
+/// The grant of a unit.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// The key of the unit.
+    pub key: KeyId,
+    /// When it was charged.
+    pub charged: Charged,
+    /// Its costs.
+    pub costs: Costs,
+    /// Since when it has waited.
+    pub arrived: Nanos,
+    /// What a shared bucket was charged for it.
+    pub charge: Option<Charge>,
+}
+
+/// Units that are about to leave.
+#[derive(Debug)]
+pub enum Leaving {
+    /// Plain units of the line.
+    Run(line::Run),
+    /// Units of a shared bucket.
+    OfBucket(Leaves),
+}
+
+/// What a unit was charged in a shared bucket.
+#[derive(Clone, Debug)]
+pub struct Charge {
+    /// The grant.
+    pub grant: Grant,
+    /// The granted request.
+    pub take: Take,
+}
+
+/// Units of one grant that are about to leave.
+#[derive(Debug)]
+pub struct Leaves(pub(super) Grant, pub(super) u64);
+
+impl Granted {
+    /// The grant of this unit.
+    pub(super) fn new<T>(key: KeyId, charged: Charged, unit: &Unit<T>, charge: Option<Charge>) -> Self {
+        Granted { key, charged, costs: unit.costs.clone(), arrived: unit.arrived, charge }
+    }
+}
