@@ -227,7 +227,6 @@ impl<T: Send> Bucket<T> {
 
     /// The next event; see [`Grants::poll`](super::Grants::poll).
     pub(super) fn poll(&self, units: &Units<T>, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
-        self.pass_on()?;
         let refused = unpoisoned(self.state.lock()).refused.pop_front();
         match refused {
             Some((unit, why)) => Ok(Next::Refused(unit, why)),
@@ -259,7 +258,7 @@ impl<T: Send> Bucket<T> {
             Err(next) => return Ok(next),
         };
         let costs = chosen.costs().filter(|_| self.has_costs);
-        let foreseen = self.foreseen.load(Ordering::Relaxed).min(room);
+        let foreseen = self.foreseen.load(Ordering::Relaxed);
         let rest = unpoisoned(self.state.lock()).rest.take().filter(|_| costs.is_none());
         let taken = match (&costs, rest) {
             (None, Some((mut grant, units))) => {
@@ -267,7 +266,7 @@ impl<T: Send> Bucket<T> {
                 Ok((grant, grant.at))
             }
             (None, None) => {
-                let run = self.supply.next_run(chosen.units().max(1).saturating_add(foreseen).min(room));
+                let run = self.supply.next_run(chosen.units().saturating_add(foreseen).min(room));
                 if let Ok((grant, _)) = &run {
                     let further = units.line().wanted().saturating_add(foreseen);
                     self.supply.foresee(|| chosen.units().saturating_add(further).saturating_sub(grant.units));

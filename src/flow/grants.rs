@@ -189,6 +189,14 @@ impl<T: Send> Grants<T> {
         })
     }
 
+    /// Passes the reports of servers on to a shared bucket.
+    ///
+    /// # Errors
+    /// The bucket cannot be reached.
+    pub(super) fn pass_on(&self) -> Result<(), StoreError> {
+        self.bucket.as_ref().map_or(Ok(()), Bucket::pass_on)
+    }
+
     /// Counts the costs of a unit, for [`schedule`](Overview::schedule).
     fn count(&self, costs: &[u64]) {
         let (sums, count) = &mut *unpoisoned(self.charged.lock());

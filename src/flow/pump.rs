@@ -49,6 +49,8 @@ pub fn run<F: Flow>(
             }
         } else if due.is_none() && pump.flow.is_over(grants)? {
             pump.enter(Phase::Working);
+            // Other processes that share the limits need the reports about the last units.
+            let _ = grants.pass_on();
             return Ok(());
         } else {
             pump.wait(due)?;
@@ -66,6 +68,7 @@ struct Pump<'a, F: Flow> {
 impl<F: Flow> Pump<'_, F> {
     /// Reads input.
     fn fill(&mut self) -> Result<(), PumpError> {
+        self.grants.pass_on()?;
         if self.grants.is_empty() && !self.flow.has_new(self.grants) {
             let state = self.note_read_ahead();
             self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source });
