@@ -3,7 +3,7 @@
 //!
 //! If a shared bucket applies the limits, the line only orders the units, and a [`Bucket`] requests their grants.
 
-use super::bucket::{Bucket, Charge, Leaves};
+use super::bucket::{Bucket, Charge};
 use super::contract::FlowError;
 use super::copy::Sink;
 use super::lock::unpoisoned;
@@ -122,7 +122,7 @@ pub enum Leaving {
     /// Plain units of the line.
     Run(line::Run),
     /// Units of a shared bucket.
-    OfBucket(Leaves),
+    OfBucket,
 }
 
 /// The state of the limits of a run, for its report.
@@ -334,15 +334,15 @@ impl<T: Send> Grants<T> {
     pub fn has_left(&self, leaving: &Leaving) {
         match (leaving, &self.bucket) {
             (Leaving::Run(run), _) => self.line().run_left(self.now(), run),
-            (Leaving::OfBucket(leaves), Some(bucket)) => bucket.has_left(leaves),
-            _ => {}
+            (Leaving::OfBucket, Some(bucket)) => bucket.has_left(),
+            (Leaving::OfBucket, None) => {}
         }
     }
 
     /// A unit has left now: windows count it from now on.
     pub fn unit_has_left(&self, granted: &Granted) {
         match (&self.bucket, &granted.charge) {
-            (Some(bucket), Some(charge)) => bucket.unit_has_left(charge),
+            (Some(bucket), Some(_)) => bucket.has_left(),
             (Some(_), None) => {}
             (None, _) => self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs),
         }

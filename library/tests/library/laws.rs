@@ -17,7 +17,7 @@ use throttle_limits::bucket::Bucket;
 use throttle_limits::clock::{FakeClock, NanoClock, SECOND};
 use throttle_limits::limits::{Grant, Limits, Policy, Refusal, Take};
 use throttle_limits::rate::{Amount, Rate};
-use throttle_limits::store::{Memory, Store, StoreError};
+use throttle_limits::store::{Simulated, Store, StoreError};
 
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
@@ -717,7 +717,7 @@ fn law3_after_an_hour_asleep_one_bucket_leaves_then_the_rate() {
 /// A bucket that knows what it has granted for later.
 #[derive(Debug)]
 struct Remembering {
-    store: Memory<FakeClock>,
+    store: Simulated<FakeClock>,
     clock: FakeClock,
 }
 
@@ -725,7 +725,7 @@ impl Remembering {
     fn new(limits: &[Limit], now: u64) -> Self {
         let (clock, limits) =
             (FakeClock::at(Duration::from_nanos(now)), limits.iter().map(written).collect::<Vec<_>>());
-        Remembering { store: Memory::new(&Policy::new(&limits, None).unwrap(), clock.clone()), clock }
+        Remembering { store: Simulated::new(&Policy::new(&limits, None).unwrap(), clock.clone()), clock }
     }
 
     fn take(&self, now: u64, cost: u64) -> Result<Grant, StoreError> {

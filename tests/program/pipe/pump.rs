@@ -281,6 +281,17 @@ fn a_window_counts_units_when_they_are_written() {
     }
 }
 
+#[test]
+fn a_unit_joins_another_only_if_it_conforms_without_windows() {
+    let clock = FakeClock::default();
+    let buckets = grants(&plan(&["10/s,burst=3"]), clock.clone());
+    assert_eq!([2, 2, 1, 1].map(|cost| buckets.passes(&[cost])), [true, false, true, false]);
+    clock.advance(Duration::from_millis(100));
+    assert!(buckets.passes(&[1]) && !buckets.passes(&[1]));
+    let windows = grants(&plan(&["10/s,burst=3", "100/min"]), clock);
+    assert!(!windows.passes(&[1]), "it would count from now on, and not from when it leaves");
+}
+
 /// The clock of a process that is stopped at the first of two times, and goes on at the second.
 struct Stopped(FakeClock, [Nanos; 2]);
 
