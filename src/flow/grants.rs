@@ -27,8 +27,18 @@ pub struct Grants<T> {
     charged: Mutex<(Vec<u64>, u64)>,
     bucket: Option<Bucket<T>>,
     terms: Terms<T>,
+    /// The unit of the line that is being handed over. Another thread may report its end before that is done.
+    handing: Mutex<Option<Handing>>,
     is_retired: AtomicBool,
     pump: Mutex<Option<Thread>>,
+}
+
+/// The reports about a unit that arrived while it was handed over.
+struct Handing {
+    key: KeyId,
+    charged: Charged,
+    real: Option<Costs>,
+    has_ended: bool,
 }
 
 /// What a run asks of its grants.
@@ -171,6 +181,7 @@ impl<T: Send> Grants<T> {
             charged: Mutex::default(),
             bucket,
             terms,
+            handing: Mutex::default(),
             is_retired: AtomicBool::new(false),
             pump: Mutex::default(),
         }
@@ -310,9 +321,12 @@ impl<T: Send> Grants<T> {
         Ok(match line.poll(self.now(), room) {
             line::Next::Run(run) => Next::Run(run.units, run.has_waited.then_some(run.charged.at), Leaving::Run(run)),
             line::Next::Go(key, unit, charged) => {
-                if self.settles(&unit.content) {
+                let settles = self.settles(&unit.content);
+                if settles {
                     line.open(key, charged, &unit.costs);
                 }
+                let handing = Handing { key, charged, real: None, has_ended: false };
+                *unpoisoned(self.handing.lock()) = (settles || self.terms.runs).then_some(handing);
                 self.count(&unit.costs);
                 Next::Go(Granted::new(key, charged, &unit, None), unit.content)
             }
@@ -339,13 +353,28 @@ impl<T: Send> Grants<T> {
         }
     }
 
-    /// A unit has left now: windows count it from now on.
+    /// A unit has left now: windows count it from now on. Applies the reports about it that arrived meanwhile.
     pub fn unit_has_left(&self, granted: &Granted) {
         match (&self.bucket, &granted.charge) {
             (Some(bucket), Some(_)) => bucket.has_left(),
             (Some(_), None) => {}
-            (None, _) => self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs),
+            (None, _) => {
+                self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs);
+                let handed = unpoisoned(self.handing.lock()).take();
+                let Some(Handing { real, has_ended, .. }) = handed else { return };
+                real.into_iter().for_each(|real| self.settle(granted, &real));
+                if has_ended {
+                    self.ended(granted);
+                }
+            }
         }
+    }
+
+    /// Keeps a report about a unit that is being handed over. Returns false for any other unit.
+    fn kept(&self, granted: &Granted, report: impl FnOnce(&mut Handing)) -> bool {
+        let mut handing = unpoisoned(self.handing.lock());
+        let is_it = |unit: &&mut Handing| (unit.key, unit.charged) == (granted.key, granted.charged);
+        handing.as_mut().filter(is_it).map(report).is_some()
     }
 
     /// Settles a unit at its real costs. With a shared bucket this may take a while.
@@ -353,6 +382,7 @@ impl<T: Send> Grants<T> {
         match (&self.bucket, &granted.charge) {
             (Some(bucket), Some(charge)) => bucket.settle(charge, real),
             (Some(_), None) => {}
+            (None, _) if self.kept(granted, |unit| unit.real = Some(real.into())) => return,
             (None, _) => {
                 let costs = [&*granted.costs, real];
                 self.line().settle(self.now(), granted.key, granted.charged, costs);
@@ -363,7 +393,7 @@ impl<T: Send> Grants<T> {
 
     /// A unit no longer runs.
     pub fn ended(&self, granted: &Granted) {
-        if self.terms.runs {
+        if self.terms.runs && !self.kept(granted, |unit| unit.has_ended = true) {
             self.line().ended(self.now(), granted.key);
         }
     }
