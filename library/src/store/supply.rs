@@ -106,7 +106,6 @@ impl Supply {
     }
 
     /// `grant`, the latest grant, at its present time: it may have moved up during the [sleep](Self::sleep_unless).
-    #[must_use]
     pub fn moved(&self, grant: Grant) -> Grant {
         let handed = self.leased().handed.as_ref().map(|(handed, _)| *handed);
         handed.filter(|handed| handed.number() == grant.number()).unwrap_or(grant)
@@ -275,8 +274,8 @@ impl Supply {
         Ok((grant, requested_at))
     }
 
-    /// Grants a run of the `waiting` units, which must all have been read; see
-    /// [`Limits::take_run`](crate::limits::Limits::take_run). Also returns the time of the request.
+    /// Grants a run of the `waiting` units, which must all have been read: the units that conform now, or at least a
+    /// [quantum](Self::quantum). Also returns the time of the request.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
