@@ -5,7 +5,7 @@
 
 use super::lock::unpoisoned;
 use super::look::Sorting;
-use super::next::{Charge, Granted, Leaves, Leaving, Next, Patience, Refusal, Waiting};
+use super::next::{Charge, Granted, Leaving, Next, Patience, Refusal, Waiting};
 use super::units::Units;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{Debug, Formatter};
@@ -212,12 +212,8 @@ impl<T: Send> Bucket<T> {
         wanted < quantum && self.supply.available() < quantum
     }
 
-    pub(super) fn has_left(&self, Leaves(grant, units): &Leaves) {
-        self.supply.handed_over(grant, &[*units]);
-    }
-
-    pub(super) fn unit_has_left(&self, charge: &Charge) {
-        self.supply.handed_over(&charge.grant, &charge.take.costs);
+    pub(super) fn has_left(&self) {
+        self.supply.handed_over();
     }
 
     /// Settles a unit. Best effort: without it, the units behind it wait for longer or for less.
@@ -291,7 +287,6 @@ impl<T: Send> Bucket<T> {
                 return Err(error);
             }
         };
-        let charged = costs.clone().unwrap_or_else(|| vec![grant.units]);
         let has_waited = grant.at > requested;
         if has_waited {
             (waiting.begins)(self.here(units.now(), grant.at), grant.bound_by, grant.units);
@@ -300,7 +295,7 @@ impl<T: Send> Bucket<T> {
                 self.put(chosen);
                 return Ok(Next::At(0));
             }
-            grant = self.supply.woke(grant, &charged);
+            grant = self.supply.moved(grant);
         }
         if self.has_urgent_report() {
             self.put(chosen);
@@ -314,15 +309,12 @@ impl<T: Send> Bucket<T> {
                 if leave < wanted {
                     units.line().want(units.now(), wanted - leave);
                 }
-                Ok(Next::Run(leave, since, Leaving::OfBucket(Leaves(grant, grant.units))))
+                Ok(Next::Run(leave, since, Leaving::OfBucket))
             }
             Chosen::Unit(key, charged_at, unit) => {
                 if costs.is_none() {
                     let rest = grant.units - 1;
                     unpoisoned(self.state.lock()).rest = (rest > 0).then_some((grant, rest));
-                }
-                if let Some(costs) = &costs {
-                    self.supply.open(&grant, costs);
                 }
                 let take = Take::of(&costs.unwrap_or_else(|| vec![1]));
                 let granted = Granted::new(key, charged_at, &unit, Some(Charge { grant, take }));

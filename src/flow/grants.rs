@@ -209,15 +209,15 @@ impl<T: Send> Grants<T> {
     pub fn has_left(&self, leaving: &Leaving) {
         match (leaving, &self.bucket) {
             (Leaving::Run(run), _) => self.line().run_left(self.now(), run),
-            (Leaving::OfBucket(leaves), Some(bucket)) => bucket.has_left(leaves),
-            _ => {}
+            (Leaving::OfBucket, Some(bucket)) => bucket.has_left(),
+            (Leaving::OfBucket, None) => {}
         }
     }
 
     /// A unit has left now: windows count it from now on.
     pub fn unit_has_left(&self, granted: &Granted) {
         match (&self.bucket, &granted.charge) {
-            (Some(bucket), Some(charge)) => bucket.unit_has_left(charge),
+            (Some(bucket), Some(_)) => bucket.has_left(),
             (Some(_), None) => {}
             (None, _) => self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs),
         }

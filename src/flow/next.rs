@@ -79,7 +79,7 @@ pub enum Leaving {
     /// Plain units of the line.
     Run(line::Run),
     /// Units of a shared bucket.
-    OfBucket(Leaves),
+    OfBucket,
 }
 
 /// What a unit was charged in a shared bucket.
@@ -90,10 +90,6 @@ pub struct Charge {
     /// The granted request.
     pub take: Take,
 }
-
-/// Units of one grant that are about to leave.
-#[derive(Debug)]
-pub struct Leaves(pub(super) Grant, pub(super) u64);
 
 impl Granted {
     /// The grant of this unit.

@@ -199,10 +199,10 @@ impl<R: Source> Flow for Launching<R> {
         unit: Attempt,
         passed: &mut Passed,
     ) -> Result<(), FlowError> {
-        let leaves = granted.clone();
+        let of_bucket = grants.is_shared().then(|| granted.clone());
         self.queue().choose(unit, granted);
         self.start(passed);
-        grants.unit_has_left(&leaves);
+        of_bucket.iter().for_each(|granted| grants.unit_has_left(granted));
         Ok(())
     }
 

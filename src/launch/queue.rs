@@ -154,6 +154,12 @@ impl Queue {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let (mut attempt, granted) = state.chosen.take()?;
         state.has_left(&attempt);
+        if let Ok(granted) = &granted
+            && !self.grants.is_shared()
+        {
+            // Now, because the end of a quick command is reported soon.
+            self.grants.unit_has_left(granted);
+        }
         if let (Ok(granted), Some(retries)) = (&granted, &mut state.retries) {
             let key = &attempt.job.key;
             let bucket = self.grants.shared().filter(|_| retries.learns());

@@ -160,16 +160,8 @@ impl Limits {
         self.fixed.terms.iter().all(|terms| terms.as_usual_bucket().is_some())
     }
 
-    /// Grants a run of the `waiting` units. If all of them or at least a [quantum](Self::quantum) conform now, the run
-    /// is the units that conform now. Otherwise it is one quantum, at the time when it conforms.
-    ///
-    /// # Errors
-    /// [`Refusal::Never`]; nothing is charged then.
-    pub fn take_run(&mut self, now: Nanos, waiting: u64) -> Result<Grant, Refusal> {
-        self.take(now, self.run(now, waiting))
-    }
-
-    /// The number of the `waiting` units that form the next run.
+    /// The number of the `waiting` units that form the next run. If all of them or at least a [quantum](Self::quantum)
+    /// conform now, these are the units that conform now. Otherwise it is one quantum.
     pub(super) fn run(&self, now: Nanos, waiting: u64) -> u64 {
         waiting.min(self.available(now).max(self.quantum)).min(self.at_once())
     }

@@ -24,6 +24,7 @@ mod limiter_windows;
 mod limiters;
 mod line;
 mod line_model;
+mod line_plain;
 mod model;
 mod public_api;
 mod rounds;

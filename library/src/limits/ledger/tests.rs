@@ -1134,50 +1134,6 @@ fn grants_after_the_largest_number_overflow_nothing() {
     assert!(matches!((first, again), (Reply::Each(first), Reply::Each(again)) if first.len() == again.len()));
 }
 
-/// Two units of one a second: the second waits, and its owner wakes `late`. Meanwhile `more` units were granted. Gives
-/// the time of its grant, the time from which windows count it, and the time of the next unit, in milliseconds.
-fn woken(limits: &[&str], late: Nanos, more: u64) -> [Nanos; 3] {
-    let mut ledger = Ledger::new(&policy(limits), 0, 0);
-    let take = |ledger: &mut Ledger, now| ledger.take(now, [1, 1], &Take::of(&[1])).unwrap();
-    let _ = take(&mut ledger, 0);
-    let grant = take(&mut ledger, 0);
-    for _ in 0..more {
-        let _ = take(&mut ledger, 0);
-    }
-    let used = ledger.woke(grant.at + late, grant, &[1]);
-    let next = take(&mut ledger, grant.at + late);
-    [used.at, used.counted, next.at].map(|time| time / MILLISECOND)
-}
-
-#[test]
-fn a_late_wake_up_loses_what_is_beyond_the_allowance() {
-    let (bucket, window) = (&["1/s,burst=1"][..], &["1/s,burst=1", "2/3s,window,slack=0"][..]);
-    assert_eq!(woken(bucket, 60 * MILLISECOND, 0), [1000, 1000, 2000], "a tenth of a second is made up for");
-    assert_eq!(woken(bucket, 500 * MILLISECOND, 0), [1400, 1500, 2400]);
-    assert_eq!(woken(window, 60 * MILLISECOND, 0), [1000, 1060, 3000], "the window counts it when it leaves");
-    assert_eq!(woken(window, 500 * MILLISECOND, 0), [1400, 1500, 3000]);
-    // The latest grant is another one, and may have left. It keeps its time, and so does this one.
-    for late in [500, 1200].map(|late| late * MILLISECOND) {
-        assert_eq!(woken(bucket, late, 1), [1000, 1000, 3000]);
-    }
-    // A second wake-up for the same grant changes nothing.
-    let mut ledger = Ledger::new(&policy(bucket), 0, 0);
-    let [_, grant] = [0; 2].map(|_| ledger.take(0, [1, 1], &Take::of(&[1])).unwrap());
-    let again = [1500, 1700].map(|now| ledger.woke(now * MILLISECOND, grant, &[1]).at / MILLISECOND);
-    assert_eq!(again, [1400, 1000]);
-    // Only the latest grant is opened.
-    let mut ledger = Ledger::new(&policy(&["1/s,burst=5"]), 0, 0);
-    let [first, second] = [0; 2].map(|now| ledger.take(now, [1, 1], &Take::of(&[1])).unwrap());
-    ledger.open(0, &first, &[1]);
-    assert!(!ledger.limits().has_open());
-    ledger.open(0, &second, &[1]);
-    assert!(ledger.limits().has_open());
-    // Two grants have the same time; the other one may have left.
-    let mut ledger = Ledger::new(&policy(&["2/s,window,slack=0", "9/s,burst=9"]), 0, 0);
-    let [.., third, _] = [0; 4].map(|now| ledger.take(now, [1, 1], &Take::of(&[1])).unwrap());
-    assert_eq!((third.at, ledger.woke(1500 * MILLISECOND, third, &[1])), (SECOND, third));
-}
-
 #[test]
 fn limits_rest_once_all_is_paid_and_all_keys_are_fresh() {
     let mut ledger = Ledger::new(&policy(&["1/s,burst=5"]), 0, 0);
