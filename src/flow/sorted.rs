@@ -216,7 +216,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                 Price::OfKey { ticket: self.ticket, take, waited }
             }
             // Units under the limits of a shared bucket are not dropped.
-            Next::Drop(..) | Next::At(_) | Next::Nothing => Price::Nothing,
+            Next::Run(_) | Next::Drop(..) | Next::At(_) | Next::Nothing => Price::Nothing,
         }
     }
 
@@ -258,7 +258,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                     }
                 }
                 Next::Drop(key, _) => self.drop_waiting(key),
-                Next::At(_) | Next::Nothing => break,
+                Next::Run(_) | Next::At(_) | Next::Nothing => break,
             }
         }
     }

@@ -46,6 +46,7 @@ fn transcript(order: &mut Line<()>, ends_after: Option<Nanos>) -> String {
             Next::Drop(key, unit) => {
                 text.push(format!("{}-{}{}", now / MS, String::from_utf8_lossy(order.name(key)), unit.age));
             }
+            Next::Run(run) => panic!("{run:?}"),
             Next::Nothing if running.is_empty() => break,
             next @ (Next::At(_) | Next::Nothing) => {
                 let until = if let Next::At(time) = next { time } else { Nanos::MAX };

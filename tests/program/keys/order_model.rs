@@ -411,6 +411,7 @@ impl Run {
                 self.model.key(name).units.remove(&unit.age);
                 Answer::Drop(unit.age)
             }
+            Next::Run(run) => panic!("{run:?}"),
             Next::At(time) => Answer::At(time),
             Next::Nothing => Answer::Nothing,
         };
