@@ -8,6 +8,7 @@
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
+mod flows;
 mod heap;
 mod keys;
 mod requests;
@@ -15,6 +16,7 @@ mod turns;
 
 use crate::clock::Nanos;
 use crate::limits::{Charged, Each, KeyId, Limits, NO_KEY, Policy, Thin};
+use flows::{Flow, Hold};
 use heap::{Heap, Item};
 use keys::Table;
 pub use requests::{Costs, Ticket};
@@ -168,6 +170,10 @@ pub struct Ledger {
     /// Flows without requests or running units that are still stored, until a time before which nothing may be granted
     /// to them.
     idle: Heap,
+    /// Flows whose holds are still to empty the buckets of their keys, by the end of the hold.
+    holds: Heap,
+    /// The hold of all keys.
+    hold: Hold,
     /// Flows without requests or running units whose finish tags are above the virtual time. Each keeps its tag, so
     /// that a key gains nothing from being idle for a moment.
     ahead: Heap,
@@ -187,51 +193,6 @@ pub struct Ledger {
     is_short: bool,
     /// The latest grant: its key, its age, and the tags before it.
     latest: Option<(KeyId, u64, Tags)>,
-}
-
-/// The requests and jobs of one key.
-#[derive(Debug)]
-struct Flow {
-    key: KeyId,
-    /// The list of usual requests that have arrived, and the list of suspects.
-    usual: List,
-    suspects: List,
-    /// The total length of the usual requests that are granted before the next suspect.
-    debt: Tag,
-    /// The number of requests that have arrived.
-    waiting: usize,
-    /// The number of requests that will arrive later.
-    later: usize,
-    running: u32,
-    /// Nothing is granted before this time, because the key is held, because all its jobs were running until then, or
-    /// because there was no room for it until then.
-    since: Nanos,
-    finish: Tag,
-    /// Whether the table of keys still has no room for this key.
-    is_outside: bool,
-}
-
-impl Flow {
-    /// The next request to be granted, or [`NONE`].
-    #[inline]
-    fn first(&self) -> u32 {
-        let is_suspect = self.usual.first == NONE || self.debt == 0 && self.suspects.first != NONE;
-        if is_suspect { self.suspects.first } else { self.usual.first }
-    }
-
-    fn list(&mut self, weight: u32) -> &mut List {
-        if weight == 0 { &mut self.usual } else { &mut self.suspects }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.waiting == 0 && self.later == 0 && self.running == 0
-    }
-
-    /// Whether a request that arrives now would be its first, and may be granted if the limits allow it.
-    fn is_free(&self, now: Nanos, jobs: Option<u32>) -> bool {
-        let has_job = jobs.is_none_or(|jobs| self.running < jobs);
-        self.waiting == 0 && self.since <= now && has_job && !self.is_outside
-    }
 }
 
 impl Ledger {
@@ -269,6 +230,8 @@ impl Ledger {
             outside: Heap::default(),
             outsiders: 0,
             idle: Heap::default(),
+            holds: Heap::default(),
+            hold: Hold::default(),
             ahead: Heap::default(),
             waiting: 0,
             usual: 0,
@@ -368,7 +331,7 @@ impl Ledger {
         if self.max_wait.is_some() {
             self.deadlines.try_reserve(slot)?;
         }
-        for flows in [&mut self.outside, &mut self.idle, &mut self.ahead] {
+        for flows in [&mut self.outside, &mut self.idle, &mut self.holds, &mut self.ahead] {
             flows.try_reserve(flow)?;
         }
         Ok(())
@@ -378,7 +341,7 @@ impl Ledger {
     /// other request may go first. Otherwise returns `None`: the request has to [wait](Self::ask).
     pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
         let now = self.advance(now);
-        let key = self.find_free(key.unwrap_or(NO_KEY), now)?;
+        let key = if self.hold.until > now { None } else { self.find_free(key.unwrap_or(NO_KEY), now) }?;
         if !self.all.is_empty() && self.all.conforms_at(&self.thin, now, costs)?.0 > now {
             return None;
         }
@@ -505,21 +468,46 @@ impl Ledger {
         ticket
     }
 
-    /// Grants nothing to this key before `until`. The buckets of the key are empty at that time.
+    /// Holds a key: nothing is granted to it before `until`. At that time its buckets are emptied, unless the hold is
+    /// [lifted](Self::lift) before. A shorter hold than the present one changes nothing.
     pub fn hold_until(&mut self, now: Nanos, key: KeyId, until: Nanos) {
-        if until > self.advance(now) {
-            let (each, thin) = self.keys.state_mut(key);
-            each.empty(thin, until);
-            self.not_before(now, key, until);
+        let now = self.advance(now);
+        if until <= now {
+            return;
+        }
+        let (flow, number) = (self.flow(key), self.granted);
+        if self.flows[flow as usize].hold.extend(now, until, number) {
+            self.holds.remove(flow);
+            self.holds.push(Item { at: until, age: 0, id: flow });
+            self.leave(flow);
+        }
+        self.enter_or_release(key);
+    }
+
+    /// Holds all keys: nothing is granted before `until`. At that time the buckets of the overall limits are emptied,
+    /// unless the hold is [lifted](Self::lift) before. A shorter hold than the present one changes nothing.
+    pub fn hold_all_until(&mut self, now: Nanos, until: Nanos) {
+        let now = self.advance(now);
+        if self.hold.extend(now, until, self.granted) {
+            self.turns.changed();
         }
     }
 
-    /// Grants nothing before `until`. The buckets of the overall limits are empty at that time.
-    pub fn hold_all_until(&mut self, now: Nanos, until: Nanos) {
-        if until > self.advance(now) {
-            self.all.empty(&mut self.thin, until);
-            self.turns.changed();
-            self.close(until);
+    /// Lifts the hold of a key, or without a key the hold of all keys. The limits are then as if it had not been, but
+    /// nothing is granted for a time before `now`.
+    pub fn lift(&mut self, now: Nanos, key: Option<KeyId>) {
+        let now = self.advance(now);
+        let Some(key) = key else {
+            if self.hold.lift() {
+                self.turns.changed();
+                self.close(now);
+            }
+            return;
+        };
+        let Some(flow) = self.keys.flow(key) else { return };
+        if self.flows[flow as usize].hold.lift() {
+            self.holds.remove(flow);
+            self.change(key, |flow| flow.since = flow.since.max(now));
         }
     }
 
@@ -540,7 +528,7 @@ impl Ledger {
     pub fn handed_over(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: &[u64]) {
         if self.has_windows() {
             let now = self.advance(now);
-            self.revise(key, |limits, thin| limits.hand_over(thin, charged, costs, now));
+            self.revise(key, |limits, thin, _| limits.hand_over(thin, charged, costs, now));
         }
     }
 
@@ -563,7 +551,12 @@ impl Ledger {
         let now = self.advance(now);
         // The waiting requests may be granted now, but not as of an earlier time.
         self.decide();
-        self.revise(key, |limits, thin| limits.settle(thin, now, charged, costs));
+        let of_key = self.keys.flow(key).map(|flow| self.flows[flow as usize].hold).unwrap_or_default();
+        let holds = [self.hold, of_key].map(|hold| hold.has_closed(charged.number));
+        self.revise(key, |limits, thin, is_all| match holds[usize::from(!is_all)] {
+            true => limits.settle_windows(thin, now, charged, costs),
+            false => limits.settle(thin, now, charged, costs),
+        });
     }
 
     /// Whether units must be reported as [handed over](Self::handed_over).
@@ -658,14 +651,14 @@ impl Ledger {
     /// For each limit of all: the units that it allows now; negative if units are owed.
     pub fn left(&mut self, now: Nanos) -> Vec<i128> {
         let now = self.advance(now);
-        self.all.left(&self.thin, now)
+        self.all.left(&self.hold.state_after(&self.all, &self.thin), now)
     }
 
     /// The time by which these further costs will have been granted to all keys together if requests never pause, by each
     /// limit of all for itself. `None` beyond the end of the clock.
     pub fn schedule(&mut self, now: Nanos, costs: &[u64]) -> Option<Nanos> {
         let now = self.advance(now);
-        self.all.schedule(&self.thin, now, costs)
+        self.all.schedule(&self.hold.state_after(&self.all, &self.thin), now, costs)
     }
 
     /// The index of the limit of all for which the next request waits. `None` if it waits for none.
@@ -674,7 +667,7 @@ impl Ledger {
         let first = self.requests.get(self.flows[flow as usize].first());
         let plain = [first.units.min(self.quantum)];
         let costs = if first.units == 1 { &*first.costs } else { &plain };
-        self.all.conforms_at(&self.thin, first.arrived, costs)?.1
+        self.all.conforms_at(&self.hold.state_after(&self.all, &self.thin), first.arrived, costs)?.1
     }
 
     /// The name of a key; `(none)` for units without one.
@@ -715,10 +708,17 @@ impl Ledger {
 
 /// Private functions shared by the calls.
 impl Ledger {
-    /// Clamps a clock reading that arrives out of order, and lets requests arrive.
+    /// Clamps a clock reading that arrives out of order, ends the holds that are over, and lets requests arrive.
     #[inline]
     fn advance(&mut self, now: Nanos) -> Nanos {
         self.now = self.now.max(now);
+        if self.hold.is_pending() && self.hold.until <= self.now {
+            self.hold.end(&self.all, &mut self.thin);
+        }
+        while let Some(hold) = self.holds.first().filter(|hold| hold.at <= self.now) {
+            self.end_hold(hold.id);
+            self.release(hold.id);
+        }
         while let Some(arrival) = self.arrivals.first().filter(|arrival| arrival.at <= self.now) {
             self.arrivals.remove(arrival.id);
             let flow = self.requests.get(arrival.id).flow;
@@ -726,6 +726,15 @@ impl Ledger {
             self.arrive(arrival.id);
         }
         self.now
+    }
+
+    /// The hold of a flow has ended.
+    fn end_hold(&mut self, flow: u32) {
+        if self.holds.remove(flow).is_some() {
+            let Flow { key, hold, .. } = &mut self.flows[flow as usize];
+            let (each, thin) = self.keys.state_mut(*key);
+            hold.end(each, thin);
+        }
     }
 
     /// Adds a request to its flow. The request waits from now on.
@@ -766,18 +775,7 @@ impl Ledger {
             }
             return flow;
         }
-        let new = Flow {
-            key,
-            usual: List::EMPTY,
-            suspects: List::EMPTY,
-            debt: 0,
-            waiting: 0,
-            later: 0,
-            running: 0,
-            since: 0,
-            finish: 0,
-            is_outside: false,
-        };
+        let new = Flow::new(key);
         let flow = if let Some(flow) = self.free_flows.pop() {
             self.flows[flow as usize] = new;
             flow
@@ -837,14 +835,16 @@ impl Ledger {
             (self.flows[flow as usize].is_outside, self.flows[flow as usize].since) = (false, self.now);
             self.enter(flow);
         }
-        let Ledger { turns, flows, requests, all, thin, quantum, .. } = self;
+        let Ledger { turns, flows, requests, all, thin, quantum, hold, .. } = self;
+        let thin = hold.state_after(all, thin);
         let conforms_at = |flow: u32| {
             let first = requests.get(flows[flow as usize].first());
-            match first.units {
+            let at = match first.units {
                 _ if all.is_empty() => Some(first.arrived),
-                1 => all.has_room_at(thin, first.arrived, &first.costs),
-                units => all.has_room_at(thin, first.arrived, &[units.min(*quantum)]),
-            }
+                1 => all.has_room_at(&thin, first.arrived, &first.costs),
+                units => all.has_room_at(&thin, first.arrived, &[units.min(*quantum)]),
+            };
+            at.map(|at| at.max(hold.until))
         };
         let decision = turns.decide(conforms_at, |flow| flows[flow as usize].finish);
         self.close(decision.map_or(self.now, |decision| decision.at.min(self.now)));
@@ -860,6 +860,9 @@ impl Ledger {
     /// Grants the request of a decision, or as many of its plain units as conform, up to `room`.
     fn grant(&mut self, decision: Decision, room: u64) -> Next {
         let Decision { at, flow, .. } = decision;
+        // The time of the grant is after their ends.
+        self.hold.end(&self.all, &mut self.thin);
+        self.end_hold(flow);
         let tags = self.turns.tags();
         let (key, slot) = (self.flows[flow as usize].key, self.flows[flow as usize].first());
         if slot == self.plain {
@@ -967,10 +970,11 @@ impl Ledger {
     }
 
     /// Corrects the limits of a key, and the overall limits, for a unit that has left.
-    fn revise(&mut self, key: KeyId, act: impl Fn(&Each, &mut Thin)) {
-        act(&self.all, &mut self.thin);
+    /// `act` gets the limits, their state, and whether they are the overall limits.
+    fn revise(&mut self, key: KeyId, act: impl Fn(&Each, &mut Thin, bool)) {
+        act(&self.all, &mut self.thin, true);
         let (each, thin) = self.keys.state_mut(key);
-        act(each, thin);
+        act(each, thin, false);
         self.turns.changed();
         if let Some(flow) = self.keys.flow(key) {
             self.leave(flow);
@@ -1005,8 +1009,8 @@ impl Ledger {
 
     /// The first request of a flow begins to wait for its limits, or for room.
     fn enter(&mut self, flow: u32) {
-        let Flow { key, running, since, finish, is_outside, .. } = self.flows[flow as usize];
-        let first = self.flows[flow as usize].first();
+        let Flow { key, running, hold, finish, is_outside, .. } = self.flows[flow as usize];
+        let (first, from) = (self.flows[flow as usize].first(), self.flows[flow as usize].ready_from());
         if first == NONE || self.jobs.is_some_and(|jobs| running >= jobs) {
             return;
         }
@@ -1015,22 +1019,24 @@ impl Ledger {
             return self.outside.push(Item { at: first.age, age: first.age, id: flow });
         }
         let (each, thin) = self.keys.state(key);
-        let own = each.has_room_at(thin, first.arrived, &first.costs).unwrap_or(Nanos::MAX);
-        self.turns.enter(flow, own.max(since), finish, first.age);
+        let thin = hold.state_after(each, thin);
+        let own = each.has_room_at(&thin, first.arrived, &first.costs).unwrap_or(Nanos::MAX);
+        self.turns.enter(flow, own.max(from), finish, first.age);
     }
 
     /// Frees a flow that has no waiting requests and no running units, or stores it in `idle` or `ahead` to free it
     /// later.
     fn release(&mut self, flow: u32) {
-        let Flow { key, since, finish, is_outside, .. } = self.flows[flow as usize];
+        let Flow { key, finish, is_outside, .. } = self.flows[flow as usize];
+        let from = self.flows[flow as usize].ready_from();
         if !self.flows[flow as usize].is_idle() {
             return;
         }
         self.idle.remove(flow);
         self.ahead.remove(flow);
         // A key that is outside is forgotten only later, because its name is still needed.
-        if since > self.now || is_outside {
-            self.idle.push(Item { at: since, age: 0, id: flow });
+        if from > self.now || is_outside {
+            self.idle.push(Item { at: from, age: 0, id: flow });
         } else if finish > self.turns.virtual_time() {
             self.ahead.push(Item { at: finish, age: 0, id: flow });
         } else {

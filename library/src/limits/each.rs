@@ -287,6 +287,17 @@ impl Each {
         self.close_if_settled(thin);
     }
 
+    /// Like [`settle`](Self::settle), but only windows change: the buckets were emptied after the grant.
+    pub(crate) fn settle_windows(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: [&[u64]; 2]) {
+        thin.with_mut(|states, settling| {
+            for (place, window, state) in self.fixed.windows_mut(states) {
+                window.correct(state, now, grant.counted, costs.map(|costs| self.fixed.cost(place, costs)));
+            }
+            settling.forget(grant.number);
+        });
+        self.close_if_settled(thin);
+    }
+
     /// Frees memory if there are no open grants.
     fn close_if_settled(&self, thin: &mut Thin) {
         if let Form::Open(open) = &mut thin.0

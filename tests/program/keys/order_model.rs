@@ -99,6 +99,17 @@ enum State {
 }
 
 impl State {
+    /// The state after a hold that ended at `time`: a bucket is empty, and what it owed was paid meanwhile.
+    fn emptied(&self, time: Nanos) -> State {
+        let mut emptied = self.clone();
+        if let State::Bucket(bucket) = &mut emptied {
+            let rest = u64::try_from(bucket.balance(time)).unwrap_or(0);
+            let until = bucket.conforms_at(time, rest).unwrap();
+            bucket.charge(until, until, rest + bucket.burst());
+        }
+        emptied
+    }
+
     fn conforms_at(&self, asked: Nanos, cost: u64) -> Nanos {
         match self {
             _ if cost == 0 => asked,
@@ -138,6 +149,8 @@ struct Key {
     units: BTreeMap<u64, Unit<()>>,
     running: u32,
     since: Nanos,
+    /// The end of its hold, until its buckets are emptied.
+    hold: Option<Nanos>,
     /// The finish tag of the unit that left last.
     finish: u64,
 }
@@ -173,20 +186,34 @@ impl Model {
             units: BTreeMap::new(),
             running: 0,
             since: 0,
+            hold: None,
             finish: 0,
         })
     }
 
     /// The times at which a unit of a key that asked then conforms to its own limits, and to those of all.
     fn conforms_at(&self, key: &Key, asked: Nanos, costs: &[u64]) -> [Nanos; 2] {
-        let own = self.each.iter().zip(&key.states).map(|(spec, state)| state.conforms_at(asked, costs[spec.kind()]));
+        let held = key.hold.unwrap_or(0);
+        let states = key.states.iter().map(|state| if held > 0 { state.emptied(held) } else { state.clone() });
+        let own = self.each.iter().zip(states).map(|(spec, state)| state.conforms_at(asked, costs[spec.kind()]));
         let all = self.all.iter().map(|(spec, state)| state.conforms_at(asked, costs[spec.kind()]));
-        [own.max().unwrap_or(asked).max(asked).max(key.since), all.max().unwrap_or(asked)]
+        [own.max().unwrap_or(asked).max(asked).max(key.since).max(held), all.max().unwrap_or(asked)]
     }
 
     /// The length of a unit: the longest time that a limit of all needs for its cost; 1 if there is none.
     fn length(&self, costs: &[u64]) -> u64 {
         self.all.iter().map(|(spec, _)| spec.length(costs[spec.kind()])).max().unwrap_or(0).max(1)
+    }
+
+    /// Empties the buckets of keys whose holds are over by now.
+    fn end_holds(&mut self) {
+        let now = self.now;
+        for key in self.keys.values_mut() {
+            if let Some(until) = key.hold.take_if(|until| *until <= now) {
+                key.states.iter_mut().for_each(|state| *state = state.emptied(until));
+                key.since = key.since.max(until);
+            }
+        }
     }
 
     fn charge(&mut self, name: u8, asked: Nanos, charged: Charged, costs: &[u64]) {
@@ -305,7 +332,8 @@ enum Step {
     End,
     /// The key of the oldest job is held for this time.
     Hold(Nanos),
-    /// The units that wait of the oldest job's key arrive no earlier than after this time.
+    /// The hold of the oldest job's key is lifted.
+    Lift,
     /// Nothing of the oldest job's key leaves before this time.
     NotBefore(Nanos),
     /// The oldest job is sent back, and may go again after this time.
@@ -325,6 +353,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         6 => Just(Step::Drain),
         4 => Just(Step::End),
         1 => (0..900 * MS).prop_map(Step::Hold),
+        1 => Just(Step::Lift),
         1 => (0..900 * MS).prop_map(Step::NotBefore),
         2 => prop_oneof![Just(0), 0..3000 * MS].prop_map(Step::Again),
         4 => (0..50 * MS).prop_map(Step::Wait),
@@ -388,9 +417,14 @@ impl Run {
         Run { order, model, ids, names, gone, running: Vec::new(), time: start, age: 0, counts: [0; 2] }
     }
 
+    fn advance(&mut self) {
+        self.model.now = self.model.now.max(self.time);
+        self.model.end_holds();
+    }
+
     /// One call of `next`.
     fn next(&mut self) -> Answer {
-        self.model.now = self.model.now.max(self.time);
+        self.advance();
         let expected = self.model.next();
         let found = match self.order.next(self.time) {
             Next::Go(id, unit, charged) => {
@@ -437,7 +471,7 @@ impl Run {
 
     /// A unit passes exactly if the model would let it go first, and it arrives now.
     fn pass(&mut self, name: u8, costs: [u64; 2]) {
-        self.model.now = self.model.now.max(self.time);
+        self.advance();
         let (now, age) = (self.model.now, self.age);
         let unit = Unit { age, costs: costs.into(), size: 1, arrived: now, content: () };
         let no_other = self.model.heads().iter().all(|(own, ..)| *own > now);
@@ -466,19 +500,12 @@ impl Run {
         if self.model.jobs == u32::MAX {
             return; // In a pipe nothing ends, and the key may be forgotten.
         }
-        self.model.now = self.model.now.max(self.time);
+        self.advance();
         let (now, jobs) = (self.model.now, self.model.jobs);
         if hold > 0 {
             self.order.hold_until(self.time, id, now + hold);
             let key = self.model.key(name);
-            key.since = key.since.max(now + hold);
-            for state in &mut key.states {
-                if let State::Bucket(bucket) = state {
-                    let rest = u64::try_from(bucket.balance(now + hold)).unwrap_or(0);
-                    let until = bucket.conforms_at(now + hold, rest).unwrap();
-                    bucket.charge(until, until, rest + bucket.burst());
-                }
-            }
+            key.hold = key.hold.max(Some(now + hold));
         }
         if let Some(time) = again {
             self.add(name, &Unit { arrived: now + time, ..unit });
@@ -492,26 +519,37 @@ impl Run {
     }
 
     fn not_before(&mut self, time: Nanos) {
-        let Some((name, id, _)) = self.running.first().filter(|_| self.model.jobs < u32::MAX) else { return };
-        self.model.now = self.model.now.max(self.time);
+        let Some((name, id, _)) = self.running.first().cloned().filter(|_| self.model.jobs < u32::MAX) else { return };
+        self.advance();
         let until = self.model.now + time;
-        self.order.not_before(self.time, *id, until);
-        let key = self.model.key(*name);
+        self.order.not_before(self.time, id, until);
+        let key = self.model.key(name);
         key.since = key.since.max(until);
+    }
+
+    fn lift(&mut self) {
+        let Some((name, id, _)) = self.running.first().cloned().filter(|_| self.model.jobs < u32::MAX) else { return };
+        self.advance();
+        self.order.lift(self.time, Some(id));
+        let now = self.model.now;
+        let key = self.model.key(name);
+        if key.hold.take().is_some() {
+            key.since = key.since.max(now);
+        }
     }
 
     fn step(&mut self, step: &Step) {
         self.age += 1;
         match *step {
             Step::Add(name, ago, one, two) => {
-                self.model.now = self.model.now.max(self.time);
+                self.advance();
                 // A key that is idle forgets until when it was held.
                 let (now, since) = (self.model.now, self.model.key(name).since);
                 let arrived = (now - ago).max(if since <= now { since } else { 0 });
                 self.add(name, &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
             }
             Step::Later(name, time, one, two) => {
-                self.model.now = self.model.now.max(self.time);
+                self.advance();
                 let arrived = self.model.now + time;
                 self.add(name, &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
             }
@@ -520,6 +558,7 @@ impl Run {
             Step::Drain => while matches!(self.next(), Answer::Go(..) | Answer::Drop(_)) {},
             Step::End => self.end(0, None),
             Step::Hold(time) => self.end(time, None),
+            Step::Lift => self.lift(),
             Step::NotBefore(time) => self.not_before(time),
             Step::Again(time) => self.end(0, Some(time)),
             Step::Wait(time) => self.time += time,

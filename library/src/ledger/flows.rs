@@ -1,0 +1,140 @@
+//! The requests and jobs of one key, and the holds that keep requests from being granted.
+
+use super::requests::{List, NONE};
+use super::turns::Tag;
+use crate::clock::Nanos;
+use crate::limits::{Each, KeyId, Thin};
+use std::borrow::Cow;
+
+/// A hold of all keys or of one key: nothing is granted for a time before its end. It charges nothing. When it ends by
+/// itself, the buckets are emptied as of that time. Debts are paid meanwhile, and windows do not change. A hold that is
+/// lifted leaves the levels as if it had not been.
+///
+/// Invariant: the buckets are still to be emptied until the end of the hold is by now, or until a grant is for a time
+/// after its end. Meanwhile, decisions use the state as it will be at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hold {
+    pub(super) until: Nanos,
+    /// If the buckets are still to be emptied: the number of the latest grant when the hold began. A later grant is for
+    /// a time after the end of the hold.
+    empties: Option<u64>,
+    /// The buckets were emptied after the grants up to this number. Settling these grants does not change the buckets.
+    closed: u64,
+}
+
+impl Hold {
+    /// Extends the hold. `number` is the number of the latest grant. Returns whether anything has changed.
+    pub(super) fn extend(&mut self, now: Nanos, until: Nanos, number: u64) -> bool {
+        let is_longer = until > now.max(self.until);
+        if is_longer {
+            (self.until, self.empties) = (until, Some(number));
+        }
+        is_longer
+    }
+
+    /// Lifts the hold. Returns whether it was pending.
+    pub(super) fn lift(&mut self) -> bool {
+        let was_pending = self.is_pending();
+        if was_pending {
+            (self.until, self.empties) = (0, None);
+        }
+        was_pending
+    }
+
+    /// Whether the buckets are still to be emptied.
+    pub(super) fn is_pending(&self) -> bool {
+        self.empties.is_some()
+    }
+
+    /// Ends the hold: empties the buckets, unless that was done before.
+    pub(super) fn end(&mut self, each: &Each, thin: &mut Thin) {
+        if let Some(number) = self.empties.take() {
+            self.closed = number;
+            each.empty(thin, self.until);
+        }
+    }
+
+    /// The state of limits at the end of the hold and later, if nothing is charged before.
+    #[inline]
+    pub(super) fn state_after<'a>(&self, each: &Each, thin: &'a Thin) -> Cow<'a, Thin> {
+        if self.empties.is_none() {
+            return Cow::Borrowed(thin);
+        }
+        let mut emptied = thin.clone();
+        each.empty(&mut emptied, self.until);
+        Cow::Owned(emptied)
+    }
+
+    /// Whether the buckets were emptied after the grant with this number.
+    pub(super) fn has_closed(&self, number: u64) -> bool {
+        number <= self.closed
+    }
+}
+
+/// The requests and jobs of one key.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) key: KeyId,
+    /// The list of usual requests that have arrived, and the list of suspects.
+    pub(super) usual: List,
+    pub(super) suspects: List,
+    /// The total length of the usual requests that are granted before the next suspect.
+    pub(super) debt: Tag,
+    /// The number of requests that have arrived.
+    pub(super) waiting: usize,
+    /// The number of requests that will arrive later.
+    pub(super) later: usize,
+    pub(super) running: u32,
+    /// Nothing is granted before this time, because all its jobs were running until then, or because there was no room
+    /// for it until then.
+    pub(super) since: Nanos,
+    pub(super) hold: Hold,
+    pub(super) finish: Tag,
+    /// Whether the table of keys still has no room for this key.
+    pub(super) is_outside: bool,
+}
+
+impl Flow {
+    pub(super) fn new(key: KeyId) -> Flow {
+        Flow {
+            key,
+            usual: List::EMPTY,
+            suspects: List::EMPTY,
+            debt: 0,
+            waiting: 0,
+            later: 0,
+            running: 0,
+            since: 0,
+            hold: Hold::default(),
+            finish: 0,
+            is_outside: false,
+        }
+    }
+
+    /// The next request to be granted, or [`NONE`].
+    #[inline]
+    pub(super) fn first(&self) -> u32 {
+        let is_suspect = self.usual.first == NONE || self.debt == 0 && self.suspects.first != NONE;
+        if is_suspect { self.suspects.first } else { self.usual.first }
+    }
+
+    pub(super) fn list(&mut self, weight: u32) -> &mut List {
+        if weight == 0 { &mut self.usual } else { &mut self.suspects }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting == 0 && self.later == 0 && self.running == 0
+    }
+
+    /// Nothing is granted before this time.
+    #[inline]
+    pub(super) fn ready_from(&self) -> Nanos {
+        self.since.max(self.hold.until)
+    }
+
+    /// Whether a request that arrives now would be its first, and may be granted if the limits allow it.
+    pub(super) fn is_free(&self, now: Nanos, jobs: Option<u32>) -> bool {
+        let has_job = jobs.is_none_or(|jobs| self.running < jobs);
+        self.waiting == 0 && self.ready_from() <= now && has_job && !self.is_outside
+    }
+}
