@@ -480,8 +480,10 @@ impl Ledger {
             self.holds.remove(flow);
             self.holds.push(Item { at: until, age: 0, id: flow });
             self.leave(flow);
+            self.enter_or_release(key);
+        } else {
+            self.release(flow);
         }
-        self.enter_or_release(key);
     }
 
     /// Holds all keys: nothing is granted before `until`. At that time the buckets of the overall limits are emptied,
@@ -741,16 +743,15 @@ impl Ledger {
     fn arrive(&mut self, slot: u32) {
         let (id, weight) = (self.requests.get(slot).flow, self.requests.get(slot).weight);
         let first = self.flows[id as usize].first();
-        if weight > 0 && self.flows[id as usize].suspects.first == NONE {
-            let debt = self.length(&self.requests.get(slot).costs).saturating_mul(weight.into());
-            self.flows[id as usize].debt = self.flows[id as usize].debt.max(debt);
-        }
+        let length = self.length(&self.requests.get(slot).costs);
         let flow = &mut self.flows[id as usize];
         if weight == 0 {
             self.requests.link(&mut flow.usual, slot);
         } else {
+            self.requests.get_mut(slot).pays_at = flow.debt.usual.saturating_add(length.saturating_mul(weight.into()));
             // A suspect that is refused again lets the other suspects go first, even younger ones.
             self.requests.append(&mut flow.suspects, slot);
+            flow.note_first_suspect(&self.requests);
         }
         self.waiting += usize::from(flow.waiting == 0);
         self.usual += usize::from(weight == 0);
@@ -879,12 +880,7 @@ impl Ledger {
         let flow = &mut self.flows[flow as usize];
         flow.running += u32::from(self.jobs.is_some());
         flow.finish = finish;
-        flow.debt = match weight {
-            0 => flow.debt.saturating_sub(length),
-            // If debt is left here, no usual request waited, and the suspect took none of their turns. So its own debt
-            // is not added to the earlier one.
-            _ => flow.debt.max(length.saturating_mul(weight.into())),
-        };
+        flow.debt.granted(length, weight);
         self.turns.changed();
         self.enter_or_release(key);
         self.granted += 1;
@@ -904,6 +900,7 @@ impl Ledger {
         let at = self.all.has_room_at(&self.thin, arrived, &[units]).map_or(at, |time| time.max(at));
         let length = self.length(&[units]);
         self.flows[flow as usize].finish = self.turns.grant(decision, length);
+        self.flows[flow as usize].debt.granted(length, 0);
         let key = self.flows[flow as usize].key;
         self.all.charge(&mut self.thin, [at, arrived, at, self.now], &[units]);
         self.turns.changed();
@@ -956,6 +953,7 @@ impl Ledger {
         let (flow, weight) = (self.requests.get(slot).flow, self.requests.get(slot).weight);
         let flow = &mut self.flows[flow as usize];
         self.requests.unlink(flow.list(weight), slot);
+        flow.note_first_suspect(&self.requests);
         self.usual -= usize::from(weight == 0);
         flow.waiting -= 1;
         self.waiting -= usize::from(flow.waiting == 0);

@@ -1,6 +1,6 @@
 //! The requests and jobs of one key, and the holds that keep requests from being granted.
 
-use super::requests::{List, NONE};
+use super::requests::{List, NONE, Requests};
 use super::turns::Tag;
 use crate::clock::Nanos;
 use crate::limits::{Each, KeyId, Thin};
@@ -71,6 +71,36 @@ impl Hold {
     }
 }
 
+/// The wait of a flow's suspects, as the length of the usual requests that are granted first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Debt {
+    /// The length that is still to be granted for the suspects that were granted.
+    served: Tag,
+    /// The length of all usual requests that were granted.
+    pub(super) usual: Tag,
+    /// `usual` reaches this before the turn of the first suspect: each suspect waits for its own first turn, too.
+    pays_at: Tag,
+}
+
+impl Debt {
+    fn is_paid(self) -> bool {
+        self.served == 0 && self.pays_at <= self.usual
+    }
+
+    /// A request of this length and weight is granted.
+    pub(super) fn granted(&mut self, length: Tag, weight: u32) {
+        match weight {
+            0 => {
+                self.served = self.served.saturating_sub(length);
+                self.usual = self.usual.saturating_add(length);
+            }
+            // If debt is left here, no usual request waited, and the suspect took none of their turns. So its own debt
+            // is not added to the earlier one.
+            _ => self.served = self.served.max(length.saturating_mul(weight.into())),
+        }
+    }
+}
+
 /// The requests and jobs of one key.
 #[derive(Debug)]
 pub(super) struct Flow {
@@ -78,8 +108,7 @@ pub(super) struct Flow {
     /// The list of usual requests that have arrived, and the list of suspects.
     pub(super) usual: List,
     pub(super) suspects: List,
-    /// The total length of the usual requests that are granted before the next suspect.
-    pub(super) debt: Tag,
+    pub(super) debt: Debt,
     /// The number of requests that have arrived.
     pub(super) waiting: usize,
     /// The number of requests that will arrive later.
@@ -100,7 +129,7 @@ impl Flow {
             key,
             usual: List::EMPTY,
             suspects: List::EMPTY,
-            debt: 0,
+            debt: Debt::default(),
             waiting: 0,
             later: 0,
             running: 0,
@@ -114,8 +143,14 @@ impl Flow {
     /// The next request to be granted, or [`NONE`].
     #[inline]
     pub(super) fn first(&self) -> u32 {
-        let is_suspect = self.usual.first == NONE || self.debt == 0 && self.suspects.first != NONE;
+        let is_suspect = self.usual.first == NONE || self.debt.is_paid() && self.suspects.first != NONE;
         if is_suspect { self.suspects.first } else { self.usual.first }
+    }
+
+    /// Notes that another suspect may be the first one now.
+    pub(super) fn note_first_suspect(&mut self, requests: &Requests) {
+        let first = self.suspects.first;
+        self.debt.pays_at = if first == NONE { 0 } else { requests.get(first).pays_at };
     }
 
     pub(super) fn list(&mut self, weight: u32) -> &mut List {

@@ -58,13 +58,14 @@ fn a_hold_that_ends_by_itself_leaves_empty_buckets() {
         let (grants, _) = left(&mut line, 0, 0);
         let of_key = (!is_all).then_some(grants[0].0);
         hold(&mut line, 0, of_key, 2 * SECOND);
+        add(&mut line, 0, 10..11);
         hold(&mut line, 0, of_key, SECOND);
         let settle = |line: &mut Line<()>, now, grant: usize, real: u64| {
             line.settle(now, grants[grant].0, grants[grant].1, [&[1], &[real]]);
         };
         // A settlement in the hold changes the buckets, but they are emptied nevertheless.
         settle(&mut line, SECOND, 0, 0);
-        add(&mut line, SECOND, 10..20);
+        add(&mut line, SECOND, 11..20);
         let (_, first) = left(&mut line, SECOND, 2600 * MS);
         // A grant from before the hold no longer changes the bucket.
         settle(&mut line, 2600 * MS, 1, 0);

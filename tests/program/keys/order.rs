@@ -516,6 +516,19 @@ fn suspects_get_one_turn_for_each_eight_of_the_others() {
     }
 }
 
+/// Before, a suspect that joined behind another one waited for the turns of that one only.
+#[test]
+fn each_suspect_waits_for_its_own_first_turn() {
+    let mut line = with_suspects("100/s,burst=1", &[8, 32, 8]);
+    let left = contents(&mut line);
+    let places = |left: &[u64]| [1000, 1001, 1002].map(|unit| left.iter().position(|left| *left == unit));
+    assert_eq!(places(&left), [Some(8), Some(33), Some(66)], "in the order in which they came");
+    let mut line = with_suspects("100/s,burst=1", &[32, 8]);
+    let first = line.waiting_of(line.find(None).unwrap()).find(|ticket| ticket.slot() == 0).unwrap();
+    assert!(line.cancel(first).is_some());
+    assert_eq!(places(&contents(&mut line)), [None, Some(8), None]);
+}
+
 /// By age, units that are always refused stayed in front of the other suspects, some of which were lost.
 #[test]
 fn a_suspect_that_is_refused_again_lets_younger_ones_go_first() {
