@@ -155,12 +155,6 @@ impl<T> Line<T> {
         }
     }
 
-    /// The next unit that has reached the longest wait, even if it may leave now: for a caller that has no room for it.
-    pub fn take_overdue(&mut self, now: Nanos) -> Option<(KeyId, Unit<T>)> {
-        let taken = self.ledger.take_expired(now)?;
-        Some((taken.key, self.unit(taken)?))
-    }
-
     /// The size of all waiting units, in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {

@@ -184,7 +184,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     fn sort(&mut self) {
         let now = self.clock.now();
         if self.outgoing.is_stalled {
-            while let Some((key, _)) = self.line.get_mut().take_overdue(now) {
+            while let Next::Drop(key, _) = self.line.get_mut().poll(now, 0) {
                 self.drop_waiting(key);
             }
         } else {

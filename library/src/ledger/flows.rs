@@ -1,10 +1,17 @@
-//! The requests and jobs of one key, and the holds that keep requests from being granted.
+//! The flows: the requests and jobs of each key, and the facts about their turns.
 
+use super::heap::{Heap, Item};
 use super::requests::{List, NONE, Requests};
 use super::turns::Tag;
 use crate::clock::Nanos;
 use crate::limits::{Each, KeyId, Thin};
 use std::borrow::Cow;
+use std::collections::TryReserveError;
+use std::ops::{Index, IndexMut};
+
+/// The most finish tags of idle flows that are kept. Beyond that the virtual time moves on. So endless new keys take no
+/// memory and block no old key.
+const MAX_TAGS: usize = 10_000;
 
 /// A hold of all keys or of one key: nothing is granted for a time before its end. It charges nothing. When it ends by
 /// itself, the buckets are emptied as of that time. Debts are paid meanwhile, and windows do not change. A hold that is
@@ -105,13 +112,13 @@ impl Debt {
 #[derive(Debug)]
 pub(super) struct Flow {
     pub(super) key: KeyId,
-    /// The list of usual requests that have arrived, and the list of suspects.
+    /// The requests that have joined the flow: the usual ones by age, and the suspects in the order of their arrival.
     pub(super) usual: List,
     pub(super) suspects: List,
     pub(super) debt: Debt,
-    /// The number of requests that have arrived.
+    /// The number of requests in the two lists.
     pub(super) waiting: usize,
-    /// The number of requests that will arrive later.
+    /// The number of requests that join the flow later.
     pub(super) later: usize,
     pub(super) running: u32,
     /// Nothing is granted before this time, because all its jobs were running until then, or because there was no room
@@ -167,9 +174,125 @@ impl Flow {
         self.since.max(self.hold.until)
     }
 
-    /// Whether a request that arrives now would be its first, and may be granted if the limits allow it.
-    pub(super) fn is_free(&self, now: Nanos, jobs: Option<u32>) -> bool {
-        let has_job = jobs.is_none_or(|jobs| self.running < jobs);
-        self.waiting == 0 && self.ready_from() <= now && has_job && !self.is_outside
+    /// Whether a request that arrives now would be its first, and may be granted if the limits allow it, and jobs are
+    /// not counted.
+    pub(super) fn is_free(&self, now: Nanos) -> bool {
+        self.waiting == 0 && self.ready_from() <= now && !self.is_outside
+    }
+}
+
+/// A slab of flows, and the idle ones among them that are still needed. A flow is idle if it has no requests and no
+/// running units.
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    slots: Vec<Flow>,
+    free: Vec<u32>,
+    /// Idle flows, until a time before which nothing may be granted to them.
+    resting: Heap,
+    /// Idle flows whose finish tags are above the virtual time, by tag. Each keeps its tag, so that a key gains nothing
+    /// from being idle for a moment.
+    ahead: Heap,
+    /// Flows whose holds are still to empty the buckets of their keys, by the end of the hold.
+    pub(super) holds: Heap,
+}
+
+impl Index<u32> for Flows {
+    type Output = Flow;
+
+    #[inline]
+    fn index(&self, id: u32) -> &Flow {
+        &self.slots[id as usize]
+    }
+}
+
+impl IndexMut<u32> for Flows {
+    #[inline]
+    fn index_mut(&mut self, id: u32) -> &mut Flow {
+        &mut self.slots[id as usize]
+    }
+}
+
+impl Flows {
+    pub(super) fn add(&mut self, key: KeyId) -> u32 {
+        let new = Flow::new(key);
+        if let Some(id) = self.free.pop() {
+            self[id] = new;
+            return id;
+        }
+        self.slots.push(new);
+        u32::try_from(self.slots.len() - 1).unwrap_or(NONE)
+    }
+
+    /// Makes room for one more flow. Returns the highest number that it may get.
+    pub(super) fn try_reserve(&mut self) -> Result<usize, TryReserveError> {
+        let id = self.slots.len();
+        self.slots.try_reserve(1)?;
+        self.free.try_reserve((id + 1).saturating_sub(self.free.len()))?;
+        for heap in [&mut self.resting, &mut self.ahead, &mut self.holds] {
+            heap.try_reserve(id)?;
+        }
+        Ok(id)
+    }
+
+    /// All flows, and entries that are free.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Flow> {
+        self.slots.iter()
+    }
+
+    /// An idle flow is used again.
+    #[inline]
+    pub(super) fn wake(&mut self, id: u32) {
+        if !self.resting.is_empty() {
+            self.resting.remove(id);
+        }
+        if !self.ahead.is_empty() {
+            self.ahead.remove(id);
+        }
+    }
+
+    /// Stores an idle flow for as long as it is needed. Returns whether it is not needed, and is free now. `least` is
+    /// the least start tag that any flow may get from now on.
+    pub(super) fn rest(&mut self, id: u32, least: Tag, now: Nanos) -> bool {
+        self.wake(id);
+        let flow = &self[id];
+        let (from, finish) = (flow.ready_from(), flow.finish);
+        // A key that is outside is forgotten only later, because its name is still needed.
+        if from > now || flow.is_outside {
+            self.resting.push(Item { at: from, age: 0, id });
+        } else if finish > least {
+            self.ahead.push(Item { at: finish, age: 0, id });
+        } else {
+            self.free(id);
+            return true;
+        }
+        false
+    }
+
+    pub(super) fn free(&mut self, id: u32) {
+        self.free.push(id);
+    }
+
+    /// Takes an idle flow that rests no longer.
+    #[inline]
+    pub(super) fn pop_rested(&mut self, now: Nanos) -> Option<u32> {
+        self.resting.first().filter(|first| first.at <= now)?;
+        self.resting.pop().map(|first| first.id)
+    }
+
+    /// Whether finish tags of idle flows are kept.
+    #[inline]
+    pub(super) fn has_ahead(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Takes an idle flow whose tag is at most `least`.
+    pub(super) fn pop_passed(&mut self, least: Tag) -> Option<u32> {
+        self.ahead.first().filter(|first| first.at <= least)?;
+        self.ahead.pop().map(|first| first.id)
+    }
+
+    /// If too many tags are kept: the least of them.
+    pub(super) fn least_of_too_many(&self) -> Option<Tag> {
+        self.ahead.first().filter(|_| self.ahead.len() > MAX_TAGS).map(|first| first.at)
     }
 }

@@ -167,6 +167,11 @@ impl Requests {
         gone
     }
 
+    /// All requests, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.slots).filter(|(_, request)| request.flow != NONE).map(|(slot, _)| slot)
+    }
+
     /// The requests of a list, in order.
     pub(super) fn of(&self, list: List) -> impl Iterator<Item = u32> {
         let at = |slot: u32| (slot != NONE).then_some(slot);

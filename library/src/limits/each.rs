@@ -348,6 +348,12 @@ impl Each {
             || *thin == self.fresh
     }
 
+    /// Whether all buckets are full and all windows are empty at `time`, which is not before the latest charge.
+    #[inline]
+    pub(crate) fn is_at_rest(&self, thin: &Thin, time: Nanos) -> bool {
+        thin.with(|states| self.fixed.terms.iter().zip(states).all(|(terms, state)| terms.at_rest(state, time)))
+    }
+
     /// The time from which on the state [is fresh](Self::is_fresh) if nothing more is granted.
     #[must_use]
     pub fn fresh_at(&self, thin: &Thin) -> Nanos {
