@@ -73,8 +73,8 @@ impl Run {
     }
 }
 
-/// A unit with a request at a shared bucket.
-type Requested = (KeyId, Unit<Box<[u8]>>);
+/// A unit with a request at a shared bucket, and the number of its grant in the line.
+type Requested = (u64, Unit<Box<[u8]>>);
 
 /// A flow of units with keys.
 pub struct Sorted<'a, R, W> {
@@ -207,11 +207,11 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     /// The price of the next unit, if a shared bucket keeps the limits.
     fn choose_of_key(&mut self, of_all: usize) -> Price {
         match self.line.get_mut().next(self.clock.now()) {
-            Next::Go(key, unit, _) => {
+            Next::Go(key, unit, charged) => {
                 let take = Sorting::price(of_all, self.line.get_mut().name(key), &unit.costs);
                 let waited = self.clock.now().saturating_sub(unit.arrived);
                 self.ticket += 1;
-                self.requested.insert(self.ticket, (key, unit));
+                self.requested.insert(self.ticket, (charged.number, unit));
                 self.line.get_mut().set_away(self.clock.now(), self.requested.len());
                 Price::OfKey { ticket: self.ticket, take, waited }
             }
@@ -222,16 +222,16 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
 
     /// Applies a shared bucket's answer to the unit that was requested with this ticket.
     fn answer(&mut self, ticket: u64, answer: &Answer<'_>) -> Result<(), FlowError> {
-        let Some((key, unit)) = self.requested.remove(&ticket) else { return Ok(()) };
+        let Some((number, unit)) = self.requested.remove(&ticket) else { return Ok(()) };
         let (line, now) = (self.line.get_mut(), self.clock.now());
         line.set_away(now, self.requested.len());
         match answer {
             Answer::Granted(..) => {
-                line.ended(now, key);
+                line.ended(now, number);
                 self.outgoing.take(unit.content.into());
             }
             // The line accepted this unit before, so it accepts the unit again.
-            Answer::NotYet(wait) => drop(line.put_back(now, key, unit, now.saturating_add(*wait))),
+            Answer::NotYet(wait) => drop(line.put_back(now, number, unit, now.saturating_add(*wait))),
             Answer::Refused(refusal) => {
                 let is_given_up = matches!(refusal, Refusal::GivenUp(_));
                 let why = if is_given_up { refusal.to_string() } else { TOO_MUCH.to_owned() };
@@ -328,7 +328,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
         let content = self.buffer.take_first().into_boxed_slice();
         let (costs, size) = (self.costs.as_slice().into(), content.len() + size_of::<Unit<Box<[u8]>>>());
-        let unit = Unit { age: self.lines, costs, size, arrived: now, content };
+        let unit = Unit { age: self.lines, costs, size, arrived: now, settles: false, content };
         let added = line.add(now, key, unit);
         added.map(drop).map_err(|unit| refused(&unit.content, self.lines, TOO_MUCH.to_owned()))
     }

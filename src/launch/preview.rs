@@ -39,7 +39,7 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> 
         };
         while let Some(job) = self.batches.next() {
             let (key, costs, size) = (job.key.clone(), Costs::from(&job.costs[..]), job.memory() + size_of::<Job>());
-            let unit = Unit { age: job.seq, costs, size, arrived: now, content: job };
+            let unit = Unit { age: job.seq, costs, size, arrived: now, settles: false, content: job };
             if let Err(unit) = line.add(now, key.as_deref(), unit) {
                 let refused = unit.content.refused().or(Some(Outcome::TooCostly));
                 self.is_over |= (self.show)(&unit.content, refused).map_err(FlowError::Write)?.is_break();

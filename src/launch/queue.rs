@@ -35,8 +35,6 @@ pub(super) struct Queue {
     pub(super) has_keys: bool,
     /// Whether every unit of the input has entered the queue.
     is_all_read: AtomicBool,
-    /// Whether real costs from replies are settled in this queue, and not in a bucket.
-    settles: bool,
     /// See [`Sorting::shared`].
     shared: Option<usize>,
 }
@@ -44,6 +42,8 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct State {
     line: Line<Attempt>,
+    /// Whether real costs from replies are settled in this queue, and not in a bucket.
+    settles: bool,
     /// The rules for further attempts; `None`: each unit is tried once.
     retries: Option<Retries>,
     /// Abandoned keys: their pause exceeds `--max-pause` (`None`), or this many consecutive commands failed.
@@ -81,6 +81,7 @@ impl Queue {
         let begun = (Instant::now(), SystemClock.now());
         let state = State {
             line: sorting.begin(begun.1),
+            settles: options.settling.is_any() && options.by_key.is_some() && sorting.shared.is_none(),
             retries: options.again.clone().map(Retries::new),
             gone: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -101,7 +102,6 @@ impl Queue {
             is_keyed: options.by_key.is_some(),
             has_keys: sorting.has_keys(),
             is_all_read: AtomicBool::new(false),
-            settles: options.settling.is_any() && options.by_key.is_some() && sorting.shared.is_none(),
             shared: sorting.shared,
         })
     }
@@ -136,14 +136,14 @@ impl Queue {
     /// Chooses the next attempt, if one may start now, and returns its job.
     pub(super) fn choose(&self) -> Option<Arc<Job>> {
         let mut state = self.lock();
-        state.choose(self.settles);
+        state.choose();
         state.chosen.as_ref().map(|(attempt, _)| Arc::clone(&attempt.job))
     }
 
     /// The price of the next attempt.
     pub(super) fn price(&self) -> Price {
         let mut state = self.lock();
-        state.choose(self.settles);
+        state.choose();
         match (state.chosen.take(), self.shared) {
             (None, _) => Price::Nothing,
             (Some((attempt, Ok(granted))), Some(of_all)) if attempt.job.refused().is_none() => {
@@ -178,7 +178,7 @@ impl Queue {
         }
         let refused = refused.or_else(|| state.gone_outcome(&attempt.job.key));
         if refused.is_some() {
-            state.line.ended(now, granted.key);
+            state.line.ended(now, granted.charged.number);
         }
         state.chosen = Some((attempt, refused.map_or(Ok(granted), Err)));
     }
@@ -307,11 +307,9 @@ impl Queue {
     /// if there is one.
     pub(super) fn ended(&self, granted: Option<Granted>, real: &[u64], next: Option<Attempt>) {
         let (now, mut state) = (SystemClock.now(), self.lock());
-        if let Some(Granted { key, charged, costs, .. }) = granted {
-            if self.settles {
-                state.line.settle(now, key, charged, [&costs, real]);
-            }
-            state.line.ended(now, key);
+        if let Some(Granted { charged, .. }) = granted {
+            state.line.settle(now, charged.number, real);
+            state.line.ended(now, charged.number);
         }
         if let Some(next) = next {
             let arrived = self.at(next.ready);
@@ -474,8 +472,8 @@ impl State {
             return self.refused.push_back((attempt, why));
         }
         let (size, weight) = (attempt.size(), attempt.history.weight());
-        let unit =
-            Unit { age: job.seq, costs: job.costs[..].into(), size, arrived: arrived.max(now), content: attempt };
+        let (arrived, settles) = (arrived.max(now), self.settles);
+        let unit = Unit { age: job.seq, costs: job.costs[..].into(), size, arrived, settles, content: attempt };
         if let Err(unit) = self.line.add_suspect(now, job.key.as_deref(), unit, weight) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
         }
@@ -494,13 +492,13 @@ impl State {
     /// Returns a chosen attempt to the line. No attempt of its key starts before `until`.
     fn put_back(&mut self, now: Nanos, attempt: Attempt, granted: Granted, until: Nanos) {
         let (job, size) = (Arc::clone(&attempt.job), attempt.size());
-        let Granted { key, age, costs, arrived, .. } = granted;
+        let Granted { charged, age, costs, arrived, .. } = granted;
         if let Some(why) = self.gone_outcome(&job.key) {
-            self.line.ended(now, key);
+            self.line.ended(now, charged.number);
             return self.refused.push_back((attempt, why));
         }
-        let unit = Unit { age, costs, size, arrived, content: attempt };
-        if let Err(unit) = self.line.put_back(now, key, unit, until) {
+        let unit = Unit { age, costs, size, arrived, settles: self.settles, content: attempt };
+        if let Err(unit) = self.line.put_back(now, charged.number, unit, until) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
         }
     }
@@ -535,21 +533,18 @@ impl State {
     }
 
     /// Chooses the next attempt, if none is chosen.
-    fn choose(&mut self, settles: bool) {
+    fn choose(&mut self) {
         if self.chosen.is_none() {
-            self.chosen = self.next(settles);
+            self.chosen = self.next();
         }
     }
 
     /// Takes the next attempt and its charge out of the line, if it may start now.
-    fn next(&mut self, settles: bool) -> Option<Chosen> {
+    fn next(&mut self) -> Option<Chosen> {
         if let Some((attempt, refused)) = self.refused.pop_front() {
             return Some((attempt, Err(refused)));
         }
         let Next::Go(key, unit, charged) = self.line.next(SystemClock.now()) else { return None };
-        if settles {
-            self.line.open(key, charged, &unit.costs);
-        }
         Some((unit.content, Ok(Granted { key, charged, age: unit.age, costs: unit.costs, arrived: unit.arrived })))
     }
 }

@@ -291,14 +291,15 @@ impl Ledger {
         let (each, thin) = self.keys.state_mut(taken.key);
         each.charge(thin, times, &taken.costs);
         self.all.charge(&mut self.thin, times, &taken.costs);
-        let Flow { running, debt, finish: of_flow, .. } = &mut self.flows[id];
-        *running += u32::from(self.jobs.is_some());
+        let Flow { debt, finish: of_flow, .. } = &mut self.flows[id];
         *of_flow = finish;
         debt.granted(length, weight);
         if let Some(away) = &mut self.away {
             away.granted((taken.key, taken.age), at, length, tags);
         }
-        Next::Granted(taken, Charged { at, counted: self.now, number: self.granted })
+        let charged = Charged { at, counted: self.now, number: self.granted };
+        self.open(id, &taken, charged);
+        Next::Granted(taken, charged)
     }
 
     /// Grants plain units. If no other flow waits, these are all that conform now.

@@ -36,12 +36,13 @@ impl Ledger {
         }
     }
 
-    /// Puts back a request that was just granted and not used. It waits again, and nothing of its key is granted before
+    /// Puts back the request of this grant, which is not used. It waits again, and nothing of its key is granted before
     /// `until`. This ledger does not credit the charge.
     ///
     /// `None` as for [`ask`](Self::ask).
-    pub fn put_back(&mut self, now: Nanos, key: KeyId, request: &Request<'_>, until: Nanos) -> Option<Ticket> {
+    pub fn put_back(&mut self, now: Nanos, number: u64, request: &Request<'_>, until: Nanos) -> Option<Ticket> {
         let now = self.tick(now);
+        let key = self.grants.get(&number)?.key;
         let latest = self.away.as_mut().and_then(|away| away.latest.take());
         if let Some((.., (tags, busy_until))) = latest.filter(|(latest, age, _)| (*latest, *age) == (key, request.age))
         {
@@ -55,7 +56,7 @@ impl Ledger {
         let name: Box<[u8]> = self.name(key).into();
         let ticket = self.add(now, &name, request);
         self.not_before(now, key, until);
-        self.ended(now, key);
+        self.ended(now, number);
         ticket
     }
 }

@@ -120,6 +120,8 @@ pub(super) struct Flow {
     pub(super) waiting: usize,
     /// The number of requests that join the flow later.
     pub(super) later: usize,
+    /// The number of grants that are stored because they may still change, and the number of them that run.
+    pub(super) open: u32,
     pub(super) running: u32,
     /// Nothing is granted before this time, because all its jobs were running until then, or because there was no room
     /// for it until then.
@@ -139,6 +141,7 @@ impl Flow {
             debt: Debt::default(),
             waiting: 0,
             later: 0,
+            open: 0,
             running: 0,
             since: 0,
             hold: Hold::default(),
@@ -165,7 +168,7 @@ impl Flow {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting == 0 && self.later == 0 && self.running == 0
+        self.waiting == 0 && self.later == 0 && self.open == 0
     }
 
     /// Nothing is granted before this time.
@@ -182,7 +185,7 @@ impl Flow {
 }
 
 /// A slab of flows, and the idle ones among them that are still needed. A flow is idle if it has no requests and no
-/// running units.
+/// grants that may still change.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     slots: Vec<Flow>,

@@ -74,6 +74,8 @@ pub(super) struct Request {
     /// 0 for a usual request. Otherwise it is a suspect, which gets one turn for `weight` turns of the usual requests
     /// of its flow.
     pub(super) weight: u32,
+    /// Whether its costs may change after the grant.
+    pub(super) settles: bool,
     /// For a suspect: the length of all usual requests of its flow that are granted before its first turn.
     pub(super) pays_at: u64,
     /// Counts the requests of this slot.
@@ -114,6 +116,7 @@ impl Requests {
             units: 1,
             flow,
             weight,
+            settles: false,
             pays_at: 0,
             serial,
             is_linked: false,

@@ -8,6 +8,7 @@ use super::rules::{NamedKey, Rules};
 use super::turns::{FRACTION_BITS, Tag, Tags, Turns};
 use crate::clock::Nanos;
 use crate::limits::{Charged, Each, KeyId, Limits, Thin};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 /// The most keys that are stored.
@@ -26,6 +27,9 @@ pub struct Request<'a> {
     /// 0 for a usual request. A request with a weight is a suspect: its unit was refused again and again. The suspects
     /// of a key get one turn for `weight` turns of its usual requests, and all turns while no usual request waits.
     pub weight: u32,
+    /// Whether the costs may change after the grant. Then [`Ledger::settle`] reports the real costs, or
+    /// [`Ledger::ended`] makes the charged costs final.
+    pub settles: bool,
 }
 
 /// A request that was taken out of the ledger.
@@ -41,6 +45,8 @@ pub struct Taken {
     pub costs: Costs,
     /// When it began to wait.
     pub arrived: Nanos,
+    /// Whether its costs may change after the grant.
+    pub settles: bool,
 }
 
 /// Plain units that are granted together.
@@ -69,6 +75,18 @@ pub enum Next {
     /// Nothing happens until a unit ends or a request is added. Either no request waits, or no waiting key may run
     /// another unit.
     Nothing,
+}
+
+/// A grant that may still change.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) key: KeyId,
+    pub(super) costs: Costs,
+    pub(super) charged: Charged,
+    /// Whether it takes a job of its key until it ends.
+    pub(super) runs: bool,
+    /// Whether its real costs are still to be reported.
+    pub(super) settles: bool,
 }
 
 /// Waiting requests, and the limits that they wait for.
@@ -110,6 +128,8 @@ pub struct Ledger {
     pub(super) usual: usize,
     /// The number of grants so far, which is the number of the latest one.
     pub(super) granted: u64,
+    /// The grants that may still change, by number.
+    pub(super) grants: BTreeMap<u64, Open>,
     /// The request for plain units, if there is one.
     pub(super) plain: u32,
     /// The fewest plain units that are worth a wake-up: 1 ms' worth of the slowest limit of all.
@@ -157,7 +177,8 @@ impl Ledger {
             all,
             lengths,
             allowance,
-            jobs: rules.jobs.map(NonZeroU32::get),
+            // The end of a unit of a shared bucket is reported.
+            jobs: rules.jobs.map(NonZeroU32::get).or(rules.is_shared.then_some(u32::MAX)),
             max_wait: rules.max_wait,
             now,
             flows: Flows::default(),
@@ -171,6 +192,7 @@ impl Ledger {
             waiting: 0,
             usual: 0,
             granted: 0,
+            grants: BTreeMap::new(),
             plain: NONE,
             quantum: rules.all.iter().map(|(policy, _)| Limits::new(policy, now).quantum()).min().unwrap_or(u64::MAX),
             is_blocked: false,

@@ -227,6 +227,11 @@ impl Turns {
         self.changed();
     }
 
+    /// A flow has this finish tag now.
+    pub(super) fn finished(&mut self, finish: Tag) {
+        self.tags.last_finish = self.tags.last_finish.max(finish);
+    }
+
     /// Raises the virtual time to at least `time`.
     pub(super) fn raise(&mut self, time: Tag) {
         if time > self.tags.virtual_time {

@@ -26,6 +26,7 @@ impl Ledger {
         let key = self.find_or_add(name, now);
         let flow = self.flow(key);
         let ticket = self.requests.add(request.age, request.arrived, request.costs, flow, request.weight);
+        self.requests.get_mut(ticket.slot).settles = request.settles;
         if request.arrived > now {
             self.flows[flow].later += 1;
             self.later += 1;
@@ -144,7 +145,7 @@ impl Ledger {
     fn free(&mut self, slot: u32) -> Taken {
         let (ticket, key) = (self.requests.ticket(slot), self.flows[self.requests.get(slot).flow].key);
         let gone = self.requests.free(slot);
-        Taken { ticket, key, age: gone.age, costs: gone.costs, arrived: gone.arrived }
+        Taken { ticket, key, age: gone.age, costs: gone.costs, arrived: gone.arrived, settles: gone.settles }
     }
 
     /// The flow of a key, which may be idle or new.

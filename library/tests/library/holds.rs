@@ -10,7 +10,7 @@ fn policy(limits: &[&str]) -> Policy {
 }
 
 fn unit(age: u64, arrived: Nanos) -> Unit<()> {
-    Unit { age, costs: [1].into(), size: 1, arrived, content: () }
+    Unit { age, costs: [1].into(), size: 1, arrived, settles: true, content: () }
 }
 
 /// A line whose limits are those of all, or of each key.
@@ -38,8 +38,7 @@ fn left(line: &mut Line<()>, mut now: Nanos, until: Nanos) -> (Vec<(KeyId, Charg
     let (mut grants, mut times) = (Vec::new(), Vec::new());
     loop {
         match line.next(now) {
-            Next::Go(key, unit, charged) => {
-                line.open(key, charged, &unit.costs);
+            Next::Go(key, _, charged) => {
                 grants.push((key, charged));
                 times.push(charged.at / MS);
             }
@@ -61,7 +60,7 @@ fn a_hold_that_ends_by_itself_leaves_empty_buckets() {
         add(&mut line, 0, 10..11);
         hold(&mut line, 0, of_key, SECOND);
         let settle = |line: &mut Line<()>, now, grant: usize, real: u64| {
-            line.settle(now, grants[grant].0, grants[grant].1, [&[1], &[real]]);
+            line.settle(now, grants[grant].1.number, &[real]);
         };
         // A settlement in the hold changes the buckets, but they are emptied nevertheless.
         settle(&mut line, SECOND, 0, 0);
@@ -84,7 +83,7 @@ fn a_debt_is_paid_in_a_hold_and_the_rest_of_it_stays() {
             let mut line = line(&limits, is_all);
             add(&mut line, 0, 0..1);
             let (grants, _) = left(&mut line, 0, 0);
-            line.settle(0, grants[0].0, grants[0].1, [&[1], &[20]]);
+            line.settle(0, grants[0].1.number, &[20]);
             hold(&mut line, 0, (!is_all).then_some(grants[0].0), until * SECOND);
             add(&mut line, 0, 1..2);
             assert_eq!(left(&mut line, 0, 9 * SECOND).1, [first], "{is_all}");

@@ -82,7 +82,8 @@ impl State {
             if let Some(due) = verdict.due() {
                 let next = Try { number: attempt.number + 1, ..attempt };
                 let weight = next.history.weight();
-                let unit = Unit { age: attempt.unit, costs: [].into(), size: 1, arrived: due, content: next };
+                let unit =
+                    Unit { age: attempt.unit, costs: [].into(), size: 1, arrived: due, settles: false, content: next };
                 self.key = Some(self.order.add_suspect(now, None, unit, weight).unwrap());
                 self.sent_away =
                     self.sent_away.or(self.retries.overlong_pause(&None, end).map(|pause| in_nanos(pause.rest)));
@@ -94,7 +95,7 @@ impl State {
 impl State {
     fn add_fresh(&mut self, unit: u64, now: Nanos) {
         let content = Try { unit, number: 1, history: History::default() };
-        let unit = Unit { age: unit, costs: [].into(), size: 1, arrived: now, content };
+        let unit = Unit { age: unit, costs: [].into(), size: 1, arrived: now, settles: false, content };
         self.order.add(now, None, unit).unwrap();
     }
 }

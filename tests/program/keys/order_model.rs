@@ -458,7 +458,7 @@ struct Run {
     ids: BTreeMap<u64, KeyId>,
     names: BTreeMap<u64, u8>,
     gone: BTreeMap<u8, Vec<Gone>>,
-    running: Vec<(u8, KeyId, Unit<()>)>,
+    running: Vec<(u8, (KeyId, u64), Unit<()>)>,
     time: Nanos,
     age: u64,
     counts: [usize; 2],
@@ -511,7 +511,7 @@ impl Run {
                 self.note(name, charged, &unit.costs);
                 self.order.handed_over(self.time, id, charged, &unit.costs);
                 let found = Answer::Go(unit.age, charged.at);
-                self.running.push((name, id, unit));
+                self.running.push((name, (id, charged.number), unit));
                 found
             }
             Next::Drop(id, unit) => {
@@ -552,7 +552,7 @@ impl Run {
     fn pass(&mut self, name: u8, costs: [u64; 2]) {
         self.advance();
         let (now, age) = (self.model.now, self.age);
-        let unit = Unit { age, costs: costs.into(), size: 1, arrived: now, content: () };
+        let unit = Unit { age, costs: costs.into(), size: 1, arrived: now, settles: false, content: () };
         let _ = self.model.key(name);
         let model = &self.model;
         let no_other = model.at <= now
@@ -573,7 +573,7 @@ impl Run {
             (self.model.at, self.model.last) = (now, now);
             self.model.charge(name, now, charged, &costs);
             self.note(name, charged, &costs);
-            self.running.push((name, id, unit));
+            self.running.push((name, (id, 0), unit));
         } else {
             self.add(name, &unit);
         }
@@ -583,7 +583,7 @@ impl Run {
         if self.running.is_empty() {
             return;
         }
-        let (name, id, unit) = self.running.remove(0);
+        let (name, (id, number), unit) = self.running.remove(0);
         if self.model.jobs == u32::MAX {
             return; // In a pipe nothing ends, and the key may be forgotten.
         }
@@ -600,17 +600,20 @@ impl Run {
         if let Some(time) = again {
             self.add(name, &Unit { arrived: now + time, ..unit });
         }
-        self.order.ended(self.time, id);
+        self.order.ended(self.time, number);
         let key = self.model.key(name);
-        if key.running == jobs {
-            key.since = key.since.max(now);
-        }
+        let was_full = key.running == jobs;
         key.running -= 1;
-        self.model.enter_again(name);
+        if was_full {
+            key.since = key.since.max(now);
+            self.model.enter_again(name);
+        }
     }
 
     fn not_before(&mut self, time: Nanos) {
-        let Some((name, id, _)) = self.running.first().cloned().filter(|_| self.model.jobs < u32::MAX) else { return };
+        let Some((name, (id, _), _)) = self.running.first().cloned().filter(|_| self.model.jobs < u32::MAX) else {
+            return;
+        };
         self.advance();
         let until = self.model.now + time;
         self.order.not_before(self.time, id, until);
@@ -622,7 +625,9 @@ impl Run {
     }
 
     fn lift(&mut self) {
-        let Some((name, id, _)) = self.running.first().cloned().filter(|_| self.model.jobs < u32::MAX) else { return };
+        let Some((name, (id, _), _)) = self.running.first().cloned().filter(|_| self.model.jobs < u32::MAX) else {
+            return;
+        };
         self.advance();
         self.order.lift(self.time, Some(id));
         let now = self.model.now;
@@ -639,12 +644,18 @@ impl Run {
             Step::Add(name, ago, one, two) => {
                 self.advance();
                 let arrived = self.model.now - ago;
-                self.add(name, &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
+                self.add(
+                    name,
+                    &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, settles: false, content: () },
+                );
             }
             Step::Later(name, time, one, two) => {
                 self.advance();
                 let arrived = self.model.now + time;
-                self.add(name, &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
+                self.add(
+                    name,
+                    &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, settles: false, content: () },
+                );
             }
             Step::Pass(name, one, two) => self.pass(name, [one, two]),
             Step::Next => drop(self.next()),

@@ -580,9 +580,9 @@ impl Run {
                 return self.wake(place, granted.at.min(self.now + SECOND));
             }
             *grant = None;
-            let Next::Go(id, Unit { content: unit, .. }, _) = order.next(self.now) else { return };
+            let Next::Go(id, Unit { content: unit, .. }, charged) = order.next(self.now) else { return };
             *key = Some(id);
-            order.ended(self.now, id);
+            order.ended(self.now, charged.number);
             supply.handed_over(&granted, &[1]);
             *running += 1;
             if let Starts::Machine(rate) = self.row.starts {
@@ -600,7 +600,7 @@ impl Run {
 
 /// A unit that has waited since `arrived`.
 fn waiting(unit: usize, arrived: Nanos) -> Unit<usize> {
-    Unit { age: unit as u64, costs: [].into(), size: 1, arrived, content: unit }
+    Unit { age: unit as u64, costs: [].into(), size: 1, arrived, settles: false, content: unit }
 }
 
 /// The shortest possible time of the run, in nanoseconds.
