@@ -35,6 +35,8 @@ pub struct Unit<T> {
     /// When it begins to wait. If that is in the future, as for a command that will be run again, other units of its
     /// key may leave before that time.
     pub arrived: Nanos,
+    /// Whether the costs may change after the grant: see [`Request::settles`].
+    pub settles: bool,
     /// The unit itself.
     pub content: T,
 }
@@ -144,21 +146,15 @@ impl<T> Line<T> {
         }
     }
 
-    /// Puts back a unit that has just left and did not start. See [`Ledger::put_back`].
+    /// Puts back the unit of this grant, which has just left and did not start. See [`Ledger::put_back`].
     ///
     /// # Errors
     /// As for [`add`](Self::add).
-    pub fn put_back(&mut self, now: Nanos, key: KeyId, unit: Unit<T>, until: Nanos) -> Result<KeyId, Unit<T>> {
-        match self.ledger.put_back(now, key, &unit.request(), until) {
+    pub fn put_back(&mut self, now: Nanos, number: u64, unit: Unit<T>, until: Nanos) -> Result<KeyId, Unit<T>> {
+        match self.ledger.put_back(now, number, &unit.request(), until) {
             Some(ticket) => Ok(self.keep(ticket, unit)),
             None => Err(unit),
         }
-    }
-
-    /// The next unit that has reached the longest wait, even if it may leave now: for a caller that has no room for it.
-    pub fn take_overdue(&mut self, now: Nanos) -> Option<(KeyId, Unit<T>)> {
-        let taken = self.ledger.take_expired(now)?;
-        Some((taken.key, self.unit(taken)?))
     }
 
     /// The size of all waiting units, in bytes.
@@ -221,12 +217,13 @@ impl<T> Line<T> {
     fn unit(&mut self, taken: Taken) -> Option<Unit<T>> {
         let (size, content) = self.units.get_mut(taken.ticket.slot())?.take()?;
         self.memory = self.memory.saturating_sub(size);
-        Some(Unit { age: taken.age, costs: taken.costs, size, arrived: taken.arrived, content })
+        let Taken { age, costs, arrived, settles, .. } = taken;
+        Some(Unit { age, costs, size, arrived, settles, content })
     }
 }
 
 impl<T> Unit<T> {
     fn request(&self) -> Request<'_> {
-        Request { age: self.age, costs: &self.costs, arrived: self.arrived, weight: 0 }
+        Request { age: self.age, costs: &self.costs, arrived: self.arrived, weight: 0, settles: self.settles }
     }
 }

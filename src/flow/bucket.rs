@@ -270,7 +270,7 @@ impl<T: Send> Bucket<T> {
                 run
             }
             (Some(costs), _) => {
-                self.supply.settles(matches!(&chosen, Chosen::Unit(.., unit) if (units.terms.settles)(&unit.content)));
+                self.supply.settles(matches!(&chosen, Chosen::Unit(.., unit) if unit.settles));
                 self.supply.take(costs)
             }
         };
@@ -345,7 +345,7 @@ impl<T: Send> Bucket<T> {
                         let requested = self.answered(units, claim.ticket);
                         let Some((key, charged, unit)) = requested else { continue };
                         if !units.terms.runs {
-                            units.line().ended(units.now(), key);
+                            units.line().ended(units.now(), charged.number);
                         }
                         let charge = Some(Charge { grant, take });
                         return Ok(Next::Go(Granted::new(key, charged, &unit, charge), unit.content));
@@ -428,9 +428,9 @@ impl<T: Send> Bucket<T> {
 
     /// Returns the unit with this ticket to the line. No unit of its key leaves for `wait` nanoseconds.
     fn put_back(&self, units: &Units<T>, ticket: u64, wait: Nanos) {
-        let Some((key, _, unit)) = self.answered(units, ticket) else { return };
+        let Some((_, charged, unit)) = self.answered(units, ticket) else { return };
         let now = units.now();
-        let returned = units.line().put_back(now, key, unit, now.saturating_add(wait));
+        let returned = units.line().put_back(now, charged.number, unit, now.saturating_add(wait));
         if let Err(unit) = returned {
             units.refuse(unit.content, Refusal::TooMuch);
         }
@@ -443,9 +443,9 @@ impl<T: Send> Bucket<T> {
                 BucketRefusal::TooLong { wait } => self.put_back(units, ticket, wait),
                 BucketRefusal::Busy => self.put_back(units, ticket, BUSY_WAIT),
                 BucketRefusal::GivenUp(failed) => {
-                    if let Some((key, _, unit)) = self.answered(units, ticket) {
+                    if let Some((key, charged, unit)) = self.answered(units, ticket) {
                         let mut line = units.line();
-                        line.ended(units.now(), key);
+                        line.ended(units.now(), charged.number);
                         let others: Vec<_> = line.drain_key(key).into_iter().map(|unit| unit.content).collect();
                         drop(line);
                         let all = std::iter::once(unit.content).chain(others);
@@ -454,8 +454,8 @@ impl<T: Send> Bucket<T> {
                     }
                 }
                 _ => {
-                    if let Some((key, _, unit)) = self.answered(units, ticket) {
-                        units.line().ended(units.now(), key);
+                    if let Some((_, charged, unit)) = self.answered(units, ticket) {
+                        units.line().ended(units.now(), charged.number);
                         unpoisoned(self.state.lock()).refused.push_back((unit.content, Refusal::TooMuch));
                     }
                 }

@@ -138,13 +138,6 @@ pub struct First {
     is_part: bool,
 }
 
-impl First {
-    /// Whether the real cost is settled later.
-    pub fn settles(&self) -> bool {
-        self.is_part
-    }
-}
-
 impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
     /// Copies units from `source` to `sink`; `buffer` frames them. Charges each unit the costs that `look` finds.
     pub fn new(source: R, sink: W, buffer: Buffer, look: Look, meter: &'a Meter) -> Self {
@@ -257,8 +250,8 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         };
         let Some(costs) = costs else { return Err(self.refused(&Refusal::Unread)) };
         self.asked = 1;
-        let unit = First { is_part };
-        grants.ask(None, Unit { age: 0, costs: costs[..].into(), size: 0, arrived: grants.now(), content: unit }, 0);
+        let (costs, arrived, content) = (costs[..].into(), grants.now(), First { is_part });
+        grants.ask(None, Unit { age: 0, costs, size: 0, arrived, settles: is_part, content }, 0);
         Ok(())
     }
 
@@ -273,16 +266,18 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         unit: First,
         passed: &mut Passed,
     ) -> Result<(), FlowError> {
-        let result = if unit.is_part {
-            self.passed += 1;
-            self.asked = 0;
-            self.pass_outgrown(passed).map(|length| grants.settle(&granted, &self.look.settled_by_length(length)))
-        } else {
+        if !unit.is_part {
             let units = 1 + self.count_joining(grants);
-            self.pass(units, passed)
-        };
+            let result = self.pass(units, passed);
+            grants.unit_has_left(&granted);
+            return result;
+        }
+        self.passed += 1;
+        self.asked = 0;
+        let length = self.pass_outgrown(passed);
         grants.unit_has_left(&granted);
-        result
+        grants.settle(&granted, &self.look.settled_by_length(length?));
+        Ok(())
     }
 
     fn refuse(&mut self, _: &Grants<First>, _: First, why: Refusal, _: &mut Passed) -> Result<(), FlowError> {

@@ -60,7 +60,7 @@ impl<T: Send> Grants<T> {
         line: Line<T>,
         clock: Arc<dyn NanoClock + Send + Sync>,
         bucket: Option<Bucket<T>>,
-        terms: Terms<T>,
+        terms: Terms,
     ) -> Self {
         Grants { units: Units::new(line, clock, terms), charged: Mutex::default(), bucket, pump: Mutex::default() }
     }
@@ -177,9 +177,6 @@ impl<T: Send> Grants<T> {
         Ok(match line.poll(self.now(), room) {
             line::Next::Run(run) => Next::Run(run.units, run.has_waited.then_some(run.charged.at), Leaving::Run(run)),
             line::Next::Go(key, unit, charged) => {
-                if (self.units.terms.settles)(&unit.content) {
-                    line.open(key, charged, &unit.costs);
-                }
                 self.count(&unit.costs);
                 Next::Go(Granted::new(key, charged, &unit, None), unit.content)
             }
@@ -228,10 +225,7 @@ impl<T: Send> Grants<T> {
         match (&self.bucket, &granted.charge) {
             (Some(bucket), Some(charge)) => bucket.settle(charge, real),
             (Some(_), None) => {}
-            (None, _) => {
-                let costs = [&*granted.costs, real];
-                self.line().settle(self.now(), granted.key, granted.charged, costs);
-            }
+            (None, _) => self.line().settle(self.now(), granted.charged.number, real),
         }
         self.wake();
     }
@@ -239,7 +233,7 @@ impl<T: Send> Grants<T> {
     /// A unit no longer runs.
     pub fn ended(&self, granted: &Granted) {
         if self.units.terms.runs {
-            self.line().ended(self.now(), granted.key);
+            self.line().ended(self.now(), granted.charged.number);
         }
     }
 

@@ -220,7 +220,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
         let content = self.buffer.take_first().into_boxed_slice();
         let (costs, size) = (self.costs.as_slice().into(), content.len() + size_of::<Unit<Box<[u8]>>>());
-        let unit = Unit { age: self.lines, costs, size, arrived: now, content };
+        let unit = Unit { age: self.lines, costs, size, arrived: now, settles: false, content };
         let added = line.add(now, key, unit);
         added.map(drop).map_err(|unit| refused(&unit.content, self.lines, TOO_MUCH.to_owned()))
     }
@@ -281,14 +281,14 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
     type Unit = Box<[u8]>;
 
     fn fill(&mut self, grants: &Grants<Box<[u8]>>) -> Result<(), FlowError> {
-        if self.buffer.outgrown() && self.ends.is_none() {
-            self.ends = Some(self.outgrown());
-        }
         // A dry run reads all input before time passes.
         while self.reads(grants) && read_into(&mut self.buffer, &mut self.source, self.is_dry)? {
             if self.has_new(grants) {
                 break;
             }
+        }
+        if self.buffer.outgrown() && self.ends.is_none() {
+            self.ends = Some(self.outgrown());
         }
         Ok(())
     }

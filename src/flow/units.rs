@@ -9,20 +9,12 @@ use throttle_limits::clock::{NanoClock, Nanos};
 use throttle_limits::line::Line;
 
 /// What a run asks of its grants.
-#[derive(Clone, Copy)]
-pub struct Terms<T> {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms {
     /// Whether keys have limits of their own.
     pub has_keys: bool,
-    /// Whether a unit runs until [`Grants::ended`].
+    /// Whether a unit runs until [`Grants::ended`](super::Grants::ended).
     pub runs: bool,
-    /// Whether the real cost of a unit becomes known after its grant.
-    pub settles: fn(&T) -> bool,
-}
-
-impl<T> Default for Terms<T> {
-    fn default() -> Self {
-        Terms { has_keys: false, runs: false, settles: |_| false }
-    }
 }
 
 /// The units of a run.
@@ -31,12 +23,12 @@ pub(super) struct Units<T> {
     pub(super) clock: Arc<dyn NanoClock + Send + Sync>,
     /// Units that will never be granted.
     refused: Mutex<VecDeque<(T, Refusal)>>,
-    pub(super) terms: Terms<T>,
+    pub(super) terms: Terms,
     is_retired: AtomicBool,
 }
 
 impl<T> Units<T> {
-    pub(super) fn new(line: Line<T>, clock: Arc<dyn NanoClock + Send + Sync>, terms: Terms<T>) -> Self {
+    pub(super) fn new(line: Line<T>, clock: Arc<dyn NanoClock + Send + Sync>, terms: Terms) -> Self {
         let (refused, is_retired) = (Mutex::default(), AtomicBool::new(false));
         Units { line: Mutex::new(line), clock, refused, terms, is_retired }
     }

@@ -58,7 +58,8 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> 
                 grants.refuse(job, Refusal::Unread);
                 continue;
             }
-            let unit = Unit { age: job.seq, costs: job.costs(), size, arrived: grants.now(), content: job };
+            let unit =
+                Unit { age: job.seq, costs: job.costs(), size, arrived: grants.now(), settles: false, content: job };
             grants.ask(key.as_deref(), unit, 0);
         }
         Ok(())

@@ -30,6 +30,8 @@ pub(super) struct Queue {
     begun: (Instant, Nanos),
     /// The most waiting units before reading stops.
     ahead: usize,
+    /// Whether replies settle the costs of commands.
+    settles: bool,
     /// Whether every unit of the input has entered the queue.
     is_all_read: AtomicBool,
 }
@@ -71,6 +73,7 @@ impl Queue {
             wakes: Wakes::new()?,
             begun: (Instant::now(), SystemClock.now()),
             ahead: options.ahead,
+            settles: options.settling.is_any(),
             is_all_read: AtomicBool::new(false),
         })
     }
@@ -121,7 +124,8 @@ impl Queue {
             return self.grants.refuse(attempt, why);
         }
         let (size, weight) = (attempt.size(), attempt.history.weight());
-        let unit = Unit { age: job.seq, costs: job.costs(), size, arrived: arrived.max(now), content: attempt };
+        let (costs, arrived, settles) = (job.costs(), arrived.max(now), self.settles);
+        let unit = Unit { age: job.seq, costs, size, arrived, settles, content: attempt };
         self.grants.ask(job.key.as_deref(), unit, weight);
     }
 

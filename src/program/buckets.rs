@@ -197,12 +197,12 @@ pub(super) struct Opened<C> {
 }
 
 impl<C> Opened<C> {
-    /// The grants of the run, for units of the type `T`. `runs`: a unit runs until its end. `settles`: whether its real
-    /// cost becomes known later. `learns`: a bucket learns a pace from refusals.
-    pub(super) fn grants<T: Send>(&mut self, runs: bool, settles: fn(&T) -> bool, learns: bool) -> Arc<Grants<T>> {
+    /// The grants of the run, for units of the type `T`. `runs`: a unit runs until its end. `learns`: a
+    /// bucket learns a pace from refusals.
+    pub(super) fn grants<T: Send>(&mut self, runs: bool, learns: bool) -> Arc<Grants<T>> {
         let sorting = &self.sorting;
         let bucket = self.bucket.take().map(|bucket| BucketGrants::new(Supply::new(bucket), sorting, learns));
-        let terms = Terms { has_keys: sorting.has_keys, runs, settles };
+        let terms = Terms { has_keys: sorting.has_keys, runs };
         Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), bucket, terms))
     }
 }

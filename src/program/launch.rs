@@ -77,8 +77,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     }
     let options = Options { settling, ..options(launch, program, &opened) };
     let learns = options.again.as_ref().is_some_and(|again| again.learns);
-    let settles: fn(&Attempt) -> bool = if options.settling.is_any() { |_| true } else { |_| false };
-    let grants = opened.grants(true, settles, learns);
+    let grants = opened.grants(true, learns);
     let Opened { sorting, .. } = opened;
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));

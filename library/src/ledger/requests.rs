@@ -74,6 +74,10 @@ pub(super) struct Request {
     /// 0 for a usual request. Otherwise it is a suspect, which gets one turn for `weight` turns of the usual requests
     /// of its flow.
     pub(super) weight: u32,
+    /// Whether its costs may change after the grant.
+    pub(super) settles: bool,
+    /// For a suspect: the length of all usual requests of its flow that are granted before its first turn.
+    pub(super) pays_at: u64,
     /// Counts the requests of this slot.
     serial: u32,
     /// Whether it has arrived, and is in the list of its flow.
@@ -112,6 +116,8 @@ impl Requests {
             units: 1,
             flow,
             weight,
+            settles: false,
+            pays_at: 0,
             serial,
             is_linked: false,
             next: NONE,
@@ -162,6 +168,11 @@ impl Requests {
         request.serial = request.serial.wrapping_add(1);
         request.flow = NONE;
         gone
+    }
+
+    /// All requests, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.slots).filter(|(_, request)| request.flow != NONE).map(|(slot, _)| slot)
     }
 
     /// The requests of a list, in order.

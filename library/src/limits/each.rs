@@ -287,6 +287,17 @@ impl Each {
         self.close_if_settled(thin);
     }
 
+    /// Like [`settle`](Self::settle), but only windows change: the buckets were emptied after the grant.
+    pub(crate) fn settle_windows(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: [&[u64]; 2]) {
+        thin.with_mut(|states, settling| {
+            for (place, window, state) in self.fixed.windows_mut(states) {
+                window.correct(state, now, grant.counted, costs.map(|costs| self.fixed.cost(place, costs)));
+            }
+            settling.forget(grant.number);
+        });
+        self.close_if_settled(thin);
+    }
+
     /// Frees memory if there are no open grants.
     fn close_if_settled(&self, thin: &mut Thin) {
         if let Form::Open(open) = &mut thin.0
@@ -335,6 +346,12 @@ impl Each {
         let rests = |(terms, state): (&Terms, &State)| state.level.at < now && terms.at_rest(state, now);
         (now >= self.full_at && thin.with(|states| self.fixed.terms.iter().zip(states).all(rests)))
             || *thin == self.fresh
+    }
+
+    /// Whether all buckets are full and all windows are empty at `time`, which is not before the latest charge.
+    #[inline]
+    pub(crate) fn is_at_rest(&self, thin: &Thin, time: Nanos) -> bool {
+        thin.with(|states| self.fixed.terms.iter().zip(states).all(|(terms, state)| terms.at_rest(state, time)))
     }
 
     /// The time from which on the state [is fresh](Self::is_fresh) if nothing more is granted.

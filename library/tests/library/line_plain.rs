@@ -23,14 +23,14 @@ fn line(limits: &[&str]) -> (Line<()>, FakeClock) {
 type Went = (KeyId, Charged, Vec<u64>);
 
 fn ask(line: &mut Line<()>, now: Nanos, costs: &[u64]) {
-    line.add(now, None, Unit { age: 0, costs: costs.into(), size: 0, arrived: now, content: () }).unwrap();
+    line.add(now, None, Unit { age: 0, costs: costs.into(), size: 0, arrived: now, settles: true, content: () })
+        .unwrap();
 }
 
-/// Takes out a unit that may leave now, and opens its grant.
+/// Takes out a unit that may leave now.
 fn goes(line: &mut Line<()>, now: Nanos) -> Went {
     let next = line.poll(now, 1);
     let Next::Go(key, unit, charged) = next else { panic!("{next:?}") };
-    line.open(key, charged, &unit.costs);
     (key, charged, unit.costs.to_vec())
 }
 
@@ -42,8 +42,8 @@ fn take(line: &mut Line<()>, now: Nanos, costs: &[u64]) -> Went {
     went
 }
 
-fn settle(line: &mut Line<()>, now: Nanos, (key, charged, costs): Went, real: &[u64]) {
-    line.settle(now, key, charged, [&costs, real]);
+fn settle(line: &mut Line<()>, now: Nanos, (_, charged, _): Went, real: &[u64]) {
+    line.settle(now, charged.number, real);
 }
 
 #[test]

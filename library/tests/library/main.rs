@@ -6,6 +6,7 @@ mod adapters;
 mod conformance;
 mod crowd;
 mod guide;
+mod holds;
 mod keyed;
 mod laws;
 mod leaky_bucket;

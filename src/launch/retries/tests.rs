@@ -35,6 +35,8 @@ struct Try {
 
 struct Running {
     attempt: Try,
+    /// The number of its grant.
+    number: u64,
     started: Nanos,
     end: Nanos,
     outcome: Outcome,
@@ -69,7 +71,7 @@ impl State {
     fn attend(&mut self, line: &mut Line<Try>, now: Nanos, is_all_read: bool) {
         self.running.sort_by_key(|running| running.end);
         while self.running.first().is_some_and(|first| first.end <= now) {
-            let Running { mut attempt, started, end, outcome, reply } = self.running.remove(0);
+            let Running { mut attempt, number, started, end, outcome, reply } = self.running.remove(0);
             let judged = (Judged { started, at: end }, &mut attempt.history);
             let State { retries, chance, .. } = &mut *self;
             let key = line.find(None);
@@ -78,7 +80,7 @@ impl State {
             let chance = |most| chance.u64(..=most);
             let verdict = retries.judge(&None, judged, (&outcome, &reply), no_others_wait, chance);
             self.ends.push((end, attempt.unit, verdict));
-            key.into_iter().for_each(|key| line.ended(now, key));
+            line.ended(now, number);
             if let Some(due) = verdict.due() {
                 add(line, now, due, Try { number: attempt.number + 1, ..attempt });
                 self.sent_away =
@@ -93,7 +95,8 @@ impl State {
 }
 
 fn add(line: &mut Line<Try>, now: Nanos, arrived: Nanos, content: Try) {
-    let unit = Unit { age: content.unit, costs: [1].into(), size: 1, arrived: arrived.max(now), content };
+    let unit =
+        Unit { age: content.unit, costs: [1].into(), size: 1, arrived: arrived.max(now), settles: false, content };
     line.add_suspect(now, None, unit, content.history.weight()).unwrap();
 }
 
@@ -155,7 +158,14 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
         let (time, outcome, reply) = (self.life)(attempt);
         let end = started.saturating_add(time);
         self.clock.wake_at(end, Waker::noop());
-        self.state.borrow_mut().running.push(Running { attempt, started, end, outcome, reply });
+        self.state.borrow_mut().running.push(Running {
+            attempt,
+            number: granted.charged.number,
+            started,
+            end,
+            outcome,
+            reply,
+        });
         Ok(())
     }
 

@@ -8,12 +8,10 @@ use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump;
-use throttle::flow::{
-    Copying, Descriptor, First, Flow, Grants, Look, Next, Overview, Silent, Sink, Source, Terms, Waiting,
-};
+use throttle::flow::{Copying, Descriptor, First, Flow, Grants, Look, Overview, Silent, Sink, Source, Terms};
 use throttle_limits::clock::{FakeClock, NanoClock, Nanos, SystemClock};
 use throttle_limits::limits::Policy;
-use throttle_limits::line::{Line, Rules, Unit};
+use throttle_limits::line::{Line, Rules};
 use throttle_limits::store::StoreError;
 
 const MS: Nanos = 1_000_000;
@@ -292,23 +290,6 @@ fn a_unit_joins_another_only_if_it_conforms_without_windows() {
     assert!(buckets.passes(&[1]) && !buckets.passes(&[1]));
     let windows = grants(&plan(&["10/s,burst=3", "100/min"]), clock);
     assert!(!windows.passes(&[1]), "it would count from now on, and not from when it leaves");
-}
-
-#[test]
-fn what_ends_before_it_was_handed_over_is_settled_then() {
-    let clock = FakeClock::default();
-    let (plan, terms) = (plan(&["10/s,window"]), Terms { settles: |_| true, ..Terms::default() });
-    let line = Line::new(&Rules { all: &[(&plan, 0)], ..Rules::default() }, 0);
-    let grants = Grants::<()>::new(line, Arc::new(clock.clone()), None, terms);
-    grants.ask(None, Unit { age: 0, costs: [6].into(), size: 0, arrived: 0, content: () }, 0);
-    let next = grants.poll(1, &Waiting { patience: &Silent, begins: &|_, _, _| () }).unwrap();
-    let Next::Go(granted, ()) = next else { panic!("{next:?}") };
-    clock.advance(Duration::from_millis(100));
-    grants.settle(&granted, &[2]);
-    grants.unit_has_left(&granted);
-    assert_eq!(grants.left().unwrap(), [8]);
-    clock.advance(Duration::from_millis(950));
-    assert_eq!(grants.left().unwrap(), [8], "it counts from when it was handed over");
 }
 
 /// The clock of a process that is stopped at the first of two times, and goes on at the second.

@@ -14,12 +14,11 @@ use fates::{Events, Fate};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
-use throttle_limits::clock::{FakeClock, MILLISECOND, NanoClock};
-use throttle_limits::limits::{Grant, Ledger, Operation, Policy, Reply as Answer, Take};
+use throttle_limits::clock::{FakeClock, MILLISECOND};
+use throttle_limits::limits::{Grant, Policy, Take};
 use throttle_limits::line::{KeyId, Line, Next, Rules, Unit};
-use throttle_limits::store::{Memory, Store, StoreError, Supply};
+use throttle_limits::store::{Simulated, Supply};
 
 /// The limit of a server. Periods are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -235,36 +234,6 @@ enum Happens {
     Other,
 }
 
-/// A bucket that the processes of this run share, as they would share a bucket in a file.
-#[derive(Debug)]
-struct Bucket(Arc<Memory<FakeClock>>);
-
-impl Store for Bucket {
-    fn clock(&self) -> &dyn NanoClock {
-        self.0.clock()
-    }
-
-    fn place(&self) -> String {
-        self.0.place()
-    }
-
-    fn apply(&self, operation: Operation) -> Result<(Answer, Nanos), StoreError> {
-        self.0.apply(operation)
-    }
-
-    fn sync(&self) -> Result<(), StoreError> {
-        self.0.sync()
-    }
-
-    fn see(&self, look: &mut dyn FnMut(&Ledger)) {
-        self.0.see(look);
-    }
-
-    fn span(&self) -> Nanos {
-        20 * MILLISECOND
-    }
-}
-
 /// A process that shares the bucket, with its part of the slots.
 struct Process {
     retries: Retries,
@@ -344,7 +313,8 @@ impl Run {
         };
         let clock = FakeClock::default();
         let limits = Policy::new(&[format!("{}/10000s", row.rate * row.tenths).parse().unwrap()], None).unwrap();
-        let (store, is_shared) = (Arc::new(Memory::new(&limits, clock.clone())), row.processes > 1 || row.restarts > 0);
+        let store = Simulated::new(&limits, clock.clone()).with_span(20 * MILLISECOND);
+        let is_shared = row.processes > 1 || row.restarts > 0;
         let all = [(&limits, 0)];
         let all: &[_] = if is_shared { &[] } else { &all };
         let units = |place| {
@@ -355,7 +325,7 @@ impl Run {
         };
         let process = |place| Process {
             retries: Retries::new(policy.clone()),
-            supply: is_shared.then(|| Supply::new(Box::new(Bucket(Arc::clone(&store))))),
+            supply: is_shared.then(|| Supply::new(Box::new(store.clone()))),
             order: units(place),
             key: None,
             grant: None,
@@ -581,11 +551,11 @@ impl Run {
                     return self.wake(place, granted.at.min(self.now + SECOND));
                 }
                 *grant = None;
-                supply.handed_over(&granted, &[1]);
+                supply.handed_over();
             }
-            let Next::Go(id, Unit { content: unit, .. }, _) = order.next(self.now) else { return };
+            let Next::Go(id, Unit { content: unit, .. }, charged) = order.next(self.now) else { return };
             *key = Some(id);
-            order.ended(self.now, id);
+            order.ended(self.now, charged.number);
             *running += 1;
             if let Starts::Machine(rate) = self.row.starts {
                 self.machine_at = self.now + SECOND / rate;
@@ -603,7 +573,7 @@ impl Run {
 
 /// A unit that has waited since `arrived`.
 fn waiting(unit: usize, arrived: Nanos) -> Unit<usize> {
-    Unit { age: unit as u64, costs: [1].into(), size: 1, arrived, content: unit }
+    Unit { age: unit as u64, costs: [1].into(), size: 1, arrived, settles: false, content: unit }
 }
 
 /// The shortest possible time of the run, in nanoseconds.
@@ -883,8 +853,8 @@ fn processes_that_share_a_bucket_learn_together() {
 fn a_start_granted_before_a_refusal_is_requested_again() {
     let clock = FakeClock::default();
     let limits = Policy::new(&["10/s,burst=1".parse().unwrap()], None).unwrap();
-    let store = Arc::new(Memory::new(&limits, clock.clone()));
-    let supply = || Supply::new(Box::new(Bucket(Arc::clone(&store))));
+    let store = Simulated::new(&limits, clock.clone()).with_span(20 * MILLISECOND);
+    let supply = || Supply::new(Box::new(store.clone()));
     let (one, other) = (supply(), supply());
     let _ = one.next_run(1).unwrap();
     clock.set(Duration::from_millis(100));
