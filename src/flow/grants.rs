@@ -142,6 +142,12 @@ impl<T: Send> Grants<T> {
         self.line().is_empty() && self.units.refused().is_empty() && self.bucket.as_ref().is_none_or(Bucket::is_empty)
     }
 
+    /// Whether a unit waits for the limits, and not for the time of another attempt.
+    pub fn has_arrived(&self) -> bool {
+        let now = self.now();
+        self.line().arrived(now) > 0 || self.bucket.as_ref().is_some_and(|bucket| !bucket.is_empty())
+    }
+
     /// When a unit may leave, or is refused, if nothing happens before. `None` if no such time is known.
     pub fn due_at(&self) -> Option<Nanos> {
         if !self.units.refused().is_empty() {

@@ -114,11 +114,11 @@ impl<F: Flow> Pump<'_, F> {
                 }
                 Next::Refused(unit, why) => self.flow.refuse(self.grants, unit, why, &mut passed),
                 Next::At(time) => {
-                    self.flush()?;
+                    has_passed |= self.flush()?;
                     return Ok((!has_passed).then_some(Some(time)));
                 }
                 Next::Nothing => {
-                    self.flush()?;
+                    has_passed |= self.flush()?;
                     // Without room, the sink has to become ready.
                     return Ok((room == 0 && !has_passed).then_some(None));
                 }
@@ -133,14 +133,16 @@ impl<F: Flow> Pump<'_, F> {
         }
     }
 
-    fn flush(&mut self) -> Result<(), PumpError> {
+    /// Writes what was passed on. Returns whether anything was written.
+    fn flush(&mut self) -> Result<bool, PumpError> {
         let mut passed = Passed::default();
         if self.flow.has_output() {
             self.enter(Phase::Sink);
         }
         let result = self.flow.flush(self.grants, &mut passed);
         self.pass(passed);
-        Ok(result?)
+        result?;
+        Ok(passed != Passed::default())
     }
 
     fn pass(&self, passed: Passed) {
@@ -162,7 +164,7 @@ impl<F: Flow> Pump<'_, F> {
         self.grants.paused_until().into_iter().for_each(|until| self.meter.paused_until(until));
         match until {
             _ if state.waits_for_sink => self.enter(Phase::Sink),
-            Some(until) if !self.grants.is_empty() => {
+            Some(until) if self.grants.has_arrived() => {
                 self.enter(Phase::Limit(self.grants.bound_by()));
                 self.meter.waits_until(until, 0);
             }

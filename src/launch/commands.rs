@@ -183,7 +183,7 @@ impl Launcher {
         let (slot, (mut attempt, granted)) = slots.take(chosen)?;
         let is_new = attempt.number == 1;
         let (granted, refused) = match granted {
-            Ok(granted) => (Some(granted), None),
+            Ok(granted) => (Some(granted), attempt.job.refused()),
             Err(never) => (None, Some(never)),
         };
         // The command is built on this thread, so that all its memory comes from one allocator arena.

@@ -54,10 +54,6 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> 
         }
         while let Some(job) = self.batches.next().filter(|_| !self.is_over) {
             let (key, size) = (job.key.clone(), job.memory() + size_of::<Job>());
-            if job.refused().is_some() {
-                grants.refuse(job, Refusal::Unread);
-                continue;
-            }
             let unit =
                 Unit { age: job.seq, costs: job.costs(), size, arrived: grants.now(), settles: false, content: job };
             grants.ask(key.as_deref(), unit, 0);
@@ -78,7 +74,8 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> 
     }
 
     fn go(&mut self, grants: &Grants<Job>, _: Granted, job: Job, passed: &mut Passed) -> Result<(), FlowError> {
-        self.show(grants, &job, None, passed)
+        let refused = job.refused();
+        self.show(grants, &job, refused, passed)
     }
 
     fn refuse(&mut self, grants: &Grants<Job>, job: Job, _: Refusal, passed: &mut Passed) -> Result<(), FlowError> {

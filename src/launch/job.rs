@@ -117,9 +117,13 @@ impl Job {
         }
     }
 
-    /// The job's cost for each limit; one cost for all if each limit counts jobs.
+    /// The job's cost for each limit; one cost for all if each limit counts jobs. A job that cannot be read costs nothing.
     pub(super) fn costs(&self) -> Costs {
-        if self.costs.is_empty() { [1].into() } else { self.costs[..].into() }
+        match &self.costs[..] {
+            _ if self.unreadable.is_some() => [0].into(),
+            [] => [1].into(),
+            costs => costs.into(),
+        }
     }
 
     /// Why the job cannot run, if that is known before its start.

@@ -136,10 +136,8 @@ impl<R: Source> Launching<R> {
 
     fn cut_or_read(&mut self) -> Result<Read, FlowError> {
         let cut = self.batches.cut();
-        if cut.is_err() {
-            // The run ends, and nobody would report the next job later.
-            self.report_next();
-        }
+        // The run may end here, and nobody would report the next job later.
+        self.report_next();
         if cut? { Ok(Read::Some) } else { self.batches.read(false, self.queue().memory()) }
     }
 

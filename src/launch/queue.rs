@@ -117,8 +117,7 @@ impl Queue {
                 state.new.units += 1;
                 state.new.bytes += job.length;
             }
-            let unread = job.refused().map(|_| Refusal::Unread);
-            state.gone_refusal(&job.key).or(unread)
+            state.gone_refusal(&job.key)
         };
         if let Some(why) = why {
             return self.grants.refuse(attempt, why);

@@ -77,6 +77,11 @@ impl Patience for Announcing<'_> {
     }
 }
 
+/// Whether a wait from the first time to the second is announced.
+fn is_long([begun, turn]: [Nanos; 2]) -> bool {
+    turn >= begun.saturating_add(2 * ANNOUNCED_AFTER)
+}
+
 /// Waits from now until a time, by calls of `wait`. `turn` is the time of the grant. If that is far away from the
 /// beginning of the wait, calls `say` with an announcement after `ANNOUNCED_AFTER`.
 fn wait_for(
@@ -86,7 +91,7 @@ fn wait_for(
     say: impl FnOnce(String),
 ) -> bool {
     let speaks = begun.saturating_add(ANNOUNCED_AFTER);
-    if turn >= speaks.saturating_add(ANNOUNCED_AFTER) && until >= speaks {
+    if is_long([begun, turn]) && until >= speaks {
         if now < speaks && !wait(speaks) {
             return false;
         }
@@ -102,12 +107,13 @@ fn wait_for(
 /// calls `say` with an announcement after `ANNOUNCED_AFTER`.
 pub(super) fn sleep_unless(
     clock: &dyn NanoClock,
-    times: [Nanos; 2],
+    [time, turn]: [Nanos; 2],
     is_over: &dyn Fn() -> bool,
     say: impl FnOnce(String),
 ) -> bool {
     let now = clock.now();
-    wait_for([now; 2], times, &mut |time| clock.sleep_unless(time, is_over), say)
+    let time = if is_long([now, turn]) { time.max(now.saturating_add(ANNOUNCED_AFTER)) } else { time };
+    wait_for([now; 2], [time, turn], &mut |time| clock.sleep_unless(time, is_over), say)
 }
 
 #[cfg(test)]
