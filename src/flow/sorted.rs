@@ -184,7 +184,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     fn sort(&mut self) {
         let now = self.clock.now();
         if self.outgoing.is_stalled {
-            while let Next::Drop(key, _) = self.line.get_mut().poll(now, 0) {
+            while let Next::Refused(key, ..) = self.line.get_mut().poll(now, 0) {
                 self.drop_waiting(key);
             }
         } else {
@@ -216,7 +216,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                 Price::OfKey { ticket: self.ticket, take, waited }
             }
             // Units under the limits of a shared bucket are not dropped.
-            Next::Run(_) | Next::Drop(..) | Next::At(_) | Next::Nothing => Price::Nothing,
+            Next::Run(_) | Next::Refused(..) | Next::At(_) | Next::Nothing => Price::Nothing,
         }
     }
 
@@ -257,7 +257,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                         self.handed.push((key, charged, unit.costs));
                     }
                 }
-                Next::Drop(key, _) => self.drop_waiting(key),
+                Next::Refused(key, ..) => self.drop_waiting(key),
                 Next::Run(_) | Next::At(_) | Next::Nothing => break,
             }
         }

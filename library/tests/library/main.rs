@@ -26,6 +26,7 @@ mod limiters;
 mod line;
 mod line_model;
 mod model;
+mod paces;
 mod public_api;
 mod rounds;
 mod runtime_ends;

@@ -514,7 +514,7 @@ impl Run {
                 self.running.push((name, (id, charged.number), unit));
                 found
             }
-            Next::Drop(id, unit) => {
+            Next::Refused(id, unit, _) => {
                 assert_eq!(self.order.name(id), [self.names[&unit.age]]);
                 Answer::Drop(unit.age)
             }
