@@ -87,9 +87,12 @@ impl Ledger {
     fn correct(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: [&[u64]; 2]) {
         let of_key = self.keys.flow(key).map(|id| self.flows[id].hold).unwrap_or_default();
         let are_emptied = [self.hold, of_key].map(|hold| hold.has_closed(charged.number));
-        self.revise(key, |limits, thin, place| match are_emptied[place] {
-            true => limits.settle_windows(thin, now, charged, costs),
-            false => limits.settle(thin, now, charged, costs),
+        self.revise(key, |limits, thin, place| {
+            if are_emptied[place] {
+                limits.settle_windows(thin, now, charged, costs);
+            } else {
+                limits.settle(thin, now, charged, costs);
+            }
         });
     }
 

@@ -107,7 +107,9 @@ impl Ledger {
         self.given_up.entry(name).or_insert(why);
         let mut waiting: Vec<Ticket> = self.waiting_of(key).collect();
         waiting.sort_unstable_by_key(|ticket| self.requests.get(ticket.slot).age);
-        waiting.into_iter().for_each(|ticket| self.refuse(ticket, why));
+        for ticket in waiting {
+            self.refuse(ticket, why);
+        }
     }
 
     /// Refuses a request: it no longer waits, and the next poll returns it.

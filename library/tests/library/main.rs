@@ -30,6 +30,7 @@ mod paces;
 mod public_api;
 mod rounds;
 mod runtime_ends;
+mod scheduler;
 mod semaphore;
 mod semaphore_many;
 mod subjects;
