@@ -305,7 +305,7 @@ impl Queue {
 
     /// Records the end of the command with this grant, and settles its `real` costs. `next` is the job's next attempt,
     /// if there is one.
-    pub(super) fn ended(&self, granted: Option<Granted>, real: &[u64], next: Option<Attempt>) {
+    pub(super) fn ended(&self, granted: Option<&Granted>, real: &[u64], next: Option<Attempt>) {
         let (now, mut state) = (SystemClock.now(), self.lock());
         if let Some(Granted { charged, .. }) = granted {
             state.line.settle(now, charged.number, real);

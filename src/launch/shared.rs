@@ -243,7 +243,7 @@ impl Shared {
         }
         // Only now may the next attempt start. Both changes happen under one lock: the pump always finds either the
         // taken slot or the next attempt.
-        self.slots.release(seq, slot, || self.queue.ended(granted, &real.costs, next));
+        self.slots.release(seq, slot, || self.queue.ended(granted.as_ref(), &real.costs, next));
         self.queue.wake_pump();
     }
 

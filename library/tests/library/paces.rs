@@ -33,7 +33,9 @@ fn refused(line: &mut Line<u64>, name: &[u8]) -> KeyId {
     let start = line.start_of(number).unwrap();
     line.refused(100 * MS, key, start, 200 * MS);
     line.hold_until(100 * MS, key, 200 * MS);
-    started.iter().for_each(|(.., number)| line.ended(100 * MS, *number));
+    for (.., number) in started {
+        line.ended(100 * MS, number);
+    }
     assert_eq!(line.start_of(number), None);
     key
 }

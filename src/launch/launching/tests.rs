@@ -136,7 +136,7 @@ fn ended(queue: &Queue, mut running: Running, code: i32) -> Verdict {
     // Due long ago, so that it has arrived by now on the clock of the queue.
     let due = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
     let next = verdict.due().map(|_| running.attempt.next(due));
-    queue.ended(running.granted, &[], next);
+    queue.ended(running.granted.as_ref(), &[], next);
     verdict
 }
 
