@@ -19,6 +19,7 @@ mod grants;
 mod heap;
 mod holds;
 mod keys;
+mod paces;
 mod requests;
 mod rules;
 mod state;
@@ -28,4 +29,4 @@ mod waiting;
 
 pub use requests::{Costs, Ticket};
 pub use rules::{NamedKey, Rules};
-pub use state::{Ledger, Next, Request, Run, Taken};
+pub use state::{Ledger, Next, Refusal, Request, Run, Taken};

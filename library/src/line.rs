@@ -4,7 +4,7 @@
 
 use crate::clock::Nanos;
 use crate::ledger::{self, Ledger, Request, Taken, Ticket};
-pub use crate::ledger::{Costs, NamedKey, Rules, Run};
+pub use crate::ledger::{Costs, NamedKey, Refusal, Rules, Run};
 pub use crate::limits::{Charged, KeyId, NO_KEY};
 use std::ops::{Deref, DerefMut};
 
@@ -61,8 +61,8 @@ pub enum Next<T> {
     Run(Run),
     /// This unit may leave now.
     Go(KeyId, Unit<T>, Charged),
-    /// This unit has reached the longest wait.
-    Drop(KeyId, Unit<T>),
+    /// This unit never leaves.
+    Refused(KeyId, Unit<T>, Refusal),
     /// Nothing happens before this time.
     At(Nanos),
     /// Nothing happens until a unit ends or is added. Either no unit waits, or each waiting key has no room or already
@@ -137,9 +137,9 @@ impl<T> Line<T> {
                 let key = taken.key;
                 self.unit(taken).map_or(Next::Nothing, |unit| Next::Go(key, unit, charged))
             }
-            ledger::Next::Expired(taken) => {
+            ledger::Next::Refused(taken, why) => {
                 let key = taken.key;
-                self.unit(taken).map_or(Next::Nothing, |unit| Next::Drop(key, unit))
+                self.unit(taken).map_or(Next::Nothing, |unit| Next::Refused(key, unit, why))
             }
             ledger::Next::At(time) => Next::At(time),
             ledger::Next::Nothing => Next::Nothing,

@@ -241,7 +241,7 @@ impl<T: Send> Bucket<T> {
         match next {
             line::Next::Run(run) => Ok(Chosen::Units(run.units)),
             line::Next::Go(key, unit, charged) => Ok(Chosen::Unit(key, charged, unit)),
-            line::Next::Drop(_, unit) => Err(Next::Refused(unit.content, Refusal::TooLate)),
+            line::Next::Refused(_, unit, why) => Err(Next::Refused(unit.content, why.into())),
             line::Next::At(time) => Err(Next::At(time)),
             line::Next::Nothing => Err(Next::Nothing),
         }
@@ -389,7 +389,14 @@ impl<T: Send> Bucket<T> {
             let (ticket, take) = {
                 let (mut line, mut state) = (units.line(), unpoisoned(self.state.lock()));
                 let now = units.now();
-                let line::Next::Go(key, unit, charged) = line.poll(now, 1) else { break };
+                let (key, unit, charged) = match line.poll(now, 1) {
+                    line::Next::Go(key, unit, charged) => (key, unit, charged),
+                    line::Next::Refused(_, unit, why) => {
+                        state.refused.push_back((unit.content, why.into()));
+                        continue;
+                    }
+                    _ => break,
+                };
                 let mut take = Sorting::price(self.of_all, line.name(key), &unit.costs);
                 let waited = now.saturating_sub(unit.arrived);
                 let since = self.supply.clock().now().saturating_sub(waited);
@@ -446,11 +453,8 @@ impl<T: Send> Bucket<T> {
                     if let Some((key, charged, unit)) = self.answered(units, ticket) {
                         let mut line = units.line();
                         line.ended(units.now(), charged.number);
-                        let others: Vec<_> = line.drain_key(key).into_iter().map(|unit| unit.content).collect();
-                        drop(line);
-                        let all = std::iter::once(unit.content).chain(others);
-                        let why = Refusal::KeyFailed(failed);
-                        unpoisoned(self.state.lock()).refused.extend(all.map(|unit| (unit, why.clone())));
+                        line.give_up(units.now(), key, Some(failed));
+                        unpoisoned(self.state.lock()).refused.push_back((unit.content, Refusal::KeyFailed(failed)));
                     }
                 }
                 _ => {

@@ -143,7 +143,7 @@ mod tests {
                         }
                         departures.push((unit.age, charged.at));
                     }
-                    Next::Drop(key, _) => drop(dropping.as_mut().map(|dropping| dropping.forget(key))),
+                    Next::Refused(key, ..) => drop(dropping.as_mut().map(|dropping| dropping.forget(key))),
                     _ => break,
                 }
             }

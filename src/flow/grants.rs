@@ -186,7 +186,7 @@ impl<T: Send> Grants<T> {
                 self.count(&unit.costs);
                 Next::Go(Granted::new(key, charged, &unit, None), unit.content)
             }
-            line::Next::Drop(_, unit) => Next::Refused(unit.content, Refusal::TooLate),
+            line::Next::Refused(_, unit, why) => Next::Refused(unit.content, why.into()),
             line::Next::At(time) => Next::At(time),
             line::Next::Nothing => Next::Nothing,
         })

@@ -195,7 +195,9 @@ impl Sorting {
         let all: Vec<_> = self.all.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let is_shared = self.shared.is_some();
         let (named, jobs, max_wait) = (&self.named[..], self.jobs, self.max_wait);
-        let rules = Rules { each: &each, named, all: &all, jobs, max_wait, is_shared };
+        // A shared bucket counts the failures of all processes.
+        let fails = self.fails.filter(|_| !is_shared);
+        let rules = Rules { each: &each, named, all: &all, jobs, max_wait, fails, is_shared, ..Rules::default() };
         let Some(found) = &self.found else { return Line::new(&rules, now) };
         let mut line = Line::new(&rules, found.made);
         let keys = found.keys.iter().map(|key| (&*key.name, &key.state, key.paused_until));

@@ -58,6 +58,16 @@ pub enum Refusal {
     SentAway,
 }
 
+impl From<line::Refusal> for Refusal {
+    fn from(refusal: line::Refusal) -> Self {
+        match refusal {
+            line::Refusal::TooLate => Refusal::TooLate,
+            line::Refusal::GivenUp(Some(failed)) => Refusal::KeyFailed(failed),
+            line::Refusal::GivenUp(None) => Refusal::SentAway,
+        }
+    }
+}
+
 /// The grant of a unit.
 #[derive(Clone, Debug)]
 pub struct Granted {

@@ -11,7 +11,6 @@ use super::wakes::Wakes;
 use crate::flow::{Granted, Grants, Passed, Refusal, ServerReport, short, unpoisoned};
 use std::collections::BTreeMap;
 use std::io;
-use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,6 +31,8 @@ pub(super) struct Queue {
     ahead: usize,
     /// Whether replies settle the costs of commands.
     settles: bool,
+    /// Whether a shared bucket counts the failures of keys.
+    counts_failures: bool,
     /// Whether every unit of the input has entered the queue.
     is_all_read: AtomicBool,
 }
@@ -40,12 +41,6 @@ pub(super) struct Queue {
 struct State {
     /// The rules for further attempts; `None`: each unit is tried once.
     retries: Option<Retries>,
-    /// Abandoned keys: their pause exceeds `--max-pause` (`None`), or this many consecutive commands failed.
-    gone: BTreeMap<Key, Option<NonZeroU32>>,
-    /// The number of consecutive failures of each key.
-    failed: BTreeMap<Key, u32>,
-    /// The number of consecutive failures after which a key is abandoned.
-    fails: Option<NonZeroU32>,
     /// The next attempt, which waits for a slot.
     chosen: Option<Chosen>,
     /// The units that wait for their first attempt.
@@ -59,22 +54,16 @@ impl Queue {
     /// # Errors
     /// The system has no room for the files that wake the pump.
     pub(super) fn new(options: &Options, grants: Arc<Grants<Attempt>>) -> io::Result<Self> {
-        let state = State {
-            retries: options.again.clone().map(Retries::new),
-            gone: BTreeMap::new(),
-            failed: BTreeMap::new(),
-            fails: options.fails,
-            chosen: None,
-            new: Passed::default(),
-        };
+        let state = State { retries: options.again.clone().map(Retries::new), chosen: None, new: Passed::default() };
         Ok(Queue {
             state: Mutex::new(state),
-            grants,
             wakes: Wakes::new()?,
             begun: (Instant::now(), SystemClock.now()),
             ahead: options.ahead,
             settles: options.settling.is_any(),
+            counts_failures: options.fails.is_some() && grants.is_shared(),
             is_all_read: AtomicBool::new(false),
+            grants,
         })
     }
 
@@ -96,8 +85,7 @@ impl Queue {
     /// Whether the pump has to wait for the end of all commands: they may be tried again, or the bucket counts their
     /// failures.
     pub(super) fn needs_ends(&self) -> bool {
-        let state = self.lock();
-        state.retries.is_some() || self.grants.is_shared() && state.fails.is_some()
+        self.lock().retries.is_some() || self.counts_failures
     }
 
     /// Adds the first attempt at a job. It waits from now on.
@@ -108,7 +96,7 @@ impl Queue {
     /// Adds an attempt that waits from `arrived` on, or from now on if that is later.
     fn add_attempt(&self, mut attempt: Attempt, arrived: Nanos) {
         let (job, now, is_first) = (Arc::clone(&attempt.job), SystemClock.now(), attempt.number == 1);
-        let why = {
+        {
             let mut state = self.lock();
             if let Some(retries) = state.retries.as_mut().filter(|_| is_first && job.is_left_over) {
                 attempt.history = retries.left_over(&job.key, now);
@@ -117,10 +105,10 @@ impl Queue {
                 state.new.units += 1;
                 state.new.bytes += job.length;
             }
-            state.gone_refusal(&job.key)
-        };
-        if let Some(why) = why {
-            return self.grants.refuse(attempt, why);
+        }
+        if self.grants.is_shared() && self.has_keys() && job.refused().is_some() {
+            // No request to the bucket for a command that cannot run.
+            return self.grants.refuse(attempt, Refusal::Unread);
         }
         let (size, weight) = (attempt.size(), attempt.history.weight());
         let (costs, arrived, settles) = (job.costs(), arrived.max(now), self.settles);
@@ -130,19 +118,11 @@ impl Queue {
 
     /// Makes this attempt the next one to start.
     pub(super) fn choose(&self, attempt: Attempt, granted: Granted) {
-        let why = self.lock().gone_refusal(&attempt.job.key);
-        if why.is_some() {
-            self.grants.ended(&granted);
-        }
-        let chosen = why.map_or(Ok(granted), |why| Err(outcome(&attempt, &why)));
-        self.lock().chosen = Some((attempt, chosen));
+        self.lock().chosen = Some((attempt, Ok(granted)));
     }
 
     /// Makes this attempt the next one. It fails without a start.
     pub(super) fn choose_refused(&self, attempt: Attempt, why: &Refusal) {
-        if let Refusal::KeyFailed(most) = why {
-            self.lock().gone.insert(attempt.job.key.clone(), Some(*most));
-        }
         let outcome = outcome(&attempt, why);
         self.lock().chosen = Some((attempt, Err(outcome)));
     }
@@ -178,15 +158,16 @@ impl Queue {
         let verdict = self.verdict(running, at, outcome, reply);
         if let (Some(granted), Verdict::Ok | Verdict::Failed) = (&running.granted, verdict) {
             let (key, has_failed) = (&running.attempt.job.key, matches!(verdict, Verdict::Failed));
-            let fails = self.lock().fails;
-            if let (Some(bucket), Some(_), Some(name)) = (self.grants.shared(), fails, self.name(key)) {
-                let mut report = ServerReport::default();
-                report.tried(!has_failed, u32::from(has_failed));
-                if bucket.report(Some(name), report) {
-                    self.wake_pump();
+            match (self.grants.shared(), self.name(key)) {
+                (None, _) => self.grants.line().tried(SystemClock.now(), granted.key, !has_failed),
+                (Some(bucket), Some(name)) if self.counts_failures => {
+                    let mut report = ServerReport::default();
+                    report.tried(!has_failed, u32::from(has_failed));
+                    if bucket.report(Some(name), report) {
+                        self.wake_pump();
+                    }
                 }
-            } else {
-                self.note_end(key, granted, has_failed);
+                _ => {}
             }
         }
         verdict
@@ -297,28 +278,12 @@ impl Queue {
     }
 
     /// Abandons a key. Returns its waiting attempts.
-    pub(super) fn give_up(&self, key: &Key, granted: &Granted) -> Vec<Attempt> {
-        let mut state = self.lock();
-        state.gone.insert(key.clone(), None);
-        let waiting = self.grants.line().drain_key(granted.key).into_iter().map(|unit| unit.content);
-        waiting.inspect(|attempt| state.has_left(attempt)).collect()
-    }
-
-    /// Records the end of a command. Abandons its key after too many consecutive failures.
-    fn note_end(&self, key: &Key, granted: &Granted, has_failed: bool) {
-        let mut state = self.lock();
-        let Some(most) = state.fails else { return };
-        if !has_failed {
-            state.failed.remove(key);
-            return;
-        }
-        let failed = state.failed.entry(key.clone()).or_default();
-        *failed += 1;
-        if *failed == most.get() {
-            state.gone.insert(key.clone(), Some(most));
-            let waiting = self.grants.line().drain_key(granted.key);
-            waiting.into_iter().for_each(|unit| self.grants.refuse(unit.content, Refusal::KeyFailed(most)));
-        }
+    pub(super) fn give_up(&self, granted: &Granted) -> Vec<Attempt> {
+        let (mut state, mut line) = (self.lock(), self.grants.line());
+        let waiting: Vec<_> = line.drain_key(granted.key).into_iter().map(|unit| unit.content).collect();
+        line.give_up(SystemClock.now(), granted.key, None);
+        waiting.iter().for_each(|attempt| state.has_left(attempt));
+        waiting
     }
 
     /// Takes out all attempts.
@@ -388,11 +353,6 @@ impl Queue {
 }
 
 impl State {
-    /// Why no attempt of this key will start, if the key is abandoned.
-    fn gone_refusal(&self, key: &Key) -> Option<Refusal> {
-        self.gone.get(key).map(|failed| failed.map_or(Refusal::SentAway, Refusal::KeyFailed))
-    }
-
     /// Records that an attempt has left the queue.
     fn has_left(&mut self, attempt: &Attempt) {
         if attempt.number == 1 {

@@ -249,7 +249,7 @@ impl Shared {
             self.events.send_once(Event::SentAway(pause));
             return false;
         };
-        let waiting = [vec![attempt.clone()], self.queue.give_up(key, granted)].concat();
+        let waiting = [vec![attempt.clone()], self.queue.give_up(granted)].concat();
         let jobs: Vec<_> = waiting.into_iter().map(|attempt| attempt.job).collect();
         for job in &jobs {
             // Each job needs a result, even an empty one: output in input order waits for it.

@@ -3,7 +3,7 @@
 use super::flows::{Flow, Hold};
 use super::heap::Item;
 use super::requests::NONE;
-use super::state::{Away, Ledger, Next, Run, Taken};
+use super::state::{Away, Ledger, Next, Refusal, Run, Taken};
 use super::turns::{Decision, Tag};
 use crate::clock::Nanos;
 use crate::limits::{Charged, Each, KeyId, NO_KEY, Thin};
@@ -57,11 +57,14 @@ impl Ledger {
             self.close(now, true);
         }
         self.is_blocked = room == 0;
+        if let Some((taken, why)) = self.next_refusal() {
+            return Next::Refused(taken, why);
+        }
         loop {
             let decision = if room > 0 { self.decide() } else { None };
             if let Some(timer) = self.next_timer(decision) {
                 if let Some(expired) = self.fire(timer) {
-                    return Next::Expired(expired);
+                    return Next::Refused(expired, Refusal::TooLate);
                 }
                 continue;
             }
@@ -173,6 +176,16 @@ impl Ledger {
     fn is_at_rest(&self, time: Nanos) -> bool {
         let Ledger { turns, all, thin, hold, away, .. } = self;
         Overall::new((all, thin), hold, away.as_deref(), turns.last()).is_at_rest(time)
+    }
+
+    /// The next request that was refused, and was not cancelled since.
+    fn next_refusal(&mut self) -> Option<(Taken, Refusal)> {
+        while let Some((ticket, why)) = self.refusals.pop_front() {
+            if self.requests.has(ticket) {
+                return Some((self.remove(ticket.slot), why));
+            }
+        }
+        None
     }
 
     /// The timer that fires next: it is due by now, and before the decision, if there is one that is due.
@@ -287,7 +300,8 @@ impl Ledger {
         let (length, weight) = (self.length(&self.requests.get(slot).costs), self.requests.get(slot).weight);
         let tags = self.turns.tags();
         let finish = self.turns.serve(decision, at, length);
-        let taken = self.unlink(slot);
+        self.unlink(slot);
+        let taken = self.free(slot);
         let times = [at, taken.arrived, at, self.now];
         let (each, thin) = self.keys.state_mut(taken.key);
         each.charge(thin, times, &taken.costs);
@@ -326,6 +340,7 @@ impl Ledger {
         } else {
             self.plain = NONE;
             self.unlink(slot);
+            self.free(slot);
         }
         let charged = Charged { at, counted: self.now, number: self.granted };
         Run { units, has_waited: at > arrived, charged, key }
@@ -334,6 +349,7 @@ impl Ledger {
     fn changes_at(&self, decision: Option<Decision>) -> Option<Nanos> {
         let timer = self.timers.first().map(|timer| timer.at);
         let room = (!self.outside.is_empty()).then(|| self.keys.room_at()).filter(|time| *time < Nanos::MAX);
-        [decision.map(|decision| decision.at), timer, room].into_iter().flatten().min()
+        let refused = (!self.refusals.is_empty()).then_some(self.now);
+        [decision.map(|decision| decision.at), timer, room, refused].into_iter().flatten().min()
     }
 }

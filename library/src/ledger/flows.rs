@@ -4,7 +4,7 @@ use super::heap::{Heap, Item};
 use super::requests::{List, NONE, Requests};
 use super::turns::Tag;
 use crate::clock::Nanos;
-use crate::limits::{Each, KeyId, Thin};
+use crate::limits::{Each, KeyId, Pace, Start, Thin};
 use std::borrow::Cow;
 use std::collections::TryReserveError;
 use std::ops::{Index, IndexMut};
@@ -108,6 +108,30 @@ impl Debt {
     }
 }
 
+/// The learned pace of a key.
+#[derive(Debug)]
+pub(super) struct Learned {
+    pub(super) pace: Pace,
+    /// Nothing starts before this time.
+    pub(super) next: Nanos,
+}
+
+impl Learned {
+    /// A unit starts now. The next start follows after the learned interval. Lateness of up to a tenth of that interval
+    /// is made up for.
+    pub(super) fn started(&mut self, now: Nanos) -> Start {
+        self.pace.started(now, 1);
+        let from = |interval| self.next.max(now.saturating_sub(interval / 10)).saturating_add(interval);
+        self.next = self.pace.learned().map_or(0, from);
+        self.pace.start(now)
+    }
+
+    /// Whether the pace slows starts now or later.
+    pub(super) fn matters(&self, now: Nanos) -> bool {
+        self.next > now || self.pace.learned().is_some()
+    }
+}
+
 /// The requests and jobs of one key.
 #[derive(Debug)]
 pub(super) struct Flow {
@@ -127,6 +151,7 @@ pub(super) struct Flow {
     /// for it until then.
     pub(super) since: Nanos,
     pub(super) hold: Hold,
+    pub(super) learned: Option<Box<Learned>>,
     pub(super) finish: Tag,
     /// Whether the table of keys still has no room for this key.
     pub(super) is_outside: bool,
@@ -145,6 +170,7 @@ impl Flow {
             running: 0,
             since: 0,
             hold: Hold::default(),
+            learned: None,
             finish: 0,
             is_outside: false,
         }
@@ -174,7 +200,7 @@ impl Flow {
     /// Nothing is granted before this time.
     #[inline]
     pub(super) fn ready_from(&self) -> Nanos {
-        self.since.max(self.hold.until)
+        self.since.max(self.hold.until).max(self.learned.as_ref().map_or(0, |learned| learned.next))
     }
 
     /// Whether a request that arrives now would be its first, and may be granted if the limits allow it, and jobs are
@@ -242,6 +268,11 @@ impl Flows {
         self.slots.iter()
     }
 
+    /// The numbers of all flows, and of entries that are free.
+    pub(super) fn ids(&self) -> std::ops::Range<u32> {
+        0..u32::try_from(self.slots.len()).unwrap_or(NONE)
+    }
+
     /// An idle flow is used again.
     #[inline]
     pub(super) fn wake(&mut self, id: u32) {
@@ -264,7 +295,7 @@ impl Flows {
             self.resting.push(Item { at: from, age: 0, id });
         } else if finish > least {
             self.ahead.push(Item { at: finish, age: 0, id });
-        } else {
+        } else if self[id].learned.is_none() {
             self.free(id);
             return true;
         }

@@ -10,7 +10,7 @@ use crate::limits::{Charged, Each, KeyId, Thin};
 impl Ledger {
     /// Stores a grant that runs or will be settled.
     pub(super) fn open(&mut self, id: u32, taken: &Taken, charged: Charged) {
-        let runs = self.jobs.is_some();
+        let (runs, start) = (self.jobs.is_some(), self.start(id));
         if !runs && !taken.settles {
             return;
         }
@@ -21,7 +21,7 @@ impl Ledger {
         }
         let flow = &mut self.flows[id];
         (flow.open, flow.running) = (flow.open + 1, flow.running + u32::from(runs));
-        let open = Open { key: taken.key, costs: taken.costs.clone(), charged, runs, settles: taken.settles };
+        let open = Open { key: taken.key, costs: taken.costs.clone(), charged, start, runs, settles: taken.settles };
         self.grants.insert(charged.number, open);
     }
 
@@ -87,9 +87,12 @@ impl Ledger {
     fn correct(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: [&[u64]; 2]) {
         let of_key = self.keys.flow(key).map(|id| self.flows[id].hold).unwrap_or_default();
         let are_emptied = [self.hold, of_key].map(|hold| hold.has_closed(charged.number));
-        self.revise(key, |limits, thin, place| match are_emptied[place] {
-            true => limits.settle_windows(thin, now, charged, costs),
-            false => limits.settle(thin, now, charged, costs),
+        self.revise(key, |limits, thin, place| {
+            if are_emptied[place] {
+                limits.settle_windows(thin, now, charged, costs);
+            } else {
+                limits.settle(thin, now, charged, costs);
+            }
         });
     }
 

@@ -212,6 +212,7 @@ impl Requests {
     /// Takes a request out of its list.
     pub(super) fn unlink(&mut self, list: &mut List, slot: u32) {
         let Request { before, next, .. } = *self.get(slot);
+        self.get_mut(slot).is_linked = false;
         self.join(list, before, next);
     }
 

@@ -21,6 +21,11 @@ pub struct Rules<'a> {
     pub jobs: Option<NonZeroU32>,
     /// The longest wait of a request, in nanoseconds. After that it is refused.
     pub max_wait: Option<Nanos>,
+    /// Whether the pace of each key is learned from the answers of servers, and then the time between two starts that the
+    /// limits require; 0 without limits.
+    pub paced: Option<Nanos>,
+    /// The number of failures of a key in a row after which it is given up: see [`Ledger::tried`](super::Ledger::tried).
+    pub fails: Option<NonZeroU32>,
     /// Whether a shared bucket applies all limits. Then the ledger decides only the order of turns.
     pub is_shared: bool,
 }

@@ -7,8 +7,8 @@ use super::requests::{Costs, NONE, Requests, Ticket};
 use super::rules::{NamedKey, Rules};
 use super::turns::{FRACTION_BITS, Tag, Tags, Turns};
 use crate::clock::Nanos;
-use crate::limits::{Charged, Each, KeyId, Limits, Thin};
-use std::collections::BTreeMap;
+use crate::limits::{Charged, Each, KeyId, Limits, Start, Thin};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::num::NonZeroU32;
 
 /// The most keys that are stored.
@@ -61,6 +61,15 @@ pub struct Run {
     pub(super) key: KeyId,
 }
 
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has reached the longest wait.
+    TooLate,
+    /// Its key is given up: after this number of failures in a row, or by [`Ledger::give_up`].
+    GivenUp(Option<NonZeroU32>),
+}
+
 /// The next event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -68,8 +77,8 @@ pub enum Next {
     Granted(Taken, Charged),
     /// These [plain units](Ledger::want) are granted and charged.
     Run(Run),
-    /// This request has reached the longest wait.
-    Expired(Taken),
+    /// This request is not granted any more.
+    Refused(Taken, Refusal),
     /// Nothing happens before this time.
     At(Nanos),
     /// Nothing happens until a unit ends or a request is added. Either no request waits, or no waiting key may run
@@ -83,6 +92,8 @@ pub(super) struct Open {
     pub(super) key: KeyId,
     pub(super) costs: Costs,
     pub(super) charged: Charged,
+    /// Its start, if a pace is learned.
+    pub(super) start: Option<Start>,
     /// Whether it takes a job of its key until it ends.
     pub(super) runs: bool,
     /// Whether its real costs are still to be reported.
@@ -106,6 +117,8 @@ pub struct Ledger {
     pub(super) allowance: Nanos,
     pub(super) jobs: Option<u32>,
     pub(super) max_wait: Option<Nanos>,
+    pub(super) paced: Option<Nanos>,
+    pub(super) fails: Option<NonZeroU32>,
     /// The latest clock reading.
     pub(super) now: Nanos,
     pub(super) flows: Flows,
@@ -130,6 +143,15 @@ pub struct Ledger {
     pub(super) granted: u64,
     /// The grants that may still change, by number.
     pub(super) grants: BTreeMap<u64, Open>,
+    /// The number of flows with a learned pace, and when those that do not matter were last forgotten.
+    pub(super) paces: usize,
+    pub(super) swept: Nanos,
+    /// The number of failures in a row of keys whose latest unit has failed.
+    pub(super) failed: HashMap<Box<[u8]>, u32>,
+    /// The keys that are given up.
+    pub(super) given_up: HashMap<Box<[u8]>, Refusal>,
+    /// The refused requests that were not returned yet.
+    pub(super) refusals: VecDeque<(Ticket, Refusal)>,
     /// The request for plain units, if there is one.
     pub(super) plain: u32,
     /// The fewest plain units that are worth a wake-up: 1 ms' worth of the slowest limit of all.
@@ -180,6 +202,8 @@ impl Ledger {
             // The end of a unit of a shared bucket is reported.
             jobs: rules.jobs.map(NonZeroU32::get).or(rules.is_shared.then_some(u32::MAX)),
             max_wait: rules.max_wait,
+            paced: rules.paced,
+            fails: rules.fails,
             now,
             flows: Flows::default(),
             requests: Requests::default(),
@@ -193,6 +217,11 @@ impl Ledger {
             usual: 0,
             granted: 0,
             grants: BTreeMap::new(),
+            paces: 0,
+            swept: 0,
+            failed: HashMap::new(),
+            given_up: HashMap::new(),
+            refusals: VecDeque::new(),
             plain: NONE,
             quantum: rules.all.iter().map(|(policy, _)| Limits::new(policy, now).quantum()).min().unwrap_or(u64::MAX),
             is_blocked: false,

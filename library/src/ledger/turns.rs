@@ -58,7 +58,8 @@ pub(super) struct Turns {
     front: Nanos,
     tags: Tags,
     /// The latest decision, if nothing has changed since.
-    decided: Option<Option<Decision>>,
+    decided: Option<Decision>,
+    is_decided: bool,
     /// Memory for [`Heap::visit`].
     open: Vec<usize>,
 }
@@ -72,7 +73,7 @@ impl Turns {
 
     /// Drops the latest decision, because something that affects it has changed, such as the overall limits.
     pub(super) fn changed(&mut self) {
-        self.decided = None;
+        (self.decided, self.is_decided) = (None, false);
     }
 
     /// Whether at most one flow waits for its turn.
@@ -115,7 +116,7 @@ impl Turns {
             // Flows that are ready at one time come by age, as in `decide`.
             own > best.at || own == best.at && (best.own < own || best.order.1 < age)
         };
-        if !self.decided.flatten().is_some_and(is_behind) {
+        if !self.decided.is_some_and(is_behind) {
             self.changed();
         }
         if own <= self.front {
@@ -140,8 +141,8 @@ impl Turns {
         finish_of: impl Fn(u32) -> Tag,
         is_at_rest: impl Fn(Nanos) -> bool,
     ) -> Option<Decision> {
-        if let Some(decided) = self.decided {
-            return decided;
+        if self.is_decided {
+            return self.decided;
         }
         let front = self.front;
         let mut best = self.ready.first().map(|Item { at: tag, age, id }| Decision {
@@ -163,7 +164,7 @@ impl Turns {
             true
         });
         self.open = open;
-        self.decided = Some(best);
+        (self.decided, self.is_decided) = (best, true);
         best
     }
 
@@ -187,7 +188,7 @@ impl Turns {
     pub(super) fn close(&mut self, time: Nanos) {
         if time > self.front {
             self.front = time;
-            if self.decided.flatten().is_some_and(|best| best.at < time) {
+            if self.decided.is_some_and(|best| best.at < time) {
                 self.changed();
             }
         }

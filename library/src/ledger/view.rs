@@ -60,7 +60,7 @@ impl Ledger {
     pub fn arrived(&mut self, now: Nanos) -> usize {
         self.tick(now);
         let [due, _] = self.due();
-        self.len() - self.later + due
+        self.len() - self.later + due + self.refusals.iter().filter(|(ticket, _)| self.requests.has(*ticket)).count()
     }
 
     /// Whether requests have arrived and all of them are suspects.

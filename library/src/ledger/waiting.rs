@@ -34,6 +34,9 @@ impl Ledger {
         } else {
             self.join(ticket.slot);
         }
+        if let Some(why) = self.given_up.get(name).filter(|_| !self.given_up.is_empty()) {
+            self.refuse(ticket, *why);
+        }
         self.is_short = self.try_reserve().is_err();
         Some(ticket)
     }
@@ -110,30 +113,37 @@ impl Ledger {
 
     /// Removes a request that has not been granted.
     pub(super) fn remove(&mut self, slot: u32) -> Taken {
-        if slot == self.plain {
-            self.plain = NONE;
-        }
-        let (id, is_linked) = (self.requests.get(slot).flow, self.requests.get(slot).is_linked);
-        let taken = if is_linked {
-            let first = self.flows[id].first();
-            let taken = self.unlink(slot);
-            if self.flows[id].first() != first {
-                self.leave(id);
-                self.enter(id);
-            }
-            taken
-        } else {
-            self.timers.remove(slot);
-            self.flows[id].later -= 1;
-            self.later -= 1;
-            self.free(slot)
-        };
+        let id = self.requests.get(slot).flow;
+        self.withdraw(slot);
+        self.flows[id].later -= 1;
+        self.later -= 1;
+        let taken = self.free(slot);
         self.release(id);
         taken
     }
 
+    /// A request waits no longer. It is as one that joins its flow later, but without a timer.
+    pub(super) fn withdraw(&mut self, slot: u32) {
+        let (id, is_linked) = (self.requests.get(slot).flow, self.requests.get(slot).is_linked);
+        if !is_linked {
+            self.timers.remove(slot);
+            return;
+        }
+        if slot == self.plain {
+            self.plain = NONE;
+        }
+        let first = self.flows[id].first();
+        self.unlink(slot);
+        self.flows[id].later += 1;
+        self.later += 1;
+        if self.flows[id].first() != first {
+            self.leave(id);
+            self.enter(id);
+        }
+    }
+
     /// Takes a request out of the list of its flow.
-    pub(super) fn unlink(&mut self, slot: u32) -> Taken {
+    pub(super) fn unlink(&mut self, slot: u32) {
         let (id, weight) = (self.requests.get(slot).flow, self.requests.get(slot).weight);
         let flow = &mut self.flows[id];
         self.requests.unlink(flow.list(weight), slot);
@@ -146,10 +156,9 @@ impl Ledger {
         if self.max_wait.is_some() {
             self.timers.remove(slot);
         }
-        self.free(slot)
     }
 
-    fn free(&mut self, slot: u32) -> Taken {
+    pub(super) fn free(&mut self, slot: u32) -> Taken {
         let (ticket, key) = (self.requests.ticket(slot), self.flows[self.requests.get(slot).flow].key);
         let gone = self.requests.free(slot);
         Taken { ticket, key, age: gone.age, costs: gone.costs, arrived: gone.arrived, settles: gone.settles }

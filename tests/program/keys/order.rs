@@ -43,7 +43,7 @@ fn transcript(order: &mut Line<()>, ends_after: Option<Nanos>) -> String {
                 text.push(format!("{}{}{}", now / MS, String::from_utf8_lossy(order.name(key)), unit.age));
                 running.extend(ends_after.map(|time| (now + time, charged.number)));
             }
-            Next::Drop(key, unit) => {
+            Next::Refused(key, unit, _) => {
                 text.push(format!("{}-{}{}", now / MS, String::from_utf8_lossy(order.name(key)), unit.age));
             }
             Next::Run(run) => panic!("{run:?}"),

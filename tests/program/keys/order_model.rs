@@ -337,9 +337,11 @@ impl Model {
     /// The next time at which a unit joins its key or is dropped, and its age.
     fn timer(&self) -> Option<(Nanos, u64)> {
         let units = self.keys.values().flat_map(|key| key.units.values());
-        let time = |unit: &Unit<()>| match self.later.contains(&unit.age) {
-            true => Some(unit.arrived),
-            false => self.max_wait.map(|longest| unit.arrived.saturating_add(longest)),
+        let time = |unit: &Unit<()>| {
+            if self.later.contains(&unit.age) {
+                return Some(unit.arrived);
+            }
+            self.max_wait.map(|longest| unit.arrived.saturating_add(longest))
         };
         units.filter_map(|unit| Some((time(unit)?, unit.age))).min()
     }
@@ -514,7 +516,7 @@ impl Run {
                 self.running.push((name, (id, charged.number), unit));
                 found
             }
-            Next::Drop(id, unit) => {
+            Next::Refused(id, unit, _) => {
                 assert_eq!(self.order.name(id), [self.names[&unit.age]]);
                 Answer::Drop(unit.age)
             }
