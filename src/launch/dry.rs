@@ -23,8 +23,11 @@ pub struct DryRun<R, S> {
 }
 
 impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> DryRun<R, S> {
+    /// Whether to read more before time passes: until a unit waits, or with keys all input, because any unit may be next.
     fn reads(&self, grants: &Grants<Job>) -> bool {
-        !self.has_ended && !self.is_over && !grants.line().is_full(self.ahead)
+        let line = grants.line();
+        let ahead = if grants.has_keys() { self.ahead } else { 1 };
+        !self.has_ended && !self.is_over && !line.is_full(ahead)
     }
 
     fn show(
@@ -49,7 +52,7 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> 
     fn fill(&mut self, grants: &Grants<Job>) -> Result<(), FlowError> {
         if grants.line().is_full(self.ahead) {
             self.batches.close_all();
-        } else if self.reads(grants) {
+        } else if self.reads(grants) && grants.due_at().is_none_or(|due| due > grants.now()) {
             self.has_ended = self.batches.fill(true)? == Read::End;
         }
         while let Some(job) = self.batches.next().filter(|_| !self.is_over) {
