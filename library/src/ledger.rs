@@ -465,12 +465,18 @@ impl Ledger {
         self.close(time.min(self.now));
     }
 
-    /// Reports that a granted unit was handed over just now: windows count it from `now` on.
-    pub fn handed_over(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: &[u64]) {
-        if self.has_windows() {
-            let now = self.advance(now);
-            self.revise(key, |limits, thin| limits.hand_over(thin, charged, costs, now));
+    /// Reports that a granted unit was handed over just now: windows count it from `now` on. Returns the charge as it
+    /// counts now, which [`settle`](Self::settle) needs.
+    pub fn handed_over(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: &[u64]) -> Charged {
+        if !self.has_windows() {
+            return charged;
         }
+        let now = self.advance(now);
+        let mut counted = now;
+        self.revise(key, |limits, thin| {
+            counted = counted.min(limits.hand_over(thin, charged, costs, now).counted);
+        });
+        Charged { counted, ..charged }
     }
 
     /// Opens the latest grant, which will be [settled](Self::settle) before its unit has [ended](Self::ended).
@@ -830,7 +836,7 @@ impl Ledger {
     }
 
     /// Corrects the limits of a key, and the overall limits, for a unit that has left.
-    fn revise(&mut self, key: KeyId, act: impl Fn(&Each, &mut Thin)) {
+    fn revise(&mut self, key: KeyId, mut act: impl FnMut(&Each, &mut Thin)) {
         act(&self.all, &mut self.thin);
         let (each, thin) = self.keys.state_mut(key);
         act(each, thin);

@@ -444,7 +444,9 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         self.outgoing.write(&mut self.sink, self.dropping.is_some(), passed)?;
         if !self.outgoing.is_stalled {
             let (line, now) = (self.line.get_mut(), self.clock.now());
-            self.handed.drain(..).for_each(|(key, charged, costs)| line.handed_over(now, key, charged, &costs));
+            for (key, charged, costs) in self.handed.drain(..) {
+                line.handed_over(now, key, charged, &costs);
+            }
         }
         Ok(())
     }

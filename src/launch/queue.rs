@@ -197,11 +197,11 @@ impl Queue {
     /// stores for a key or for all units, and the start as that pace records it.
     pub(super) fn take_chosen(&self, pace: impl FnOnce(Option<&[u8]>) -> (Pace, Start)) -> Option<Chosen> {
         let (mut state, now) = (self.lock(), SystemClock.now());
-        let (mut attempt, granted) = state.chosen.take()?;
+        let (mut attempt, mut granted) = state.chosen.take()?;
         state.has_left(&attempt);
-        if let Ok(granted) = &granted {
+        if let Ok(granted) = &mut granted {
             let State { line, retries, .. } = &mut *state;
-            line.handed_over(now, granted.key, granted.charged, &granted.costs);
+            granted.charged = line.handed_over(now, granted.key, granted.charged, &granted.costs);
             if let Some(retries) = retries {
                 let key = &attempt.job.key;
                 let learned = (self.has_bucket() && retries.learns()).then(|| pace(self.name(key).as_deref()));

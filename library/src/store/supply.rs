@@ -395,7 +395,8 @@ impl Supply {
 
     /// Settles, and wakes the sleeper: waiting grants of this process may move up at once.
     fn settle_now(&self, grant: &Grant, take: &Take, real: &[u64]) -> Result<(), StoreError> {
-        self.store.settle(grant, take, real)?;
+        let counted = self.leased().counted.remove(&grant.number());
+        self.store.settle(&grant.counted_from(counted.unwrap_or(grant.counted)), take, real)?;
         self.settled.fetch_add(1, Ordering::SeqCst);
         if let Some(sleeper) = &*unpoisoned(self.sleeper.lock()) {
             sleeper.unpark();
@@ -407,11 +408,16 @@ impl Supply {
     /// applied only now. Windows of private limits count the units from now on; shared limits count them from the time
     /// of the grant.
     pub fn handed_over(&self, grant: &Grant, costs: &[u64]) {
-        self.store.own(&mut |ledger, now| ledger.hand_over(now, grant, costs));
+        let mut counted = grant.counted;
+        self.store.own(&mut |ledger, now| counted = ledger.hand_over(now, *grant, costs).counted);
         let leaving = {
             let mut leased = self.leased();
             leased.handed = None; // It has left, even if the clock goes back to a time before the grant.
-            leased.leaving.take()
+            let leaving = leased.leaving.take();
+            if leaving.is_some() && counted != grant.at {
+                leased.counted.insert(grant.number(), counted);
+            }
+            leaving
         };
         if let Some((_, Some(real))) = leaving {
             // Best effort: without it, later requests wait longer.

@@ -325,7 +325,7 @@ fn windows_count_from_the_time_of_handing_over() {
     assert!(order.has_windows());
     let Next::Go(key, unit, charged) = order.next(0) else { panic!() };
     assert_eq!(order.next(0), Next::At(SECOND));
-    order.handed_over(40 * MS, key, charged, &unit.costs);
+    assert_eq!(order.handed_over(40 * MS, key, charged, &unit.costs).counted, 40 * MS);
     assert_eq!(order.next(40 * MS), Next::At(SECOND + 40 * MS));
 }
 
@@ -454,7 +454,7 @@ proptest! {
                 let Next::Go(known, _, known_grant) = knows.next(now) else { panic!("its costs are less") };
                 let (key, _, grant) = open_next(&mut estimates, now);
                 now += started * MS;
-                estimates.handed_over(now, key, grant, &charged);
+                let grant = estimates.handed_over(now, key, grant, &charged);
                 knows.handed_over(now, known, known_grant, &real);
                 open.push((key, known, grant, charged, real));
             }

@@ -262,7 +262,7 @@ impl Ledger {
     /// is lost.
     pub(super) fn late(&mut self, now: Nanos, back: &GiveBack) {
         self.settle_past(now);
-        let is_open = self.base.settling.is_open(back.number);
+        let has_open = self.base.has_open();
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
             self.counts.given_back = self.counts.given_back.saturating_add(costs.largest());
             self.base.forget_in_windows(*at, costs);
@@ -271,9 +271,9 @@ impl Ledger {
             }
         }
         self.jobs.end(back.number);
-        self.base.settling.forget(back.number);
-        // Without windows, keys and an open grant, the limits have not changed. Many late grants then cost little time.
-        if is_open || self.base.has_windows() || self.keys.is_some() {
+        self.base.close(back.number);
+        // Without windows, keys and open grants, the limits have not changed. Many late grants then cost little time.
+        if has_open || self.base.has_windows() || self.keys.is_some() {
             self.recharge(now, true);
         }
     }
@@ -570,13 +570,15 @@ impl Ledger {
         Grant { at, counted: now, ..grant }
     }
 
-    /// Windows count a grant from `now` on, when it leaves.
-    pub(crate) fn hand_over(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
-        if self.all.has_windows() {
-            self.settle_past(now);
-            self.base.hand_over(grant, costs, now);
-            self.recharge(now, false);
+    /// Windows count a grant from `now` on, when it leaves. Returns the grant as it counts now.
+    pub(crate) fn hand_over(&mut self, now: Nanos, grant: Grant, costs: &[u64]) -> Grant {
+        if !self.all.has_windows() {
+            return grant;
         }
+        self.settle_past(now);
+        let counted = self.base.hand_over(grant, costs, now);
+        self.recharge(now, false);
+        counted.unwrap_or(grant)
     }
 
     /// Continues as if everything that the overall limits and the limits of each key allow had been taken at `now`.

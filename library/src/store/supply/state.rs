@@ -6,6 +6,7 @@ use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{Grant, Policy, Served, Take};
 use crate::store::lease::Lease;
 use crate::store::{Store, StoreError, with_ledger};
+use std::collections::BTreeMap;
 use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -51,6 +52,8 @@ pub(super) struct Leased {
     pub(super) handed: Option<(Grant, Option<Take>)>,
     /// The number of a grant that is about to leave, and the costs of a settlement that arrived meanwhile.
     pub(super) leaving: Option<(u64, Option<Box<[u64]>>)>,
+    /// The numbers of grants that left and will be settled, and the times from which private windows count them.
+    pub(super) counted: BTreeMap<u64, Nanos>,
     /// The sum of each cost of the units with their own costs, and the number of these units.
     pub(super) charged: (Vec<u64>, u64),
     /// Successes since the last request to the bucket.
