@@ -60,11 +60,9 @@ impl Queue {
             return false;
         }
         let earliest = self.now.saturating_sub(self.allowance);
-        let opens = entry.opens;
         let Ok(grant) = self.limits.take_not_before(self.now, asked, &cost, earliest) else { return false };
-        if opens {
-            self.limits.open(&grant, &cost);
-        }
+        // Until the waiter has seen the grant, it may be given back.
+        self.limits.open(&grant, &cost);
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };
         self.hold_places(cost.largest());
