@@ -275,7 +275,9 @@ impl Each {
                     terms.give_back(state, now, known, self.fixed.cost(place, costs));
                 });
             }
-            states.iter_mut().for_each(|state| state.close(grant.number));
+            for state in states {
+                state.close(grant.number);
+            }
         });
         thin.narrow(&self.fixed.terms);
     }
@@ -286,7 +288,9 @@ impl Each {
             for (place, window, state) in self.fixed.windows_mut(states) {
                 window.forget(state, grant.counted, self.fixed.cost(place, costs));
             }
-            states.iter_mut().for_each(|state| state.close(grant.number));
+            for state in states {
+                state.close(grant.number);
+            }
         });
         thin.narrow(&self.fixed.terms);
     }

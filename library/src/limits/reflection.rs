@@ -1,5 +1,5 @@
-//! Settling: the real cost of a grant becomes known later, and a bucket is then as if the grant had cost that from the
-//! start. Grants in between keep their times.
+//! The real cost of a grant becomes known later. It is *settled* then: a bucket is as if the grant had cost that from
+//! the start. Grants in between keep their times.
 //!
 //! Let X be the credit that a bucket would hold if nothing were ever cut off. At certain times, the bucket cuts off the
 //! credit above a bound: its burst, the cost of a waiter that gathers more, or 0 at the end of a pause. The level is

@@ -119,7 +119,9 @@ fn grants_that_nobody_fetches_give_back_all_beside_others() {
             use_up_budget().await;
             std::future::poll_fn(|context| {
                 let mut both = settles.map(request);
-                both.iter_mut().for_each(|one| assert!(one.as_mut().poll(context).is_pending()));
+                for one in &mut both {
+                    assert!(one.as_mut().poll(context).is_pending());
+                }
                 if is_last_first {
                     both.reverse();
                 }

@@ -150,8 +150,12 @@ fn replayed(asked: &Asked, events: &[Event]) -> (i128, Nanos) {
     for event in events {
         let until = match *event {
             Event::Granted { asked, .. } | Event::Delayed { asked, .. } => asked,
-            Event::Emptied(now) | Event::Resized(now, _) | Event::Paid(now, _) | Event::Credited(now, ..) => now,
-            Event::Rated(now, _) | Event::Spilled(now) => now,
+            Event::Emptied(now)
+            | Event::Resized(now, _)
+            | Event::Rated(now, _)
+            | Event::Spilled(now)
+            | Event::Paid(now, _)
+            | Event::Credited(now, ..) => now,
             Event::Gathered(now, requested, _) => {
                 if now > requested.max(time) {
                     requested
@@ -178,19 +182,17 @@ fn replayed(asked: &Asked, events: &[Event]) -> (i128, Nanos) {
             }
             Event::Delayed { by, .. } => time += by,
             Event::Emptied(until) if time <= until => level = level.min(0),
-            Event::Emptied(_) => {}
             Event::Resized(_, burst) => {
                 full = price(burst);
                 level = level.min(full);
             }
             Event::Paid(_, units) => level -= price(units),
             Event::Credited(_, units, before) if units > 0 => level = (level + price(units)).min(full.max(before)),
-            Event::Credited(..) => {}
             Event::Rated(now, other) => (units, start) = (other, now.max(time)),
             Event::Gathered(now, requested, cost) if now > requested.max(time) => {
                 (level, time) = ((level + gained(time, now)).min(full.max(price(cost))), now);
             }
-            Event::Gathered(..) => {}
+            Event::Emptied(_) | Event::Credited(..) | Event::Gathered(..) => {}
             Event::Spilled(_) => level = level.min(full),
         }
     }
@@ -593,12 +595,58 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(cases())]
+
+    /// Law 11, for several limits: each is settled as if it were the only one.
+    #[test]
+    fn several_limits_are_settled_like_single_ones(
+        ops in prop::collection::vec((0_u64..3000, [1_u64..9, 1_u64..9, 1_u64..9], [0_u64..12, 0_u64..12, 0_u64..12], 0_usize..6), 1..40),
+    ) {
+        let policy = |limits: &[&str]| {
+            Policy::new(&limits.iter().map(|limit| limit.parse().unwrap()).collect::<Vec<_>>(), None).unwrap()
+        };
+        let all = ["3/s,burst=5", "7/2s,burst=2", "30/5s,window"];
+        let mut joint = Limits::new(&policy(&all), 0);
+        let mut singles = all.map(|limit| Limits::new(&policy(&[limit]), 0));
+        let (mut now, mut open) = (0, vec![]);
+        for (wait, costs, real, kind) in ops {
+            now += wait * 1_000_000;
+            let (at, _) = joint.conforms_at(now, &costs[..]).unwrap();
+            let grant = joint.charge(now, [at; 2], &costs[..]);
+            joint.open(&grant, &costs[..]);
+            for (single, cost) in singles.iter_mut().zip(costs) {
+                let grant = single.charge(now, [at; 2], cost);
+                single.open(&grant, cost);
+            }
+            now = now.max(at);
+            open.push((grant, costs));
+            if kind == 0 {
+                joint.empty(now + wait);
+                for single in &mut singles {
+                    single.empty(now + wait);
+                }
+            } else if kind < 5 {
+                let (grant, costs) = open.swap_remove(kind % open.len());
+                joint.settle(now, &grant, [&costs[..], &real[..]]);
+                for ((single, cost), real) in singles.iter_mut().zip(costs).zip(real) {
+                    single.settle(now, &grant, [cost, real]);
+                }
+            }
+            let expected: Vec<&State> = singles.iter().map(|single| &single.states[0]).collect();
+            prop_assert_eq!(joint.states.iter().collect::<Vec<_>>(), expected);
+        }
+    }
+}
+
 #[test]
 fn beyond_the_most_open_grants_the_oldest_owes_but_gets_nothing() {
     let mut limits = Limits::new(&Policy::new(&["1/s,burst=5000".parse().unwrap()], None).unwrap(), 0);
-    let grants: Vec<Grant> = (0..MAX_OPEN + 1).map(|_| limits.take(0, 1_u64).unwrap()).collect();
+    let grants: Vec<Grant> = (0..=MAX_OPEN).map(|_| limits.take(0, 1_u64).unwrap()).collect();
     let left = |limits: &Limits| 5000 - limits.available(0) - grants.len() as u64;
-    grants.iter().for_each(|grant| limits.open(grant, 1_u64));
+    for grant in &grants {
+        limits.open(grant, 1_u64);
+    }
     limits.settle(0, &grants[0], [1_u64, 0]);
     assert_eq!(left(&limits), 0, "no credit");
     limits.settle(0, &grants[0], [1_u64, 3]);
