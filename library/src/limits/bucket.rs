@@ -184,7 +184,8 @@ impl Terms {
                 state.level.amount = state.level.amount.saturating_sub(falls);
                 state.close(number);
             }
-            None => self.pay(state, now, real.saturating_sub(charged)),
+            None if real > charged => self.pay(state, now, real - charged),
+            None => {}
         }
     }
 
