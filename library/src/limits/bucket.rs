@@ -170,22 +170,32 @@ impl Terms {
     }
 
     /// Settles a grant that was charged the first of these costs, and really cost the second. If it is open, the level
-    /// is then as if it had cost that from the start. If it is not open, a higher cost is owed from `now` on, and a
-    /// lower one credits nothing. A credit is lost if it would have overflowed the bucket meanwhile.
-    pub(crate) fn settle(&self, state: &mut State, now: Nanos, number: u64, [charged, real]: [u64; 2]) {
+    /// is then as if it had cost that from the start.
+    ///
+    /// If it is not open, a higher cost is owed from `now` on. A lower cost is credited, less the gain since `grant`, the
+    /// time of the grant: the bucket could have been full, and would have lost that gain. A cost above the burst left
+    /// the bucket empty, not in debt, so at most the burst is credited. Nothing is credited before a later grant.
+    pub(crate) fn settle(
+        &self,
+        state: &mut State,
+        now: Nanos,
+        (number, grant): (u64, Nanos),
+        [charged, real]: [u64; 2],
+    ) {
         if real == charged {
             return state.close(number);
         }
         let more = self.price(real).saturating_sub(self.price(charged));
         let gathers = |burst| self.price(real.min(charged).saturating_sub(burst));
         let gathers = (real < charged || charged == 0).then_some(gathers);
-        match state.open_mut().and_then(|open| open.settle(number, more, gathers)) {
-            Some(falls) => {
-                state.level.amount = state.level.amount.saturating_sub(falls);
-                state.close(number);
-            }
-            None if real > charged => self.pay(state, now, real - charged),
-            None => {}
+        if let Some(falls) = state.open_mut().and_then(|open| open.settle(number, more, gathers)) {
+            state.level.amount = state.level.amount.saturating_sub(falls);
+            state.close(number);
+        } else if real > charged {
+            self.pay(state, now, real - charged);
+        } else if now >= grant.max(state.level.at) {
+            let unused = charged.min(self.burst).saturating_sub(real);
+            self.add(state, now, self.price(unused).saturating_sub(self.gained(grant, now)));
         }
     }
 
@@ -234,18 +244,6 @@ impl Terms {
     /// Adds `units` at `now`, up to the size.
     pub(crate) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
         self.add(state, now, self.price(units));
-    }
-
-    /// Credits `units` that were granted at `grant` and not used. If the grant is open, it is settled at 0. Otherwise
-    /// the gain since then is deducted: without the grant, the bucket could have been full, and would have lost that
-    /// gain. A cost above the burst left the bucket empty, not in debt, so at most the burst is credited.
-    pub(crate) fn give_back(&self, state: &mut State, now: Nanos, (number, grant): (u64, Nanos), units: u64) {
-        if state.open().is_some_and(|open| open.is_open(number)) {
-            self.settle(state, now, number, [units, 0]);
-        } else {
-            let refund = self.price(units.min(self.burst)).saturating_sub(self.gained(grant, now.max(grant)));
-            self.add(state, now, refund);
-        }
     }
 
     fn add(&self, state: &mut State, now: Nanos, amount: i128) {
@@ -410,7 +408,7 @@ mod tests {
         let mut grid = grid(1, 10, 5, 5);
         grid.charge(0, 0, 5);
         let mut state = State::from(grid.level);
-        grid.terms.give_back(&mut state, 20, (1, 0), 5);
+        grid.terms.settle(&mut state, 20, (1, 0), [5, 0]);
         grid.level = state.level;
         assert_eq!(grid.balance(20), 5);
         grid.terms.pay(&mut state, 20, 7);

@@ -259,9 +259,9 @@ impl Each {
     /// the grant had cost its real costs from the start.
     ///
     /// With too many open grants, this one may no longer be [open](Self::open). Then a higher cost is owed, and a lower
-    /// one gives buckets nothing back.
+    /// one is credited less the gain of the limits since.
     pub fn settle(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: [&[u64]; 2]) {
-        let known = (grant.number, grant.counted);
+        let known = (grant.number, [grant.at, grant.counted]);
         thin.with_mut(|states| self.fixed.settle(states, [now; 2], known, costs));
         thin.narrow(&self.fixed.terms);
     }

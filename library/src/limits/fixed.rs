@@ -102,19 +102,19 @@ impl Fixed {
     }
 
     /// Settles a grant at its real costs: `costs` are the charged costs and the real costs. The limits are then as if
-    /// the grant had cost its real costs from the start. Windows count it from `counted` on; they use the time `latest`,
+    /// the grant had cost its real costs from the start. It was granted at `at`, and windows count it from `counted` on. They use the time `latest`,
     /// which is not before `now` nor the latest grant. For a grant that is not open, see `bucket::Terms::settle`.
     pub(super) fn settle(
         &self,
         states: &mut [State],
         [now, latest]: [Nanos; 2],
-        (number, counted): (u64, Nanos),
+        (number, [at, counted]): (u64, [Nanos; 2]),
         costs: [impl CostList; 2],
     ) {
         self.revise(states, |place, terms, state| {
             let costs = costs.map(|costs| self.cost(place, costs));
             match terms {
-                Terms::Bucket(bucket) => bucket.settle(state, now, number, costs),
+                Terms::Bucket(bucket) => bucket.settle(state, now, (number, at), costs),
                 Terms::Window(window) => window.correct(state, latest, counted, costs),
             }
         });

@@ -21,8 +21,8 @@
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// The most open grants of one bucket. Beyond that the oldest is closed: its charge then counts as its cost, unless it
-/// turns out to cost more.
+/// The most open grants of one bucket. Beyond that the oldest is closed. It is then settled like a grant that was never
+/// opened.
 pub(crate) const MAX_OPEN: usize = 1024;
 
 /// The data for settling, while a bucket has open grants: grants whose cost may change. X is the amount of the level
@@ -154,6 +154,7 @@ impl Opened {
     }
 
     /// Whether the grant with this number is open.
+    #[cfg(test)]
     pub(super) fn is_open(&self, number: u64) -> bool {
         self.find(number).is_some()
     }

@@ -107,7 +107,7 @@ impl Terms {
     /// Gives back units of the grant with this number, time, and time from which windows count it.
     pub(super) fn give_back(&self, state: &mut State, now: Nanos, (number, times): (u64, [Nanos; 2]), units: u64) {
         match self {
-            Bucket(bucket) => bucket.give_back(state, now, (number, times[0]), units),
+            Bucket(bucket) => bucket.settle(state, now, (number, times[0]), [units, 0]),
             Window(_) => window::Terms::give_back(state, times[1], units),
         }
     }

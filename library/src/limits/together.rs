@@ -267,12 +267,12 @@ impl Limits {
     /// Settles a grant at its real costs: `costs` are the charged costs and the real costs. If the grant is
     /// [open](Self::open), the limits are then as if it had cost its real costs from the start. A credit is lost if it
     /// would have overflowed the bucket meanwhile. Later requests owe the excess of a higher cost. All other grants
-    /// keep their times. If the grant is not open, buckets get nothing back for a lower cost.
+    /// keep their times. If the grant is not open, a lower cost is credited less the gain of the limits since.
     ///
     /// A grant may be settled only once, and not given back as well.
     pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, costs: [impl CostList; 2]) {
         let now = self.in_order(now);
-        let (times, known) = ([now, now.max(self.at)], (grant.number, grant.counted));
+        let (times, known) = ([now, now.max(self.at)], (grant.number, [grant.at, grant.counted]));
         self.fixed.settle(&mut self.states, times, known, costs);
     }
 

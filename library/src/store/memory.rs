@@ -91,7 +91,6 @@ mod tests {
     #[test]
     fn a_settled_grant_equals_a_charge_of_the_real_cost() {
         let (supply, clock) = supply(&["10/s,burst=10", "1000/s,burst=1000"]);
-        supply.settles(true);
         let first = take(&supply, &[1, 1000]);
         clock.advance(Duration::from_millis(900));
         let second = take(&supply, &[1, 900]);
@@ -244,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_was_not_opened_gets_nothing_back_and_owes_more() {
+    fn settling_counts_the_tokens_that_arrived_meanwhile() {
         let (supply, clock) = supply(&["1000/s,burst=1000"]);
         let (grant, _) = supply.take(&[1000]).unwrap();
         clock.advance(Duration::from_millis(300));
         supply.settle(&grant, &Take::of(&[1000]), &[200]).unwrap();
-        assert_eq!(supply.store().available(), 300);
-        let (grant, _) = supply.take(&[200]).unwrap();
-        supply.settle(&grant, &Take::of(&[200]), &[900]).unwrap();
-        assert_eq!(supply.store().view().unwrap().left, [-600]);
+        assert_eq!(supply.store().available(), 800);
+        let (grant, _) = supply.take(&[500]).unwrap();
+        supply.settle(&grant, &Take::of(&[500]), &[900]).unwrap();
+        assert_eq!(supply.store().view().unwrap().left, [-100]);
     }
 }

@@ -519,7 +519,7 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 1_501_299_810_610_286_949;
+const RECORDED: u64 = 4_523_711_847_346_783_733;
 
 /// Grants for 0 to 400 ms are given; the third start is refused.
 #[test]

@@ -1,7 +1,7 @@
 //! Compares settling with a slow model that recalculates the whole history.
 
 use super::*;
-use crate::clock::Nanos;
+use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::bucket::{self, Bucket};
 use crate::limits::each::{Charged, Each, Form, Thin};
 use crate::limits::policy::Policy;
@@ -640,19 +640,19 @@ proptest! {
 }
 
 #[test]
-fn beyond_the_most_open_grants_the_oldest_owes_but_gets_nothing() {
-    let mut limits = Limits::new(&Policy::new(&["1/s,burst=5000".parse().unwrap()], None).unwrap(), 0);
+fn beyond_the_most_open_grants_the_oldest_is_closed() {
+    let mut limits = Limits::new(&Policy::new(&["1/ms,burst=5000".parse().unwrap()], None).unwrap(), 0);
     let grants: Vec<Grant> = (0..=MAX_OPEN).map(|_| limits.take(0, 1_u64).unwrap()).collect();
-    let left = |limits: &Limits| 5000 - limits.available(0) - grants.len() as u64;
+    let left = |limits: &Limits| limits.left(MILLISECOND, 0).unwrap() - 5000 + grants.len() as i128;
     for grant in &grants {
         limits.open(grant, 1_u64);
     }
-    limits.settle(0, &grants[0], [1_u64, 0]);
-    assert_eq!(left(&limits), 0, "no credit");
-    limits.settle(0, &grants[0], [1_u64, 3]);
-    assert_eq!(left(&limits), 2, "the higher cost is owed");
-    limits.settle(0, &grants[1], [1_u64, 0]);
-    assert_eq!(left(&limits), 1);
+    limits.settle(MILLISECOND, &grants[0], [1_u64, 0]);
+    assert_eq!(left(&limits), 1, "no more than the gain since");
+    limits.settle(MILLISECOND, &grants[1], [1_u64, 0]);
+    assert_eq!(left(&limits), 2);
+    limits.settle(MILLISECOND, &grants[0], [1_u64, 4]);
+    assert_eq!(left(&limits), -1, "the higher cost is owed");
 }
 
 /// Open grants as read from a file or a server.
