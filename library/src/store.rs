@@ -254,7 +254,7 @@ pub trait Store: Debug {
         let key = take.key.clone().map(|key| (key, of_key.into()));
         let (number, charged, real) = (grant.number(), take.costs.clone(), all.into());
         let round_trip = 2 * self.one_way();
-        self.apply(Operation::Settle { number, at: grant.at, charged, real, key, round_trip }).map(drop)
+        self.apply(Operation::Settle { number, at: grant.counted, charged, real, key, round_trip }).map(drop)
     }
 
     /// Grants nothing before `time`, to any caller.

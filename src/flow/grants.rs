@@ -170,7 +170,7 @@ impl<T: Send> Grants<T> {
     /// # Errors
     /// [`StoreError::Stopped`] once the run has [retired](Overview::retire); or the bucket cannot be reached.
     pub fn poll(&self, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
-        if self.units.is_retired() {
+        if self.units.is_retired() && !self.is_empty() {
             return Err(StoreError::Stopped);
         }
         if let Some((unit, why)) = self.units.refused().pop_front() {

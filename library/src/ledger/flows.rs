@@ -22,19 +22,16 @@ const MAX_TAGS: usize = 10_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hold {
     pub(super) until: Nanos,
-    /// If the buckets are still to be emptied: the number of the latest grant when the hold began. A later grant is for
-    /// a time after the end of the hold.
-    empties: Option<u64>,
-    /// The buckets were emptied after the grants up to this number. Settling these grants does not change the buckets.
-    closed: u64,
+    /// Whether the buckets are still to be emptied.
+    empties: bool,
 }
 
 impl Hold {
-    /// Extends the hold. `number` is the number of the latest grant. Returns whether anything has changed.
-    pub(super) fn extend(&mut self, now: Nanos, until: Nanos, number: u64) -> bool {
+    /// Extends the hold. Returns whether anything has changed.
+    pub(super) fn extend(&mut self, now: Nanos, until: Nanos) -> bool {
         let is_longer = until > now.max(self.until);
         if is_longer {
-            (self.until, self.empties) = (until, Some(number));
+            (self.until, self.empties) = (until, true);
         }
         is_longer
     }
@@ -43,20 +40,19 @@ impl Hold {
     pub(super) fn lift(&mut self) -> bool {
         let was_pending = self.is_pending();
         if was_pending {
-            (self.until, self.empties) = (0, None);
+            (self.until, self.empties) = (0, false);
         }
         was_pending
     }
 
     /// Whether the buckets are still to be emptied.
     pub(super) fn is_pending(&self) -> bool {
-        self.empties.is_some()
+        self.empties
     }
 
     /// Ends the hold: empties the buckets, unless that was done before.
     pub(super) fn end(&mut self, each: &Each, thin: &mut Thin) {
-        if let Some(number) = self.empties.take() {
-            self.closed = number;
+        if std::mem::take(&mut self.empties) {
             each.empty(thin, self.until);
         }
     }
@@ -64,17 +60,12 @@ impl Hold {
     /// The state of limits at the end of the hold and later, if nothing is charged before.
     #[inline]
     pub(super) fn state_after<'a>(&self, each: &Each, thin: &'a Thin) -> Cow<'a, Thin> {
-        if self.empties.is_none() {
+        if !self.empties {
             return Cow::Borrowed(thin);
         }
         let mut emptied = thin.clone();
         each.empty(&mut emptied, self.until);
         Cow::Owned(emptied)
-    }
-
-    /// Whether the buckets were emptied after the grant with this number.
-    pub(super) fn has_closed(&self, number: u64) -> bool {
-        number <= self.closed
     }
 }
 

@@ -40,7 +40,7 @@ impl Ledger {
             *finish = finish.saturating_sub(was).saturating_add(is);
             self.turns.finished(*finish);
         }
-        self.correct(now, key, charged, [&costs, real]);
+        self.revise(key, |limits, thin| limits.settle(thin, now, charged, [&costs, real]));
         if !runs {
             self.drop_grant(now, number);
         }
@@ -52,7 +52,7 @@ impl Ledger {
         let Some(open) = self.grants.get_mut(&number) else { return };
         if std::mem::take(&mut open.settles) {
             let (key, charged, costs) = (open.key, open.charged, open.costs.clone());
-            self.correct(now, key, charged, [&costs, &costs]);
+            self.revise(key, |limits, thin| limits.settle(thin, now, charged, [&costs, &costs]));
         }
         self.drop_grant(now, number);
     }
@@ -70,30 +70,19 @@ impl Ledger {
     pub fn handed_over(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: &[u64]) {
         if self.has_windows {
             let now = self.tick(now);
+            let mut counted = now;
+            self.revise(key, |limits, thin| {
+                counted = counted.min(limits.hand_over(thin, charged, costs, now).counted);
+            });
             if let Some(open) = self.grants.get_mut(&charged.number) {
-                open.charged.counted = now;
+                open.charged.counted = counted;
             }
-            self.revise(key, |limits, thin, _| limits.hand_over(thin, charged, costs, now));
         }
     }
 
     /// Like [`handed_over`](Self::handed_over), for plain units.
     pub fn run_left(&mut self, now: Nanos, run: &Run) {
         self.handed_over(now, run.key, run.charged, &[run.units]);
-    }
-
-    /// Settles a grant in the limits, from its charged costs to its real costs. Of limits whose buckets were emptied
-    /// after the grant only the windows change.
-    fn correct(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: [&[u64]; 2]) {
-        let of_key = self.keys.flow(key).map(|id| self.flows[id].hold).unwrap_or_default();
-        let are_emptied = [self.hold, of_key].map(|hold| hold.has_closed(charged.number));
-        self.revise(key, |limits, thin, place| {
-            if are_emptied[place] {
-                limits.settle_windows(thin, now, charged, costs);
-            } else {
-                limits.settle(thin, now, charged, costs);
-            }
-        });
     }
 
     fn drop_grant(&mut self, now: Nanos, number: u64) {
@@ -114,12 +103,11 @@ impl Ledger {
         self.release(id);
     }
 
-    /// Corrects the overall limits (place 0) and the limits of a key (place 1) for a unit that has left. `act` gets the
-    /// limits, their state and the place.
-    fn revise(&mut self, key: KeyId, act: impl Fn(&Each, &mut Thin, usize)) {
-        act(&self.all, &mut self.thin, 0);
+    /// Corrects the overall limits and the limits of a key for a unit that has left.
+    fn revise(&mut self, key: KeyId, mut act: impl FnMut(&Each, &mut Thin)) {
+        act(&self.all, &mut self.thin);
         let (each, thin) = self.keys.state_mut(key);
-        act(each, thin, 1);
+        act(each, thin);
         self.turns.changed();
         if let Some(id) = self.keys.flow(key) {
             self.leave(id);

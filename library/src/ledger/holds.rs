@@ -14,8 +14,8 @@ impl Ledger {
         if until <= now {
             return;
         }
-        let (id, number) = (self.flow(key), self.granted);
-        if self.flows[id].hold.extend(now, until, number) {
+        let id = self.flow(key);
+        if self.flows[id].hold.extend(now, until) {
             self.flows.holds.remove(id);
             self.flows.holds.push(Item { at: until, age: 0, id });
             self.leave(id);
@@ -28,7 +28,7 @@ impl Ledger {
     /// unless the hold is [lifted](Self::lift) before. A shorter hold than the present one changes nothing.
     pub fn hold_all_until(&mut self, now: Nanos, until: Nanos) {
         let now = self.tick(now);
-        if self.hold.extend(now, until, self.granted) {
+        if self.hold.extend(now, until) {
             self.turns.changed();
         }
     }

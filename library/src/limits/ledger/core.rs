@@ -262,7 +262,7 @@ impl Ledger {
     /// is lost.
     pub(super) fn late(&mut self, now: Nanos, back: &GiveBack) {
         self.settle_past(now);
-        let is_open = self.base.settling.is_open(back.number);
+        let has_open = self.base.has_open();
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
             self.counts.given_back = self.counts.given_back.saturating_add(costs.largest());
             self.base.forget_in_windows(*at, costs);
@@ -271,9 +271,9 @@ impl Ledger {
             }
         }
         self.jobs.end(back.number);
-        self.base.settling.forget(back.number);
-        // Without windows, keys and an open grant, the limits have not changed. Many late grants then cost little time.
-        if is_open || self.base.has_windows() || self.keys.is_some() {
+        self.base.close(back.number);
+        // Without windows, keys and open grants, the limits have not changed. Many late grants then cost little time.
+        if has_open || self.base.has_windows() || self.keys.is_some() {
             self.recharge(now, true);
         }
     }
