@@ -12,13 +12,16 @@ use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use throttle_limits::clock::{MILLISECOND, NanoClock, Nanos};
-use throttle_limits::limits::{Grant, Refusal as BucketRefusal, Served, Start, Take};
+use throttle_limits::limits::{Grant, Pace, Refusal as BucketRefusal, Served, Start, Take};
 use throttle_limits::line::{self, Charged, KeyId, Unit};
 use throttle_limits::store::{StoreError, Supply, When};
 
 /// The wait before the next request, in nanoseconds, while the job limit is reached and no event reports the end of a
 /// command.
 const BUSY_WAIT: Nanos = 5 * MILLISECOND;
+
+/// The most keys whose pace is known here.
+const MAX_PACES: usize = 10_000;
 
 /// Reports of servers about the units of one key, or about all units.
 #[derive(Debug, Default)]
@@ -50,6 +53,8 @@ pub struct Bucket<T> {
     state: Mutex<State<T>>,
     /// Reports that were not passed on. Their `hold` is a time of the bucket.
     reports: Mutex<Reports>,
+    /// The pace of each key at its latest start here, with the events since then.
+    paces: Mutex<BTreeMap<Option<Box<[u8]>>, Pace>>,
     /// How many further units have been read, and may leave as soon as they are granted.
     foreseen: AtomicU64,
 }
@@ -109,6 +114,7 @@ impl<T: Send> Bucket<T> {
             learns,
             state: Mutex::new(state),
             reports: Mutex::default(),
+            paces: Mutex::default(),
             foreseen: AtomicU64::new(0),
         }
     }
@@ -128,8 +134,41 @@ impl<T: Send> Bucket<T> {
         let now = self.supply.clock().now();
         report.hold = report.hold.map(|time| now.saturating_add(time));
         let is_urgent = report.is_urgent();
+        if let Some(pace) = unpoisoned(self.paces.lock()).get_mut(&key) {
+            pace.succeeded(report.served, now);
+            for start in &report.refused {
+                pace.refused(*start, report.hold.unwrap_or(now));
+            }
+        }
         unpoisoned(self.reports.lock()).entry(key).or_default().add(report);
         is_urgent
+    }
+
+    /// A unit of this key starts now. Returns its start, as the bucket counts it.
+    pub fn started(&self, key: Option<Box<[u8]>>) -> Start {
+        let (mut pace, mut start) = self.supply.pace(key.as_deref());
+        let is_reported = unpoisoned(self.reports.lock()).get(&key).is_none_or(|report| report.refused.is_empty());
+        let mut paces = unpoisoned(self.paces.lock());
+        if !self.learns {
+            let now = self.supply.clock().now();
+            pace = paces.get(&key).cloned().unwrap_or(pace);
+            pace.started(now, 1);
+            start = pace.start(now);
+        }
+        if let Some(known) = paces.get_mut(&key) {
+            if is_reported || !self.learns {
+                *known = pace;
+            }
+        } else if paces.len() < MAX_PACES {
+            paces.insert(key, pace);
+        }
+        start
+    }
+
+    /// The learned pace of a key.
+    pub fn pace(&self, key: Option<&[u8]>) -> Pace {
+        let known = unpoisoned(self.paces.lock()).get(&key.map(Box::from)).cloned();
+        known.unwrap_or_else(|| self.supply.pace(key).0)
     }
 
     fn has_urgent_report(&self) -> bool {

@@ -171,6 +171,9 @@ pub struct Sorting {
     pub jobs: Option<NonZeroU32>,
     /// The number of consecutive failures of a key after which its other units are not tried.
     pub fails: Option<NonZeroU32>,
+    /// If servers may refuse commands: the time between two starts that the limits require, in nanoseconds, and whether
+    /// the pace is learned.
+    pub pace: Option<(Nanos, bool)>,
     /// The longest wait in nanoseconds. Units that would wait longer are dropped.
     pub max_wait: Option<Nanos>,
     /// The most units in the queue before reading stops.
@@ -197,7 +200,10 @@ impl Sorting {
         let (named, jobs, max_wait) = (&self.named[..], self.jobs, self.max_wait);
         // A shared bucket counts the failures of all processes.
         let fails = self.fails.filter(|_| !is_shared);
-        let rules = Rules { each: &each, named, all: &all, jobs, max_wait, fails, is_shared, ..Rules::default() };
+        // It learns the pace, too.
+        let pace = self.pace.filter(|_| !is_shared);
+        let (paced, only_observes) = (pace.map(|(interval, _)| interval), pace.is_some_and(|(_, learns)| !learns));
+        let rules = Rules { each: &each, named, all: &all, jobs, max_wait, paced, only_observes, fails, is_shared };
         let Some(found) = &self.found else { return Line::new(&rules, now) };
         let mut line = Line::new(&rules, found.made);
         let keys = found.keys.iter().map(|key| (&*key.name, &key.state, key.paused_until));

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{NanoClock, Nanos, SystemClock, in_nanos};
+use throttle_limits::limits::Pace;
 use throttle_limits::line::{Crowd, NO_KEY, Unit};
 
 /// The queue of waiting attempts.
@@ -145,10 +146,11 @@ impl Queue {
         }
         if let (Ok(granted), Some(retries)) = (&granted, &mut state.retries) {
             let key = &attempt.job.key;
-            let bucket = self.grants.shared().filter(|_| retries.learns());
-            let learned = bucket.map(|bucket| bucket.supply().pace(self.name(key).as_deref()));
-            let next = retries.started(key, now, &mut attempt.history, learned);
-            self.grants.line().not_before(now, granted.key, next);
+            let start = match self.grants.shared() {
+                Some(bucket) => bucket.started(self.name(key)),
+                None => self.grants.line().start_of(granted.charged.number).unwrap_or_default(),
+            };
+            retries.started(key, now, &mut attempt.history, start);
         }
         Some((attempt, granted))
     }
@@ -191,11 +193,12 @@ impl Queue {
             are_refused
         };
         let chance = |most| fastrand::u64(..=most);
-        let verdict = retries.judge(key, (judged, history), (outcome, reply), no_others_wait, chance);
+        let pace = self.pace(key);
+        let verdict = retries.judge(key, (judged, history), (outcome, reply, &pace), no_others_wait, chance);
         let now = SystemClock.now();
         let is_held = matches!(verdict, Verdict::Later(_));
         let hold = if is_held { retries.take_hold(key, now) } else { None };
-        let reports = if self.grants.is_shared() { retries.take_reports(now) } else { BTreeMap::new() };
+        let (reports, until) = (retries.take_reports(), now.saturating_add(retries.pause_left(key, now)));
         drop(guard);
         if let (Some(granted), Some(time)) = (&running.granted, hold) {
             let until = now.saturating_add(time);
@@ -205,12 +208,12 @@ impl Queue {
                 false => self.grants.line().hold_all_until(now, until),
             }
         }
-        self.report(key, hold, reports);
+        self.report(key, (hold, until), reports);
         verdict
     }
 
-    /// Reports to a shared bucket, and wakes the pump if something was held.
-    fn report(&self, key: &Key, hold: Option<Nanos>, mut reports: BTreeMap<Key, ServerReport>) {
+    /// Reports to the learned paces, and wakes the pump if something was held. Nothing of the key starts before `until`.
+    fn report(&self, key: &Key, (hold, until): (Option<Nanos>, Nanos), mut reports: BTreeMap<Key, ServerReport>) {
         let mut is_urgent = hold.is_some();
         if let Some(bucket) = self.grants.shared() {
             if hold.is_some() {
@@ -219,10 +222,27 @@ impl Queue {
             for (key, report) in reports {
                 is_urgent |= bucket.report(self.name(&key), report);
             }
+        } else {
+            let (mut line, now) = (self.grants.line(), SystemClock.now());
+            for (key, report) in reports {
+                let Some(id) = line.find(key.as_deref()) else { continue };
+                line.served(now, id, report.served);
+                report.refused.into_iter().for_each(|start| line.refused(now, id, start, until));
+            }
         }
         if is_urgent {
             self.wake_pump();
         }
+    }
+
+    /// The learned pace of this key.
+    fn pace(&self, key: &Key) -> Pace {
+        if let Some(bucket) = self.grants.shared() {
+            return bucket.pace(self.name(key).as_deref());
+        }
+        let line = self.grants.line();
+        let pace = line.find(key.as_deref()).and_then(|key| line.pace_of(key)).cloned();
+        pace.unwrap_or_else(|| Pace::new(0))
     }
 
     /// The time from `at` until `due`.
@@ -254,10 +274,10 @@ impl Queue {
     /// The learned time between two attempts of `key`, if the server allows less than the limits. Also returns the rest
     /// of the key's pause at `at`.
     pub(super) fn pace_and_pause(&self, key: &Key, at: Instant) -> (Option<Duration>, Duration) {
-        let at = self.at(at);
+        let (at, learned) = (self.at(at), self.pace(key).learned());
         let pace_and_pause = |retries: &Retries| {
             let paused = Duration::from_nanos(retries.pause_left(key, at));
-            (retries.learned(key).map(Duration::from_nanos), paused)
+            (learned.filter(|_| retries.learns()).map(Duration::from_nanos), paused)
         };
         self.lock().retries.as_ref().map(pace_and_pause).unwrap_or_default()
     }

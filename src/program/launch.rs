@@ -76,6 +76,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         opened.sorting.look = call.look(&policy, opened.sorting.look).map_err(|error| anyhow!(error))?;
     }
     let options = Options { settling, ..options(launch, program, &opened) };
+    opened.sorting.pace = options.again.as_ref().map(|again| (in_nanos(again.interval), again.learns));
     let learns = options.again.as_ref().is_some_and(|again| again.learns);
     let grants = opened.grants(true, learns);
     let Opened { sorting, .. } = opened;

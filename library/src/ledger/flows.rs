@@ -110,10 +110,10 @@ pub(super) struct Learned {
 impl Learned {
     /// A unit starts now. The next start follows after the learned interval. Lateness of up to a tenth of that interval
     /// is made up for.
-    pub(super) fn started(&mut self, now: Nanos) -> Start {
+    pub(super) fn started(&mut self, now: Nanos, slows: bool) -> Start {
         self.pace.started(now, 1);
         let from = |interval| self.next.max(now.saturating_sub(interval / 10)).saturating_add(interval);
-        self.next = self.pace.learned().map_or(0, from);
+        self.next = self.pace.learned().filter(|_| slows).map_or(0, from);
         self.pace.start(now)
     }
 

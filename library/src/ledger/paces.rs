@@ -60,8 +60,8 @@ impl Ledger {
             self.paces += 1;
             self.flows[id].learned = Some(Box::new(Learned { pace: Pace::new(asked), next: 0 }));
         }
-        let now = self.now;
-        self.flows[id].learned.as_mut().map(|learned| learned.started(now))
+        let (now, slows) = (self.now, !self.only_observes);
+        self.flows[id].learned.as_mut().map(|learned| learned.started(now, slows))
     }
 
     /// If there are many paces: forgets those of idle flows that do not matter.

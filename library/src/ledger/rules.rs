@@ -24,6 +24,8 @@ pub struct Rules<'a> {
     /// Whether the pace of each key is learned from the answers of servers, and then the time between two starts that the
     /// limits require; 0 without limits.
     pub paced: Option<Nanos>,
+    /// Whether a learned pace slows no start, and only counts the starts between pauses.
+    pub only_observes: bool,
     /// The number of failures of a key in a row after which it is given up: see [`Ledger::tried`](super::Ledger::tried).
     pub fails: Option<NonZeroU32>,
     /// Whether a shared bucket applies all limits. Then the ledger decides only the order of turns.

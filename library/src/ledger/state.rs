@@ -118,6 +118,7 @@ pub struct Ledger {
     pub(super) jobs: Option<u32>,
     pub(super) max_wait: Option<Nanos>,
     pub(super) paced: Option<Nanos>,
+    pub(super) only_observes: bool,
     pub(super) fails: Option<NonZeroU32>,
     /// The latest clock reading.
     pub(super) now: Nanos,
@@ -203,6 +204,7 @@ impl Ledger {
             jobs: rules.jobs.map(NonZeroU32::get).or(rules.is_shared.then_some(u32::MAX)),
             max_wait: rules.max_wait,
             paced: rules.paced,
+            only_observes: rules.only_observes,
             fails: rules.fails,
             now,
             flows: Flows::default(),

@@ -54,6 +54,50 @@ struct Script<L> {
     starts: Vec<(Nanos, u64, u32)>,
 }
 
+/// Retries with a learned pace of their own, for tests without a line.
+struct Paced {
+    retries: Retries,
+    pace: Pace,
+}
+
+impl std::ops::Deref for Paced {
+    type Target = Retries;
+
+    fn deref(&self) -> &Retries {
+        &self.retries
+    }
+}
+
+impl std::ops::DerefMut for Paced {
+    fn deref_mut(&mut self) -> &mut Retries {
+        &mut self.retries
+    }
+}
+
+impl Paced {
+    fn new(policy: RetryPolicy) -> Self {
+        Paced { pace: Pace::new(in_nanos(policy.interval)), retries: Retries::new(policy) }
+    }
+
+    fn started(&mut self, now: Nanos, unit: &mut History) {
+        self.pace.started(now, 1);
+        self.retries.started(&None, now, unit, self.pace.start(now));
+    }
+
+    fn judge(&mut self, (ended, unit): (Judged, &mut History), life: (&Outcome, &Reply), is_at_end: bool) -> Verdict {
+        let (outcome, reply) = life;
+        let verdict = self.retries.judge(&None, (ended, unit), (outcome, reply, &self.pace), || is_at_end, |_| 0);
+        let until = ended.at + self.retries.pause_left(&None, ended.at);
+        for report in self.retries.take_reports().into_values() {
+            self.pace.succeeded(report.served, ended.at);
+            for start in report.refused {
+                self.pace.refused(start, until);
+            }
+        }
+        verdict
+    }
+}
+
 struct State {
     retries: Retries,
     ahead: usize,
@@ -78,7 +122,13 @@ impl State {
             let waiting = || key.iter().flat_map(|key| line.units_of(*key));
             let no_others_wait = || is_all_read && waiting().all(|waiting| waiting.history.was_refused());
             let chance = |most| chance.u64(..=most);
-            let verdict = retries.judge(&None, judged, (&outcome, &reply), no_others_wait, chance);
+            let pace = key.and_then(|key| line.pace_of(key)).cloned().unwrap_or_else(|| Pace::new(0));
+            let verdict = retries.judge(&None, judged, (&outcome, &reply, &pace), no_others_wait, chance);
+            let until = end + retries.pause_left(&None, end);
+            for (report, key) in retries.take_reports().into_values().zip(key) {
+                line.served(now, key, report.served);
+                report.refused.into_iter().for_each(|start| line.refused(now, key, start, until));
+            }
             self.ends.push((end, attempt.unit, verdict));
             line.ended(now, number);
             if let Some(due) = verdict.due() {
@@ -152,8 +202,8 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
         _: &mut Passed,
     ) -> Result<(), FlowError> {
         let started = self.clock.now();
-        let next = self.state.get_mut().retries.started(&None, started, &mut attempt.history, None);
-        grants.line().not_before(started, granted.key, next);
+        let start = grants.line().start_of(granted.charged.number).unwrap();
+        self.state.get_mut().retries.started(&None, started, &mut attempt.history, start);
         self.starts.push((started, attempt.unit, attempt.number));
         let (time, outcome, reply) = (self.life)(attempt);
         let end = started.saturating_add(time);
@@ -218,7 +268,9 @@ fn run_on<L: Fn(Try) -> Life>(
     life: L,
 ) -> Script<L> {
     let limits = Policy::new(&[limit.parse().unwrap()], None).unwrap();
-    let rules = Rules { all: &[(&limits, 0)], jobs: Some(NonZeroU32::MAX), ..Rules::default() };
+    let (paced, only_observes) = (Some(in_nanos(policy.interval)), !policy.learns);
+    let all: &[_] = &[(&limits, 0)];
+    let rules = Rules { all, jobs: Some(NonZeroU32::MAX), paced, only_observes, ..Rules::default() };
     let terms = Terms { runs: true, ..Terms::default() };
     let grants = Grants::new(Line::new(&rules, clock.now()), Arc::new(clock.clone()), None, terms);
     let (ahead, retries) = (policy.ahead, Retries::new(policy));
@@ -390,10 +442,10 @@ fn a_success_begun_before_a_refusal_shows_that_it_serves() {
 
 #[test]
 fn a_refusal_after_a_success_may_name_an_overlong_time() {
-    let mut retries = Retries::new(policy(1));
+    let mut retries = Paced::new(policy(1));
     let mut judge = |started, at, life: Life| {
         let judged = (Judged { started, at }, &mut History::default());
-        retries.judge(&None, judged, (&life.1, &life.2), || false, |_| 0);
+        retries.judge(judged, (&life.1, &life.2), false);
         retries.overlong_pause(&None, at).is_some()
     };
     let found = [judge(2, 10, later(60)), judge(1, 20, ok()), judge(3, 30, later(3601)), judge(4, 40, ok())];
@@ -528,17 +580,17 @@ fn an_overlong_pause_has_the_reason_of_its_last_extension() {
         (&[Some(0); 40], Excess::OwnPauses),
         (&[None, Some(4)], Excess::OneWait),
     ] {
-        let mut retries = Retries::new(RetryPolicy { max_pause, ..policy(1) });
+        let mut retries = Paced::new(RetryPolicy { max_pause, ..policy(1) });
         let (mut unit, mut now, mut found) = (History::default(), SECOND, None);
         for wait in waits {
-            retries.started(&None, now, &mut unit, None);
+            retries.started(now, &mut unit);
             let answer = Answer {
                 status: Some(429),
                 retry_after: wait.map(|wait| Some(Duration::from_secs(wait))),
                 ..Answer::default()
             };
             let judged = (Judged { started: now, at: now }, &mut unit);
-            retries.judge(&None, judged, (&Outcome::Exited(22), &answer.into()), || false, |_| 0);
+            retries.judge(judged, (&Outcome::Exited(22), &answer.into()), false);
             found = found.or(retries.overlong_pause(&None, now));
             now += retries.pause_left(&None, now);
         }
@@ -669,13 +721,13 @@ fn final_refusals_of_a_unit_show_that_the_server_serves() {
 /// between. `is_other_refused`: one more unit is refused for its first time. Returns whether the second refusal pauses
 /// all units.
 fn pauses_all_again(served: u64, is_other_refused: bool) -> bool {
-    let mut retries = Retries::new(policy(9));
+    let mut retries = Paced::new(policy(9));
     let mut ends = |unit: &mut History, now: Nanos, is_served: bool| {
-        retries.started(&None, now, unit, None);
+        retries.started(now, unit);
         let outcome = if is_served { Outcome::Ok } else { Outcome::Exited(22) };
         let reply = status(if is_served { 200 } else { 503 });
         let ended = Judged { started: now, at: now + MILLISECOND };
-        retries.judge(&None, (ended, unit), (&outcome, &reply), || false, |_| 0);
+        retries.judge((ended, unit), (&outcome, &reply), false);
         retries.take_hold(&None, ended.at).is_some()
     };
     let [mut unit, mut other] = [History::default(); 2];
@@ -701,7 +753,7 @@ fn first_refusals_of_other_units_require_more_successes() {
 /// all units, and after how many refusals the unit fails.
 fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
     let mut retries =
-        Retries::new(RetryPolicy { learns: true, interval: Duration::from_millis(100), ..policy(attempts) });
+        Paced::new(RetryPolicy { learns: true, interval: Duration::from_millis(100), ..policy(attempts) });
     let mut unit = retries.left_over(&None, 0);
     assert_eq!(unit.weight(), 32);
     let (mut pauses, mut is_slowed, mut answers) = (false, false, 0);
@@ -710,12 +762,12 @@ fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
         let is_one = number > served && (number - served) % 12 == 1;
         let (mut other, life) = (History::default(), if is_one { failed(75) } else { ok() });
         let history = if is_one { &mut unit } else { &mut other };
-        retries.started(&None, now, history, None);
+        retries.started(now, history);
         let ended = Judged { started: now, at: now + MILLISECOND };
-        let verdict = retries.judge(&None, (ended, history), (&life.1, &life.2), || false, |_| 0);
+        let verdict = retries.judge((ended, history), (&life.1, &life.2), false);
         answers += usize::from(is_one);
         if answers == 1 && is_one {
-            (pauses, is_slowed) = (retries.take_hold(&None, ended.at).is_some(), retries.learned(&None).is_some());
+            (pauses, is_slowed) = (retries.take_hold(&None, ended.at).is_some(), retries.pace.learned().is_some());
         }
         if verdict == Verdict::Failed {
             break;

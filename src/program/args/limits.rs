@@ -195,6 +195,7 @@ impl Limits {
             named,
             jobs: (runs || is_shared).then_some(jobs),
             fails: keys.and_then(|keys| keys.fails),
+            pace: None,
             max_wait: drop_after.map(in_nanos),
             ahead,
             has_keys: keys.is_some() || is_shared && policy.counts_jobs(),

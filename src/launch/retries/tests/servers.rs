@@ -237,8 +237,9 @@ enum Happens {
 /// A process that shares the bucket, with its part of the slots.
 struct Process {
     retries: Retries,
-    /// The shared bucket. `None`: the line applies the limits.
-    supply: Option<Supply>,
+    /// The shared bucket, and its pace at the latest start with the events since then. `None`: the line applies the
+    /// limits.
+    supply: Option<(Supply, Pace)>,
     /// The waiting units.
     order: Line<usize>,
     key: Option<KeyId>,
@@ -317,15 +318,19 @@ impl Run {
         let is_shared = row.processes > 1 || row.restarts > 0;
         let all = [(&limits, 0)];
         let all: &[_] = if is_shared { &[] } else { &all };
+        let jobs = Some(NonZeroU32::MAX);
         let units = |place| {
-            let mut order = Line::new(&Rules { all, jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
+            let mut order = Line::new(
+                &Rules { all, jobs, paced: Some(requested_interval), only_observes: !row.learns, ..Rules::default() },
+                0,
+            );
             let own = (0..row.units).filter(|unit| unit % row.processes == place);
             own.for_each(|unit| drop(order.add(0, None, waiting(unit, 0))));
             order
         };
         let process = |place| Process {
             retries: Retries::new(policy.clone()),
-            supply: is_shared.then(|| Supply::new(Box::new(store.clone()))),
+            supply: is_shared.then(|| (Supply::new(Box::new(store.clone())), Pace::new(requested_interval))),
             order: units(place),
             key: None,
             grant: None,
@@ -506,18 +511,32 @@ impl Run {
         let chance = |most| self.chance.u64(0..=most);
         let mut others = key.iter().flat_map(|key| order.units_of(*key)).map(|unit| self.histories[*unit]);
         let no_others_wait = move || others.all(History::was_refused);
-        let verdict = retries.judge(&None, (judged, &mut history), (outcome, reply), no_others_wait, chance);
+        let of_line = |key: &KeyId| order.pace_of(*key).cloned();
+        let pace = match supply {
+            Some((_, pace)) => pace.clone(),
+            None => key.iter().find_map(of_line).unwrap_or_else(|| Pace::new(0)),
+        };
+        let verdict = retries.judge(&None, (judged, &mut history), (outcome, reply, &pace), no_others_wait, chance);
         self.histories[unit] = history;
-        if let Some(supply) = supply {
-            let ServerReport { hold, refused, served, .. } =
-                retries.take_reports(self.now).remove(&None).unwrap_or_default();
+        let until = self.now + retries.pause_left(&None, self.now);
+        let ServerReport { refused, served, .. } = retries.take_reports().remove(&None).unwrap_or_default();
+        let hold = retries.take_hold(&None, self.now);
+        if let Some((supply, pace)) = supply {
+            pace.succeeded(served, self.now);
+            for start in &refused {
+                pace.refused(*start, until);
+            }
             supply.served(None, served);
             if hold.is_some() || !refused.is_empty() {
                 supply.hold(None, hold.map_or(0, |hold| self.now + hold), refused).unwrap();
                 grant.take_if(|_| hold.is_some());
             }
-        } else if let Some(hold) = retries.take_hold(&None, self.now) {
-            order.hold_all_until(self.now, self.now + hold);
+        } else {
+            if let Some(key) = *key {
+                order.served(self.now, key, served);
+                refused.into_iter().for_each(|start| order.refused(self.now, key, start, until));
+            }
+            hold.into_iter().for_each(|hold| order.hold_all_until(self.now, self.now + hold));
         }
         if let Some(due) = verdict.due() {
             order.add_suspect(self.now, None, waiting(unit, due), self.histories[unit].weight()).unwrap();
@@ -542,7 +561,7 @@ impl Run {
                 Some(due) if due.max(self.machine_at) > self.now => return self.wake(place, due.max(self.machine_at)),
                 Some(_) => {}
             }
-            if let Some(supply) = supply {
+            if let Some((supply, _)) = supply {
                 let current = grant.map(|grant| supply.store().look(&grant, &Take::of(&[1])).unwrap());
                 let current = if supply.is_outdated().unwrap() { None } else { current };
                 let granted = current.unwrap_or_else(|| supply.next_run(1).unwrap().0);
@@ -555,14 +574,24 @@ impl Run {
             }
             let Next::Go(id, Unit { content: unit, .. }, charged) = order.next(self.now) else { return };
             *key = Some(id);
-            order.ended(self.now, charged.number);
             *running += 1;
             if let Starts::Machine(rate) = self.row.starts {
                 self.machine_at = self.now + SECOND / rate;
             }
-            let known = supply.as_ref().filter(|_| self.row.learns).map(|supply| supply.pace(None));
-            let next = retries.started(&None, self.now, &mut self.histories[unit], known);
-            order.not_before(self.now, id, next);
+            let start = match supply {
+                Some((supply, pace)) if self.row.learns => {
+                    let start;
+                    (*pace, start) = supply.pace(None);
+                    start
+                }
+                Some((_, pace)) => {
+                    pace.started(self.now, 1);
+                    pace.start(self.now)
+                }
+                None => order.start_of(charged.number).unwrap(),
+            };
+            order.ended(self.now, charged.number);
+            retries.started(&None, self.now, &mut self.histories[unit], start);
             self.started[unit] = self.now;
             let arrival = if self.requested_interval > 20 * MILLISECOND { 4 } else { 1 } * MILLISECOND;
             let arrival = self.between([arrival / 5, arrival * 9 / 5]);
