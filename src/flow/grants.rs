@@ -164,6 +164,12 @@ impl<T: Send> Grants<T> {
         if self.units.terms.has_keys { 0 } else { self.line().bound_by().unwrap_or(usize::MAX) }
     }
 
+    /// When the next unit goes, after [`poll`](Self::poll) has returned `until`.
+    pub fn next_at(&self, until: Nanos) -> Nanos {
+        let here = if self.is_shared() { None } else { self.line().grants_at(self.now()) };
+        here.unwrap_or(until)
+    }
+
     /// The next event, for a sink that accepts at most `room` units. Only the pump's thread may call this. It sleeps only
     /// for a bucket without keys.
     ///

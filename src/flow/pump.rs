@@ -166,7 +166,7 @@ impl<F: Flow> Pump<'_, F> {
             _ if state.waits_for_sink => self.enter(Phase::Sink),
             Some(until) if self.grants.has_arrived() => {
                 self.enter(Phase::Limit(self.grants.bound_by()));
-                self.meter.waits_until(until, 0);
+                self.meter.waits_until(self.grants.next_at(until), 0);
             }
             _ => self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source }),
         }

@@ -10,7 +10,7 @@ use crate::limits::{Charged, Each, KeyId, NO_KEY, Thin};
 use std::borrow::Cow;
 
 /// The overall limits, as decisions see them.
-struct Overall<'a> {
+pub(super) struct Overall<'a> {
     all: &'a Each,
     /// Their state, or if they are held, their state at the end of the hold.
     thin: Cow<'a, Thin>,
@@ -28,7 +28,7 @@ impl<'a> Overall<'a> {
 
     /// The earliest time, not before `own`, at which the limits conform to these costs.
     #[inline]
-    fn conforms_at(&self, own: Nanos, arrived: Nanos, costs: &[u64]) -> Nanos {
+    pub(super) fn conforms_at(&self, own: Nanos, arrived: Nanos, costs: &[u64]) -> Nanos {
         let at = if self.all.is_empty() { Some(own) } else { self.all.has_room_at(&self.thin, arrived, costs) };
         at.map_or(Nanos::MAX, |at| at.max(own).max(self.held_until))
     }
@@ -174,8 +174,12 @@ impl Ledger {
     }
 
     fn is_at_rest(&self, time: Nanos) -> bool {
+        self.overall().is_at_rest(time)
+    }
+
+    pub(super) fn overall(&self) -> Overall<'_> {
         let Ledger { turns, all, thin, hold, away, .. } = self;
-        Overall::new((all, thin), hold, away.as_deref(), turns.last()).is_at_rest(time)
+        Overall::new((all, thin), hold, away.as_deref(), turns.last())
     }
 
     /// The next request that was refused, and was not cancelled since.

@@ -56,6 +56,20 @@ impl Ledger {
         self.timers.first().map(|timer| timer.at)
     }
 
+    /// When the next request is granted, if nothing else happens first. Differs from [`ready_at`](Self::ready_at) if a
+    /// request joins its flow before it can be granted.
+    pub fn grants_at(&mut self, now: Nanos) -> Option<Nanos> {
+        self.tick(now);
+        let decided = self.decide().map(|decision| decision.at);
+        let joins = self.timers.first().filter(|timer| !self.requests.get(timer.id).is_linked).map(|timer| {
+            let request = self.requests.get(timer.id);
+            let flow = &self.flows[request.flow];
+            let own = if flow.is_outside { 0 } else { self.own_time(flow, timer.id) };
+            self.overall().conforms_at(own.max(timer.at), request.arrived, &request.costs)
+        });
+        decided.into_iter().chain(joins).min()
+    }
+
     /// The number of waiting requests that have arrived.
     pub fn arrived(&mut self, now: Nanos) -> usize {
         self.tick(now);

@@ -1,5 +1,6 @@
 //! Requests come in, and leave again without a grant.
 
+use super::flows::Flow;
 use super::heap::Item;
 use super::requests::{NONE, Ticket};
 use super::state::{Ledger, Request, Taken};
@@ -211,16 +212,21 @@ impl Ledger {
         if first == NONE || self.jobs.is_some_and(|jobs| flow.running >= jobs) {
             return;
         }
-        let first = self.requests.get(first);
-        let age = first.age;
+        let age = self.requests.get(first).age;
         if flow.is_outside {
             return self.outside.push(Item { at: age, age, id });
         }
+        let own = self.own_time(flow, first);
+        self.turns.enter(id, own, self.tag_of(id, own), age);
+    }
+
+    /// When a request conforms to the limits of its key.
+    pub(super) fn own_time(&self, flow: &Flow, slot: u32) -> Nanos {
+        let request = self.requests.get(slot);
         let (each, thin) = self.keys.state(flow.key);
         let thin = flow.hold.state_after(each, thin);
-        let own = each.has_room_at(&thin, first.arrived, &first.costs).unwrap_or(Nanos::MAX);
-        let own = own.max(flow.ready_from());
-        self.turns.enter(id, own, self.tag_of(id, own), age);
+        let own = each.has_room_at(&thin, request.arrived, &request.costs).unwrap_or(Nanos::MAX);
+        own.max(flow.ready_from())
     }
 
     /// Stores a flow that is idle for as long as it is needed, or frees it.
