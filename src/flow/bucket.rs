@@ -1,6 +1,6 @@
 //! The grants of a shared bucket, as the pump polls them. The line orders the units; a bucket applies the limits.
 //!
-//! This file stands until shared buckets use the ledger of the line themselves. Until then it alone knows the leases, the
+//! This file goes once shared buckets use the ledger of the line. Until then, only this file handles the leases, the
 //! requests ahead and the late units of a [`Supply`].
 
 use super::lock::unpoisoned;
@@ -50,14 +50,14 @@ pub struct Bucket<T> {
     state: Mutex<State<T>>,
     /// Reports that were not passed on. Their `hold` is a time of the bucket.
     reports: Mutex<Reports>,
-    /// How many further units have been read, and may leave as soon as they are granted.
+    /// The number of further units that have been read, and may leave as soon as they are granted.
     foreseen: AtomicU64,
 }
 
 struct State<T> {
     /// What leaves next. It has no grant yet, or waits for the time of its grant.
     chosen: Option<Chosen<T>>,
-    /// A grant for the units that leave next without costs of their own, and the number of them.
+    /// The latest grant for units without costs of their own, and the number of its units that have not left.
     rest: Option<(Grant, u64)>,
     /// The units with a request at the bucket, by ticket, and the latest ticket.
     requested: BTreeMap<u64, (KeyId, Charged, Unit<T>)>,
@@ -98,7 +98,8 @@ impl ServerReport {
 }
 
 impl<T: Send> Bucket<T> {
-    /// The units of `supply`, for units that are sorted like this. `learns`: the bucket learns a pace from refusals.
+    /// The bucket of `supply`, for units that are sorted as in `sorting`. With `learns`, the bucket learns a pace from
+    /// refusals.
     pub fn new(supply: Supply, sorting: &Sorting, learns: bool) -> Self {
         let (of_all, has_costs) = (sorting.shared.unwrap_or(0), !sorting.look.costs.is_empty());
         let state = State { chosen: None, rest: None, requested: BTreeMap::new(), ticket: 0, refused: VecDeque::new() };
@@ -113,17 +114,18 @@ impl<T: Send> Bucket<T> {
         }
     }
 
-    /// The source of units.
+    /// The supply of grants.
     pub fn supply(&self) -> &Arc<Supply> {
         &self.supply
     }
 
-    /// Sets how many units beyond those of the line have been read and may leave as soon as they are granted.
+    /// Sets the number of units that have been read, are not in the line yet, and may leave as soon as they are
+    /// granted.
     pub fn foresee(&self, units: u64) {
         self.foreseen.store(units, Ordering::Relaxed);
     }
 
-    /// Stores a report, which the pump passes on. Returns whether that is urgent.
+    /// Stores a report, which the pump passes on. Returns whether the report is urgent: then the pump should be woken.
     pub fn report(&self, key: Option<Box<[u8]>>, mut report: ServerReport) -> bool {
         let now = self.supply.clock().now();
         report.hold = report.hold.map(|time| now.saturating_add(time));
@@ -154,7 +156,7 @@ impl<T: Send> Bucket<T> {
         Ok(())
     }
 
-    /// A time of the bucket on the clock of the line.
+    /// Converts a time of the bucket to the clock of the line.
     pub(super) fn here(&self, now: Nanos, time: Nanos) -> Nanos {
         let of_bucket = self.supply.clock().now();
         now.saturating_add(time.saturating_sub(of_bucket)).saturating_sub(of_bucket.saturating_sub(time))
@@ -165,7 +167,7 @@ impl<T: Send> Bucket<T> {
         state.chosen.is_none() && state.requested.is_empty() && state.refused.is_empty()
     }
 
-    /// How many units have left the line and wait for the bucket.
+    /// The number of units that have left the line and wait for the bucket.
     pub fn units(&self) -> usize {
         let state = unpoisoned(self.state.lock());
         let chosen = match &state.chosen {
@@ -216,7 +218,7 @@ impl<T: Send> Bucket<T> {
         self.supply.handed_over();
     }
 
-    /// Settles a unit. Best effort: without it, the units behind it wait for longer or for less.
+    /// Settles a unit. Best effort: if that fails, the units behind it leave at the times that the charge requires.
     pub(super) fn settle(&self, charge: &Charge, real: &[u64]) {
         let _ = self.supply.settle(&charge.grant, &charge.take, real);
     }
@@ -232,7 +234,7 @@ impl<T: Send> Bucket<T> {
         }
     }
 
-    /// Takes the next unit, or plain units, out of the line.
+    /// Takes the next unit, or plain units, out of the line. If there is none, returns the event for the pump.
     fn choose(&self, units: &Units<T>, room: u64) -> Result<Chosen<T>, Next<T>> {
         if let Some(chosen) = unpoisoned(self.state.lock()).chosen.take() {
             return Ok(chosen);
@@ -327,8 +329,8 @@ impl<T: Send> Bucket<T> {
         unpoisoned(self.state.lock()).chosen = Some(chosen);
     }
 
-    /// Serves units with keys: returns a unit whose grant is due, and requests units for other units. A unit is
-    /// requested only if the sink has a free place for it and the limits of its key conform soon.
+    /// Serves units with keys: returns a unit whose grant is due, and requests grants for other units. A grant is
+    /// requested only if the sink has a free place for the unit and the limits of its key conform soon.
     fn poll_keys(&self, units: &Units<T>, room: u64) -> Result<Next<T>, StoreError> {
         let refused = self.supply.answered()?;
         self.take_back(units, refused);
@@ -481,7 +483,7 @@ impl<T> Chosen<T> {
         }
     }
 
-    /// Whether it can be refused for ever.
+    /// Whether a cost of it may be more than the bucket ever grants. Plain units cost 1.
     fn refused(&self) -> bool {
         matches!(self, Chosen::Unit(..))
     }

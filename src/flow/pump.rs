@@ -1,4 +1,4 @@
-//! The pump: one loop that reads units, requests their grants, waits for the next one, and passes the unit on.
+//! The pump: one loop that reads units, requests their grants, waits for the next grant, and passes its units on.
 
 use super::contract::{Flow, Passed, State};
 use super::error::FlowError;
@@ -33,7 +33,7 @@ pub fn run<F: Flow>(
 ) -> Result<(), PumpError> {
     grants.is_polled_here();
     let mut pump = Pump { flow, grants, patience, meter };
-    // The room of the sink, if the pump has only slept since it was asked.
+    // The room of the sink, if the pump has only slept since the sink reported it.
     let mut known = None;
     loop {
         pump.fill()?;
@@ -85,8 +85,9 @@ impl<F: Flow> Pump<'_, F> {
         Ok(room)
     }
 
-    /// Passes on all that may leave now, up to `room` units. Returns until when to wait, if nothing has left: otherwise the
-    /// sink has to be asked again.
+    /// Passes on all units that may leave now, at most `room`. If none has left, the result is the wait: until the time
+    /// of the next event, or `Some(None)` for a sink without room. Otherwise the result is `None`, and the next turn
+    /// requests the room of the sink again.
     fn drain(&mut self, mut room: u64) -> Result<Option<Option<Nanos>>, PumpError> {
         let mut has_passed = false;
         loop {
@@ -158,7 +159,8 @@ impl<F: Flow> Pump<'_, F> {
         }
     }
 
-    /// Waits until this time, or until something happens. Returns whether it just slept.
+    /// Waits until this time, or until something happens. Returns whether it only slept: then the room of the sink is
+    /// unchanged.
     fn wait(&mut self, until: Option<Nanos>) -> Result<bool, PumpError> {
         let state = self.note_read_ahead();
         self.grants.paused_until().into_iter().for_each(|until| self.meter.paused_until(until));

@@ -1,6 +1,6 @@
-//! Chooses the next attempt and its time. All waiting attempts are in one line. First attempts wait for the limits of
-//! their keys. Repeated attempts wait until they are due, and then for the limits. The pump's thread and the commands'
-//! tasks share this queue.
+//! The waiting attempts, and the decision after the end of an attempt. All waiting attempts are in the line of the
+//! grants, which decides which attempt is next, and when. First attempts wait for the limits. Repeated attempts wait
+//! until they are due, and then for the limits. The pump's thread and the commands' tasks share this queue.
 
 use super::attempt::{Attempt, Running};
 use super::job::{Job, Key, Outcome};
@@ -41,7 +41,7 @@ pub(super) struct Queue {
 struct State {
     /// The rules for further attempts; `None`: each unit is tried once.
     retries: Option<Retries>,
-    /// The next attempt, which waits for a slot.
+    /// The attempt that has left the line, and takes a slot next.
     chosen: Option<Chosen>,
     /// The units that wait for their first attempt.
     new: Passed,
@@ -153,7 +153,7 @@ impl Queue {
         Some((attempt, granted))
     }
 
-    /// Decides what follows from the end of an attempt. Passes a pause of all units to the pump at once.
+    /// Decides what follows from the end of an attempt. A pause holds its key, or all keys, from now on.
     pub(super) fn judge(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
         let verdict = self.verdict(running, at, outcome, reply);
         if let (Some(granted), Verdict::Ok | Verdict::Failed) = (&running.granted, verdict) {
@@ -297,7 +297,7 @@ impl Queue {
     /// Whether the queue is full, so that reading stops.
     pub(super) fn is_full(&self) -> bool {
         let line = self.grants.line();
-        // Without keys, one new unit waits for a slot. It may need another attempt, too.
+        // Without keys, one new unit waits in the line. It may need another attempt, so a place is kept for it.
         let ahead = if self.has_keys() { self.ahead } else { self.ahead.saturating_sub(1) };
         line.is_full(ahead) && (self.has_keys() || !line.is_empty())
     }
