@@ -107,14 +107,15 @@ fn line(limit: &str) -> Mutex<Line<()>> {
     Mutex::new(Line::new(&Rules { all: &[(&plan(limit), 0)], ..Rules::default() }, SystemClock.now()))
 }
 
-/// As the pump does it. A line reserves nothing for later: a unit that has to wait is told the time of the next one.
+/// Requests a unit as the pump does. A line reserves nothing for later: for a unit that has to wait, it returns the time
+/// of the next grant.
 fn ask_here(line: &Mutex<Line<()>>) {
     let mut line = line.lock().unwrap();
     line.want(SystemClock.now(), 1);
     let _ = std::hint::black_box(line.poll(SystemClock.now(), u64::MAX));
 }
 
-/// What a row of the line measures.
+/// The name of a row that measures the line.
 fn work_of_line(limit: &str) -> String {
     let what = if limit == LIMITS[0] { "a reservation" } else { "a unit that waits" };
     format!("{what} at {limit}")

@@ -1,6 +1,6 @@
 //! The grants of a shared bucket, as the pump polls them. The line orders the units; a bucket applies the limits.
 //!
-//! This file stands until shared buckets use the ledger of the line themselves. Until then it alone knows the leases, the
+//! This file goes once shared buckets use the ledger of the line. Until then, only this file handles the leases, the
 //! requests ahead and the late units of a [`Supply`].
 
 use super::lock::unpoisoned;
@@ -50,19 +50,21 @@ pub struct Bucket<T> {
     has_costs: bool,
     /// Whether the bucket learns a pace from refusals.
     learns: bool,
+    /// Whether the bucket counts running commands.
+    counts_jobs: bool,
     state: Mutex<State<T>>,
     /// Reports that were not passed on. Their `hold` is a time of the bucket.
     reports: Mutex<Reports>,
     /// The pace of each key at its latest start here, with the events since then.
     paces: Mutex<BTreeMap<Option<Box<[u8]>>, Pace>>,
-    /// How many further units have been read, and may leave as soon as they are granted.
+    /// The number of further units that have been read, and may leave as soon as they are granted.
     foreseen: AtomicU64,
 }
 
 struct State<T> {
     /// What leaves next. It has no grant yet, or waits for the time of its grant.
     chosen: Option<Chosen<T>>,
-    /// A grant for the units that leave next without costs of their own, and the number of them.
+    /// The latest grant for units without costs of their own, and the number of its units that have not left.
     rest: Option<(Grant, u64)>,
     /// The units with a request at the bucket, by ticket, and the latest ticket.
     requested: BTreeMap<u64, (KeyId, Charged, Unit<T>)>,
@@ -103,7 +105,8 @@ impl ServerReport {
 }
 
 impl<T: Send> Bucket<T> {
-    /// The units of `supply`, for units that are sorted like this. `learns`: the bucket learns a pace from refusals.
+    /// The bucket of `supply`, for units that are sorted as in `sorting`. With `learns`, the bucket learns a pace from
+    /// refusals.
     pub fn new(supply: Supply, sorting: &Sorting, learns: bool) -> Self {
         let (of_all, has_costs) = (sorting.shared.unwrap_or(0), !sorting.look.costs.is_empty());
         let state = State { chosen: None, rest: None, requested: BTreeMap::new(), ticket: 0, refused: VecDeque::new() };
@@ -112,6 +115,7 @@ impl<T: Send> Bucket<T> {
             of_all,
             has_costs,
             learns,
+            counts_jobs: sorting.counts_jobs,
             state: Mutex::new(state),
             reports: Mutex::default(),
             paces: Mutex::default(),
@@ -119,17 +123,23 @@ impl<T: Send> Bucket<T> {
         }
     }
 
-    /// The source of units.
+    /// The supply of grants.
     pub fn supply(&self) -> &Arc<Supply> {
         &self.supply
     }
 
-    /// Sets how many units beyond those of the line have been read and may leave as soon as they are granted.
+    /// Whether the bucket counts running commands.
+    pub fn counts_jobs(&self) -> bool {
+        self.counts_jobs
+    }
+
+    /// Sets the number of units that have been read, are not in the line yet, and may leave as soon as they are
+    /// granted.
     pub fn foresee(&self, units: u64) {
         self.foreseen.store(units, Ordering::Relaxed);
     }
 
-    /// Stores a report, which the pump passes on. Returns whether that is urgent.
+    /// Stores a report, which the pump passes on. Returns whether the report is urgent: then the pump should be woken.
     pub fn report(&self, key: Option<Box<[u8]>>, mut report: ServerReport) -> bool {
         let now = self.supply.clock().now();
         report.hold = report.hold.map(|time| now.saturating_add(time));
@@ -193,7 +203,7 @@ impl<T: Send> Bucket<T> {
         Ok(())
     }
 
-    /// A time of the bucket on the clock of the line.
+    /// Converts a time of the bucket to the clock of the line.
     pub(super) fn here(&self, now: Nanos, time: Nanos) -> Nanos {
         let of_bucket = self.supply.clock().now();
         now.saturating_add(time.saturating_sub(of_bucket)).saturating_sub(of_bucket.saturating_sub(time))
@@ -204,7 +214,7 @@ impl<T: Send> Bucket<T> {
         state.chosen.is_none() && state.requested.is_empty() && state.refused.is_empty()
     }
 
-    /// How many units have left the line and wait for the bucket.
+    /// The number of units that have left the line and wait for the bucket.
     pub fn units(&self) -> usize {
         let state = unpoisoned(self.state.lock());
         let chosen = match &state.chosen {
@@ -255,7 +265,7 @@ impl<T: Send> Bucket<T> {
         self.supply.handed_over();
     }
 
-    /// Settles a unit. Best effort: without it, the units behind it wait for longer or for less.
+    /// Settles a unit. Best effort: if that fails, the units behind it leave at the times that the charge requires.
     pub(super) fn settle(&self, charge: &Charge, real: &[u64]) {
         let _ = self.supply.settle(&charge.grant, &charge.take, real);
     }
@@ -271,26 +281,17 @@ impl<T: Send> Bucket<T> {
         }
     }
 
-    /// Takes the next unit, or plain units, out of the line.
-    fn choose(&self, units: &Units<T>, room: u64) -> Result<Chosen<T>, Next<T>> {
-        if let Some(chosen) = unpoisoned(self.state.lock()).chosen.take() {
-            return Ok(chosen);
-        }
-        let next = units.line().poll(units.now(), room);
-        match next {
-            line::Next::Run(run) => Ok(Chosen::Units(run.units)),
-            line::Next::Go(key, unit, charged) => Ok(Chosen::Unit(key, charged, unit)),
-            line::Next::Refused(_, unit, why) => Err(Next::Refused(unit.content, why.into())),
-            line::Next::At(time) => Err(Next::At(time)),
-            line::Next::Nothing => Err(Next::Nothing),
-        }
-    }
-
     /// Requests a grant for the next unit or plain units, and sleeps until its time.
     fn poll_one(&self, units: &Units<T>, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
-        let chosen = match self.choose(units, room) {
-            Ok(chosen) => chosen,
-            Err(next) => return Ok(next),
+        let chosen = unpoisoned(self.state.lock()).chosen.take();
+        let next = if chosen.is_none() { units.line().poll(units.now(), room) } else { line::Next::Nothing };
+        let chosen = match (chosen, next) {
+            (Some(chosen), _) => chosen,
+            (None, line::Next::Run(run)) => Chosen::Units(run.units),
+            (None, line::Next::Go(key, unit, charged)) => Chosen::Unit(key, charged, unit),
+            (None, line::Next::Refused(_, unit, why)) => return Ok(Next::Refused(unit.content, why.into())),
+            (None, line::Next::At(time)) => return Ok(Next::At(time)),
+            (None, line::Next::Nothing) => return Ok(Next::Nothing),
         };
         let costs = chosen.costs().filter(|_| self.has_costs);
         let foreseen = self.foreseen.load(Ordering::Relaxed);
@@ -317,7 +318,10 @@ impl<T: Send> Bucket<T> {
             (Ok(taken), _) => taken,
             (Err(StoreError::Refused(BucketRefusal::Never)), true) => {
                 return Ok(match chosen {
-                    Chosen::Unit(.., unit) => Next::Refused(unit.content, Refusal::TooMuch),
+                    Chosen::Unit(_, charged, unit) => {
+                        units.line().ended(units.now(), charged.number);
+                        Next::Refused(unit.content, Refusal::TooMuch)
+                    }
                     Chosen::Units(_) => Next::Nothing,
                 });
             }
@@ -350,24 +354,33 @@ impl<T: Send> Bucket<T> {
                 }
                 Ok(Next::Run(leave, since, Leaving::OfBucket))
             }
-            Chosen::Unit(key, charged_at, unit) => {
+            Chosen::Unit(key, charged, unit) => {
                 if costs.is_none() {
                     let rest = grant.units - 1;
                     unpoisoned(self.state.lock()).rest = (rest > 0).then_some((grant, rest));
                 }
                 let take = Take::of(&costs.unwrap_or_else(|| vec![1]));
-                let granted = Granted::new(key, charged_at, &unit, Some(Charge { grant, take }));
-                Ok(Next::Go(granted, unit.content))
+                Ok(self.go(units, (key, charged, unit), Charge { grant, take }))
             }
         }
+    }
+
+    /// The unit leaves now.
+    fn go(&self, units: &Units<T>, (key, charged, unit): (KeyId, Charged, Unit<T>), charge: Charge) -> Next<T> {
+        let now = units.now();
+        if !units.terms.runs {
+            units.line().ended(now, charged.number);
+        }
+        let due = self.here(now, charge.grant.at);
+        Next::Go(Granted::new(key, charged, &unit).charged(due, charge), unit.content)
     }
 
     fn put(&self, chosen: Chosen<T>) {
         unpoisoned(self.state.lock()).chosen = Some(chosen);
     }
 
-    /// Serves units with keys: returns a unit whose grant is due, and requests units for other units. A unit is
-    /// requested only if the sink has a free place for it and the limits of its key conform soon.
+    /// Serves units with keys: returns a unit whose grant is due, and requests grants for other units. A grant is
+    /// requested only if the sink has a free place for the unit and the limits of its key conform soon.
     fn poll_keys(&self, units: &Units<T>, room: u64) -> Result<Next<T>, StoreError> {
         let refused = self.supply.answered()?;
         self.take_back(units, refused);
@@ -382,12 +395,8 @@ impl<T: Send> Bucket<T> {
                     None => self.put_back(units, claim.ticket, 0),
                     Some((grant, take)) => {
                         let requested = self.answered(units, claim.ticket);
-                        let Some((key, charged, unit)) = requested else { continue };
-                        if !units.terms.runs {
-                            units.line().ended(units.now(), charged.number);
-                        }
-                        let charge = Some(Charge { grant, take });
-                        return Ok(Next::Go(Granted::new(key, charged, &unit, charge), unit.content));
+                        let Some(unit) = requested else { continue };
+                        return Ok(self.go(units, unit, Charge { grant, take }));
                     }
                 }
                 continue;
@@ -520,7 +529,7 @@ impl<T> Chosen<T> {
         }
     }
 
-    /// Whether it can be refused for ever.
+    /// Whether a cost of it may be more than the bucket ever grants. Plain units cost 1.
     fn refused(&self) -> bool {
         matches!(self, Chosen::Unit(..))
     }

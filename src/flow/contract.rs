@@ -5,7 +5,8 @@ use super::grants::Grants;
 use super::next::{Granted, Refusal};
 use throttle_limits::clock::Nanos;
 
-/// Units on their way from a source, through the [`Grants`] of a run, to a sink.
+/// Units on their way from a source, through the [`Grants`] of a run, to a sink. The pump calls [`fill`](Self::fill),
+/// [`room`](Self::room) and [`ask`](Self::ask), then passes on the granted units, and calls [`wait`](Self::wait).
 pub trait Flow {
     /// A unit that waits for its grant. Plain units are only counted.
     type Unit: Send;
@@ -16,7 +17,8 @@ pub trait Flow {
     /// Reading failed.
     fn fill(&mut self, grants: &Grants<Self::Unit>) -> Result<(), FlowError>;
 
-    /// Whether units were read for which no grant was requested yet, or output can be written.
+    /// Whether the pump has something to do before the next grant is due: units that were read may need a request, or
+    /// output can be written.
     fn has_new(&self, grants: &Grants<Self::Unit>) -> bool;
 
     /// Returns how many units the sink accepts. A flow that has nothing else to wait for waits here until the sink
@@ -97,7 +99,7 @@ pub trait Flow {
         Ok(false)
     }
 
-    /// Further facts for the meter.
+    /// The state of the flow, for the meter.
     fn state(&self, grants: &Grants<Self::Unit>) -> State;
 }
 

@@ -81,7 +81,7 @@ pub trait Sink {
     }
 }
 
-/// Waits until this sink accepts units. Nothing is granted later for that time.
+/// Waits until this sink accepts units. After a wait, grants have no time before its end.
 pub(super) fn room_of<T: Send>(sink: &mut impl Sink, grants: &Grants<T>) -> Result<u64, FlowError> {
     if sink.ready().map_err(FlowError::Write)? {
         grants.line().ready_since(grants.now());
@@ -131,7 +131,7 @@ pub struct Copying<'a, R, W> {
     asked: u64,
 }
 
-/// A unit with costs of its own, at the beginning of the buffer of [`Copying`].
+/// A unit with costs of its own. Its bytes are at the beginning of the buffer of [`Copying`].
 #[derive(Clone, Copy, Debug)]
 pub struct First {
     /// Whether the costs are those of the part that was read: the end of the unit was not read yet.
@@ -176,7 +176,7 @@ impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
         units.take_while(joins).count() as u64
     }
 
-    /// The number of units that were read.
+    /// The number of units that were read and have not left. A unit that does not fit into the buffer counts as one.
     fn waiting(&self) -> u64 {
         if self.buffer.outgrown() { 1 } else { self.buffer.waiting() }
     }

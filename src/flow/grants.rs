@@ -1,5 +1,5 @@
-//! The grants of a run. All units wait in one [`Line`], which decides what goes next, and when. The pump polls it. The
-//! tasks of commands report to it what became of a unit.
+//! The grants of a run. All units wait in one [`Line`], which decides which unit goes next, and when. The pump polls
+//! the line. The tasks of commands report the real cost and the end of each unit to it.
 //!
 //! If a shared bucket applies the limits, the line only orders the units, and a [`Bucket`] requests their grants.
 
@@ -17,9 +17,10 @@ use throttle_limits::store::{StoreError, Supply};
 /// The grants of a run with units of the type `T`.
 pub struct Grants<T> {
     units: Units<T>,
-    /// The costs of the units that were granted with costs of their own, and their number.
+    /// The units that were granted with costs of their own: the sum of each cost, and the number of these units.
     charged: Mutex<(Vec<u64>, u64)>,
     bucket: Option<Bucket<T>>,
+    /// The pump's thread, once it runs.
     pump: Mutex<Option<Thread>>,
 }
 
@@ -34,17 +35,17 @@ pub trait Overview: Debug + Send + Sync {
     /// For each limit of all units, the units that it allows now. `None` if that needs a request.
     fn left(&self) -> Option<Vec<i128>>;
 
-    /// The time by which so many more units will have been granted. Units with their own costs are expected to have the
+    /// The time by which `units` more units will have been granted. Units with their own costs are expected to have the
     /// mean cost of earlier units.
     fn schedule(&self, units: u64) -> Option<Nanos>;
 
     /// The end of the pause of all units, if there is one.
     fn paused_until(&self) -> Option<Nanos>;
 
-    /// When the next unit leaves a shared bucket, as far as that is known.
+    /// When the next unit leaves a shared bucket, if that is known. 0 without a bucket.
     fn waits_until(&self) -> Nanos;
 
-    /// The shared bucket.
+    /// The supply of the shared bucket, if there is one.
     fn bucket(&self) -> Option<&Arc<Supply>>;
 }
 
@@ -55,7 +56,7 @@ impl<T> Debug for Grants<T> {
 }
 
 impl<T: Send> Grants<T> {
-    /// Grants of `line`, on its clock. With a `bucket`, that applies the limits.
+    /// The grants of `line`, whose times are those of `clock`. If there is a `bucket`, it applies the limits.
     pub fn new(
         line: Line<T>,
         clock: Arc<dyn NanoClock + Send + Sync>,
@@ -85,7 +86,7 @@ impl<T: Send> Grants<T> {
         self.bucket.is_some()
     }
 
-    /// The shared bucket, for reports.
+    /// The shared bucket, if there is one.
     pub fn shared(&self) -> Option<&Bucket<T>> {
         self.bucket.as_ref()
     }
@@ -118,7 +119,8 @@ impl<T: Send> Grants<T> {
         self.units.refused().drain(..).map(|(unit, _)| unit).collect()
     }
 
-    /// Grants one more unit of these costs and without a key, if it may leave now, together with the unit before it.
+    /// Grants one more unit without a key, if it may leave now together with the unit before it. Returns whether it
+    /// may. With a window or a shared bucket it may not: there each unit has a request of its own.
     pub fn passes(&self, costs: &[u64]) -> bool {
         let mut line = self.line();
         let passes = self.bucket.is_none() && !line.has_windows() && line.pass(self.now(), None, costs).is_some();
@@ -170,8 +172,8 @@ impl<T: Send> Grants<T> {
         here.unwrap_or(until)
     }
 
-    /// The next event, for a sink that accepts at most `room` units. Only the pump's thread may call this. It sleeps only
-    /// for a bucket without keys.
+    /// The next event, for a sink that accepts at most `room` units. Only the pump's thread may call this. For a shared
+    /// bucket without keys, this call sleeps until the time of the grant.
     ///
     /// # Errors
     /// [`StoreError::Stopped`] once the run has [retired](Overview::retire); or the bucket cannot be reached.
@@ -190,7 +192,7 @@ impl<T: Send> Grants<T> {
             line::Next::Run(run) => Next::Run(run.units, run.has_waited.then_some(run.charged.at), Leaving::Run(run)),
             line::Next::Go(key, unit, charged) => {
                 self.count(&unit.costs);
-                Next::Go(Granted::new(key, charged, &unit, None), unit.content)
+                Next::Go(Granted::new(key, charged, &unit), unit.content)
             }
             line::Next::Refused(_, unit, why) => Next::Refused(unit.content, why.into()),
             line::Next::At(time) => Next::At(time),
@@ -214,7 +216,7 @@ impl<T: Send> Grants<T> {
         *count += 1;
     }
 
-    /// Plain units have left now: windows count them from now on.
+    /// Reports that plain units have left now: windows count them from now on.
     pub fn has_left(&self, leaving: &Leaving) {
         match (leaving, &self.bucket) {
             (Leaving::Run(run), _) => self.line().run_left(self.now(), run),
@@ -223,7 +225,7 @@ impl<T: Send> Grants<T> {
         }
     }
 
-    /// A unit has left now: windows count it from now on.
+    /// Reports that a unit has left now: windows count it from now on.
     pub fn unit_has_left(&self, granted: &Granted) {
         match (&self.bucket, &granted.charge) {
             (Some(bucket), Some(_)) => bucket.has_left(),
@@ -242,7 +244,7 @@ impl<T: Send> Grants<T> {
         self.wake();
     }
 
-    /// A unit no longer runs.
+    /// Reports that a unit no longer runs: its cost is final, and it takes no job of its key any more.
     pub fn ended(&self, granted: &Granted) {
         if self.units.terms.runs {
             self.line().ended(self.now(), granted.charged.number);
@@ -254,12 +256,12 @@ impl<T: Send> Grants<T> {
         self.units.clock.sleep_unless(time, &|| self.units.is_retired());
     }
 
-    /// The calling thread is the pump's.
+    /// Records that the calling thread is the pump's, for [`wake`](Self::wake).
     pub(super) fn is_polled_here(&self) {
         *unpoisoned(self.pump.lock()) = Some(thread::current());
     }
 
-    /// Wakes the pump if it sleeps, to look at its condition.
+    /// Wakes the pump's thread if it sleeps. The sleep ends if the run has retired, or if a report is urgent.
     pub fn wake(&self) {
         unpoisoned(self.pump.lock()).iter().for_each(Thread::unpark);
     }

@@ -1,4 +1,4 @@
-//! What the line of a run, or a shared bucket, answers to the pump.
+//! The events that the line of a run, or a shared bucket, returns to the pump.
 
 use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
@@ -8,7 +8,7 @@ use throttle_limits::line::{self, Charged, Costs, KeyId, Unit};
 /// The next event.
 #[derive(Debug)]
 pub enum Next<T> {
-    /// So many plain units may leave now. `has_waited`: since when they could have left.
+    /// This number of plain units may leave now. The time is that of their grant; `None` if they did not have to wait.
     Run(u64, Option<Nanos>, Leaving),
     /// This unit may leave now.
     Go(Granted, T),
@@ -20,7 +20,7 @@ pub enum Next<T> {
     Nothing,
 }
 
-/// Waits for a time, and may tell the user about a long wait.
+/// Waits for a time, and may announce a long wait to the user.
 pub trait Patience: Sync {
     /// Waits from `now` until `until`, by one or several calls of `wait` with a time. Returns `false` as soon as a call
     /// returns `false`: the wait has ended early.
@@ -29,7 +29,7 @@ pub trait Patience: Sync {
     }
 }
 
-/// Waits without a word.
+/// Waits without an announcement.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
@@ -37,7 +37,7 @@ impl Patience for Silent {}
 
 /// How the pump's thread waits for a shared bucket.
 pub struct Waiting<'a> {
-    /// Waits.
+    /// Sleeps, and announces long waits.
     pub patience: &'a dyn Patience,
     /// Called at the beginning of a wait, with its end, the index of the limit, and the number of granted units.
     pub begins: &'a dyn Fn(Nanos, Option<usize>, u64),
@@ -54,7 +54,7 @@ pub enum Refusal {
     TooLate,
     /// This many commands of its key have failed in a row.
     KeyFailed(NonZeroU32),
-    /// The server of its key asked for a longer pause than allowed.
+    /// The server of its key requested a longer pause than allowed.
     SentAway,
 }
 
@@ -77,9 +77,11 @@ pub struct Granted {
     pub charged: Charged,
     /// Its costs.
     pub costs: Costs,
-    /// Since when it has waited.
+    /// When it began to wait, on the clock of the line.
     pub arrived: Nanos,
-    /// What a shared bucket was charged for it.
+    /// When it was due, on the clock of the line.
+    pub due: Nanos,
+    /// Its charge in a shared bucket, if a request of its own was granted there.
     pub charge: Option<Charge>,
 }
 
@@ -92,7 +94,7 @@ pub enum Leaving {
     OfBucket,
 }
 
-/// What a unit was charged in a shared bucket.
+/// The charge of a unit in a shared bucket.
 #[derive(Clone, Debug)]
 pub struct Charge {
     /// The grant.
@@ -102,8 +104,13 @@ pub struct Charge {
 }
 
 impl Granted {
-    /// The grant of this unit.
-    pub(super) fn new<T>(key: KeyId, charged: Charged, unit: &Unit<T>, charge: Option<Charge>) -> Self {
-        Granted { key, charged, costs: unit.costs.clone(), arrived: unit.arrived, charge }
+    /// The grant of this unit by the line.
+    pub(super) fn new<T>(key: KeyId, charged: Charged, unit: &Unit<T>) -> Self {
+        Granted { key, charged, costs: unit.costs.clone(), arrived: unit.arrived, due: charged.at, charge: None }
+    }
+
+    /// The same unit, granted by a shared bucket for `due`.
+    pub(super) fn charged(self, due: Nanos, charge: Charge) -> Self {
+        Granted { due, charge: Some(charge), ..self }
     }
 }

@@ -1,4 +1,4 @@
-//! The pump: one loop that reads units, requests their grants, waits for the next one, and passes the unit on.
+//! The pump: one loop that reads units, requests their grants, waits for the next grant, and passes its units on.
 
 use super::contract::{Flow, Passed, State};
 use super::error::FlowError;
@@ -33,7 +33,7 @@ pub fn run<F: Flow>(
 ) -> Result<(), PumpError> {
     grants.is_polled_here();
     let mut pump = Pump { flow, grants, patience, meter };
-    // The room of the sink, if the pump has only slept since it was asked.
+    // The room of the sink, if the pump has only slept since the sink reported it.
     let mut known = None;
     loop {
         pump.fill()?;
@@ -44,7 +44,7 @@ pub fn run<F: Flow>(
                 None => pump.room()?,
             };
             pump.flow.ask(grants)?;
-            if let Some(until) = pump.drain(room)? {
+            if let Turn::Wait(until) = pump.drain(room)? {
                 known = pump.wait(until)?.then_some(room);
             }
         } else if due.is_none() && pump.flow.is_over(grants)? {
@@ -56,6 +56,14 @@ pub fn run<F: Flow>(
             pump.wait(due)?;
         }
     }
+}
+
+/// What follows once all units that may leave have left.
+enum Turn {
+    /// The sink is asked for its room again.
+    Again,
+    /// Nothing has left: wait until this time, or for room in the sink.
+    Wait(Option<Nanos>),
 }
 
 struct Pump<'a, F: Flow> {
@@ -85,9 +93,8 @@ impl<F: Flow> Pump<'_, F> {
         Ok(room)
     }
 
-    /// Passes on all that may leave now, up to `room` units. Returns until when to wait, if nothing has left: otherwise the
-    /// sink has to be asked again.
-    fn drain(&mut self, mut room: u64) -> Result<Option<Option<Nanos>>, PumpError> {
+    /// Passes on all units that may leave now, at most `room`.
+    fn drain(&mut self, mut room: u64) -> Result<Turn, PumpError> {
         let mut has_passed = false;
         loop {
             let mut passed = Passed::default();
@@ -107,20 +114,19 @@ impl<F: Flow> Pump<'_, F> {
                     result
                 }
                 Next::Go(granted, unit) => {
-                    let at = granted.charge.as_ref().map_or(granted.charged.at, |charge| charge.grant.at);
-                    self.note_lateness(1, (at > granted.arrived).then_some(at));
+                    self.note_lateness(1, (granted.due > granted.arrived).then_some(granted.due));
                     room = room.saturating_sub(1);
                     self.flow.go(self.grants, granted, unit, &mut passed)
                 }
                 Next::Refused(unit, why) => self.flow.refuse(self.grants, unit, why, &mut passed),
                 Next::At(time) => {
                     has_passed |= self.flush()?;
-                    return Ok((!has_passed).then_some(Some(time)));
+                    return Ok(if has_passed { Turn::Again } else { Turn::Wait(Some(time)) });
                 }
                 Next::Nothing => {
                     has_passed |= self.flush()?;
                     // Without room, the sink has to become ready.
-                    return Ok((room == 0 && !has_passed).then_some(None));
+                    return Ok(if room == 0 && !has_passed { Turn::Wait(None) } else { Turn::Again });
                 }
             };
             self.pass(passed);
@@ -128,7 +134,7 @@ impl<F: Flow> Pump<'_, F> {
             has_passed = true;
             if room == 0 || !self.flow.has_room() {
                 self.flush()?;
-                return Ok(None);
+                return Ok(Turn::Again);
             }
         }
     }
@@ -158,7 +164,8 @@ impl<F: Flow> Pump<'_, F> {
         }
     }
 
-    /// Waits until this time, or until something happens. Returns whether it just slept.
+    /// Waits until this time, or until something happens. Returns whether it only slept: then the room of the sink is
+    /// unchanged.
     fn wait(&mut self, until: Option<Nanos>) -> Result<bool, PumpError> {
         let state = self.note_read_ahead();
         self.grants.paused_until().into_iter().for_each(|until| self.meter.paused_until(until));

@@ -1,7 +1,7 @@
 //! A flow whose units have keys with limits of their own. Within a key, units pass in input order; keys take turns.
 //! With a longest wait, the flow drops units that would wait longer.
 //!
-//! A unit that conforms at once goes from the buffer to the output. Only waiting units are copied.
+//! A unit that conforms at once goes from the buffer to the output. Only a unit that has to wait is moved to the line.
 
 use super::bucket::Bucket;
 use super::contract::{Flow, Passed, State};
@@ -88,9 +88,9 @@ pub struct Sorted<'a, R, W> {
     /// The number of units read from the input.
     lines: u64,
     outgoing: Outgoing,
-    /// Why the next unit can never leave. All earlier units leave first.
+    /// The error that ends the flow: the next unit can never leave. All earlier units leave first.
     ends: Option<FlowError>,
-    /// The units in `outgoing`, if windows count them from the time when they were handed over.
+    /// The units in `outgoing` that windows count. They count a unit from the time when it was written.
     handed: Vec<(KeyId, Charged, Costs)>,
     costs: Vec<u64>,
     run: Run,
@@ -236,7 +236,9 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             return Ok(());
         }
         if self.is_dry {
-            until.into_iter().for_each(|until| self.clock.sleep_until(until));
+            if let Some(until) = until {
+                self.clock.sleep_until(until);
+            }
             return Ok(());
         }
         let timeout = until.map(|until| Duration::from_nanos(until.saturating_sub(self.clock.now())));

@@ -1,4 +1,4 @@
-//! The units of a run that wait for their grants, and what threads share about them.
+//! The units of a run that wait for their grants. The pump's thread and the tasks of commands share them.
 
 use super::lock::unpoisoned;
 use super::next::Refusal;
@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use throttle_limits::clock::{NanoClock, Nanos};
 use throttle_limits::line::Line;
 
-/// What a run asks of its grants.
+/// The properties of a run that matter for its grants.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
     /// Whether keys have limits of their own.
     pub has_keys: bool,
-    /// Whether a unit runs until [`Grants::ended`](super::Grants::ended).
+    /// Whether a unit runs from its grant until [`Grants::ended`](super::Grants::ended), as a command does.
     pub runs: bool,
 }
 

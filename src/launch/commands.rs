@@ -227,7 +227,7 @@ impl Launcher {
     /// Reports the command's process to a bucket that counts commands. Nothing waits for this report: it matters only
     /// if this process is killed.
     fn report_start(&self, running: &Running, child: &Child) {
-        let bucket = self.shared.queue.grants.shared().filter(|_| self.shared.options.counts_jobs);
+        let bucket = self.shared.queue.grants.shared().filter(|bucket| bucket.counts_jobs());
         let charge = running.granted.as_ref().and_then(|granted| granted.charge.as_ref());
         if let (Some(pid), Some(charge), Some(bucket)) = (child.id(), charge, bucket) {
             let (supply, grant) = (Arc::clone(bucket.supply()), charge.grant);

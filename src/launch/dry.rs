@@ -23,7 +23,8 @@ pub struct DryRun<R, S> {
 }
 
 impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> DryRun<R, S> {
-    /// Whether to read more before time passes: until a unit waits, or with keys all input, because any unit may be next.
+    /// Whether to read more before time passes. Without keys, one waiting unit is enough. With keys, all input is read,
+    /// or until `ahead` units wait, because any unit may be next.
     fn reads(&self, grants: &Grants<Job>) -> bool {
         let line = grants.line();
         let ahead = if grants.has_keys() { self.ahead } else { 1 };
@@ -94,7 +95,7 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> 
         Ok(self.is_over || self.has_ended && grants.is_empty())
     }
 
-    /// Reads all input before time passes.
+    /// Lets no time pass while there is more to read.
     fn wait(&mut self, grants: &Grants<Job>, _: Option<Nanos>) -> Result<bool, FlowError> {
         Ok(self.reads(grants))
     }

@@ -1,4 +1,4 @@
-//! The flow of units to commands: chooses the next attempt, and waits for what it needs.
+//! The flow of units to commands: reads jobs into the queue, waits for slots, and starts the granted attempts.
 
 use super::attempt::Attempt;
 use super::commands::Launcher;
@@ -60,9 +60,9 @@ impl<R: Source> Launching<R> {
         }
     }
 
-    /// Moves ready jobs into the queue. With limits for each key, these are all: any of them may be next. Otherwise it is
-    /// one, unless an attempt waits already that is no suspect: a unit that was refused again and again, perhaps because
-    /// of the unit itself and not because of the pace. New units get their turns before suspects.
+    /// Moves ready jobs into the queue. With limits for each key, all jobs enter it, because any of them may be next.
+    /// Otherwise a job enters it only while no usual attempt waits. A suspect is not usual: its unit was refused again
+    /// and again, perhaps because of the unit itself and not because of the pace. New units go before most suspects.
     fn sort(&mut self) {
         let shared = Arc::clone(&self.launcher.shared);
         let has_keys = shared.queue.has_keys();
@@ -97,7 +97,7 @@ impl<R: Source> Launching<R> {
         self.launcher.shared.events.send(Event::Next { first, skipped, done_before });
     }
 
-    /// Whether the jobs that are ready wait for an attempt in the queue.
+    /// Whether the ready jobs stay outside the queue because a usual attempt waits in it.
     fn waits_in_line(&self) -> bool {
         !self.queue().has_keys() && self.queue().has_usual()
     }
@@ -170,7 +170,7 @@ impl<R: Source> Flow for Launching<R> {
         false
     }
 
-    /// Waits for a free slot. Meanwhile nothing is granted, and nothing is granted later for that time.
+    /// Waits for a free slot. Nothing is granted meanwhile, and later grants have no time before the end of this wait.
     fn room(&mut self, grants: &Grants<Attempt>) -> Result<u64, FlowError> {
         self.batches.cut_ahead();
         self.report_next();
@@ -200,7 +200,9 @@ impl<R: Source> Flow for Launching<R> {
         let of_bucket = grants.is_shared().then(|| granted.clone());
         self.queue().choose(unit, granted);
         self.start(passed);
-        of_bucket.iter().for_each(|granted| grants.unit_has_left(granted));
+        if let Some(granted) = &of_bucket {
+            grants.unit_has_left(granted);
+        }
         Ok(())
     }
 

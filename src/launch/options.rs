@@ -49,8 +49,6 @@ pub struct Options {
     pub per: Option<Selector>,
     /// The number of consecutive failures of a key after which its other units are not tried.
     pub fails: Option<NonZeroU32>,
-    /// Whether a shared bucket counts running commands.
-    pub counts_jobs: bool,
     /// The most waiting units before reading stops.
     pub ahead: usize,
     /// Whether commands ignore SIGPIPE.

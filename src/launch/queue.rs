@@ -1,6 +1,6 @@
-//! Chooses the next attempt and its time. All waiting attempts are in one line. First attempts wait for the limits of
-//! their keys. Repeated attempts wait until they are due, and then for the limits. The pump's thread and the commands'
-//! tasks share this queue.
+//! The waiting attempts, and the decision after the end of an attempt. All waiting attempts are in the line of the
+//! grants, which decides which attempt is next, and when. First attempts wait for the limits. Repeated attempts wait
+//! until they are due, and then for the limits. The pump's thread and the commands' tasks share this queue.
 
 use super::attempt::{Attempt, Running};
 use super::job::{Job, Key, Outcome};
@@ -8,7 +8,7 @@ use super::options::{NEVER, Options};
 use super::reply::Reply;
 use super::retries::{Judged, Overlong, Retries, Verdict};
 use super::wakes::Wakes;
-use crate::flow::{Granted, Grants, Passed, Refusal, ServerReport, short, unpoisoned};
+use crate::flow::{Bucket, Granted, Grants, Passed, Refusal, ServerReport, short, unpoisoned};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -42,7 +42,7 @@ pub(super) struct Queue {
 struct State {
     /// The rules for further attempts; `None`: each unit is tried once.
     retries: Option<Retries>,
-    /// The next attempt, which waits for a slot.
+    /// The attempt that has left the line, and takes a slot next.
     chosen: Option<Chosen>,
     /// The units that wait for their first attempt.
     new: Passed,
@@ -155,7 +155,7 @@ impl Queue {
         Some((attempt, granted))
     }
 
-    /// Decides what follows from the end of an attempt. Passes a pause of all units to the pump at once.
+    /// Decides what follows from the end of an attempt. A pause holds its key, or all keys, from now on.
     pub(super) fn judge(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
         let verdict = self.verdict(running, at, outcome, reply);
         if let (Some(granted), Verdict::Ok | Verdict::Failed) = (&running.granted, verdict) {
@@ -252,7 +252,9 @@ impl Queue {
 
     /// Records the end of the command with this grant. `next` is the job's next attempt, if there is one.
     pub(super) fn ended(&self, granted: Option<&Granted>, next: Option<Attempt>) {
-        granted.into_iter().for_each(|granted| self.grants.ended(granted));
+        if let Some(granted) = granted {
+            self.grants.ended(granted);
+        }
         if let Some(next) = next {
             let arrived = self.at(next.ready);
             self.add_attempt(next, arrived);
@@ -302,14 +304,16 @@ impl Queue {
         let (mut state, mut line) = (self.lock(), self.grants.line());
         let waiting: Vec<_> = line.drain_key(granted.key).into_iter().map(|unit| unit.content).collect();
         line.give_up(SystemClock.now(), granted.key, None);
-        waiting.iter().for_each(|attempt| state.has_left(attempt));
+        for attempt in &waiting {
+            state.has_left(attempt);
+        }
         waiting
     }
 
     /// Takes out all attempts.
     pub(super) fn drain(&self) -> Vec<Attempt> {
         let chosen = self.lock().chosen.take().map(|(attempt, _)| attempt);
-        let away = self.grants.shared().map(|bucket| bucket.drain()).unwrap_or_default();
+        let away = self.grants.shared().map(Bucket::drain).unwrap_or_default();
         let waiting = self.grants.line().drain().into_iter().map(|unit| unit.content);
         chosen.into_iter().chain(away).chain(self.grants.take_refused()).chain(waiting).collect()
     }
@@ -317,7 +321,7 @@ impl Queue {
     /// Whether the queue is full, so that reading stops.
     pub(super) fn is_full(&self) -> bool {
         let line = self.grants.line();
-        // Without keys, one new unit waits for a slot. It may need another attempt, too.
+        // Without keys, one new unit waits in the line. It may need another attempt, so a place is kept for it.
         let ahead = if self.has_keys() { self.ahead } else { self.ahead.saturating_sub(1) };
         line.is_full(ahead) && (self.has_keys() || !line.is_empty())
     }

@@ -148,7 +148,7 @@ impl Shared {
             return;
         };
         let is_settled = settles && real.reported.is_some();
-        let Some(charge) = granted.charge.clone().filter(|_| is_settled || self.options.counts_jobs) else { return };
+        let Some(charge) = granted.charge.clone().filter(|_| is_settled || bucket.counts_jobs()) else { return };
         let (supply, real) = (Arc::clone(bucket.supply()), is_settled.then(|| real.costs.clone()));
         // Best effort: if settling fails, the units behind this one wait longer than the real cost requires.
         let settle = move || {

@@ -133,7 +133,6 @@ fn options<C>(launch: &Launch, program: Option<OsString>, opened: &Opened<C>) ->
         settling: Settling::default(),
         per: sorting.look.per.clone(),
         fails: sorting.fails,
-        counts_jobs: sorting.counts_jobs,
         ahead: sorting.ahead,
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
         second: second(),

@@ -2,6 +2,7 @@
 
 use super::flows::{Flow, Learned};
 use super::requests::Ticket;
+use super::rules::Rules;
 use super::state::{Ledger, Refusal};
 use crate::clock::{Nanos, SECOND};
 use crate::limits::{KeyId, Pace, Served, Start};
@@ -12,6 +13,24 @@ const MAX_PACES: usize = 10_000;
 
 /// The least time between two searches for paces that do not matter.
 const MIN_SWEEP_INTERVAL: Nanos = SECOND;
+
+/// How the ledger learns paces.
+#[derive(Debug, Default)]
+pub(super) struct Paces {
+    /// The time between two starts that the limits require. `None` if no pace is learned.
+    asked: Option<Nanos>,
+    /// Whether a learned pace slows starts.
+    slows: bool,
+    /// The number of flows with a pace, and when those that do not matter were last forgotten.
+    known: usize,
+    swept: Nanos,
+}
+
+impl Paces {
+    pub(super) fn new(rules: &Rules<'_>) -> Self {
+        Paces { asked: rules.paced, slows: !rules.only_observes, known: 0, swept: 0 }
+    }
+}
 
 impl Ledger {
     /// The start of the unit with this grant, as the pace of its key counts it. `None` if no pace is learned, or if the
@@ -51,30 +70,30 @@ impl Ledger {
 
     /// A unit of the flow starts now. Its next unit starts after the learned interval.
     pub(super) fn start(&mut self, id: u32) -> Option<Start> {
-        let asked = self.paced?;
+        let asked = self.paces.asked?;
         if self.flows[id].learned.is_none() {
             self.forget_paces();
-            if self.paces >= MAX_PACES {
+            if self.paces.known >= MAX_PACES {
                 return None;
             }
-            self.paces += 1;
+            self.paces.known += 1;
             self.flows[id].learned = Some(Box::new(Learned { pace: Pace::new(asked), next: 0 }));
         }
-        let (now, slows) = (self.now, !self.only_observes);
+        let (now, slows) = (self.now, self.paces.slows);
         self.flows[id].learned.as_mut().map(|learned| learned.started(now, slows))
     }
 
     /// If there are many paces: forgets those of idle flows that do not matter.
     fn forget_paces(&mut self) {
-        if self.paces < MAX_PACES || self.now < self.swept.saturating_add(MIN_SWEEP_INTERVAL) {
+        if self.paces.known < MAX_PACES || self.now < self.paces.swept.saturating_add(MIN_SWEEP_INTERVAL) {
             return;
         }
-        self.swept = self.now;
+        self.paces.swept = self.now;
         for id in self.flows.ids() {
             let now = self.now;
             let Flow { learned, .. } = &mut self.flows[id];
             if learned.take_if(|learned| !learned.matters(now)).is_some() {
-                self.paces -= 1;
+                self.paces.known -= 1;
                 self.release(id);
             }
         }

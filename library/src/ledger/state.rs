@@ -3,6 +3,7 @@
 use super::flows::{Flow, Flows, Hold};
 use super::heap::Heap;
 use super::keys::Table;
+use super::paces::Paces;
 use super::requests::{Costs, NONE, Requests, Ticket};
 use super::rules::{NamedKey, Rules};
 use super::turns::{FRACTION_BITS, Tag, Tags, Turns};
@@ -117,8 +118,6 @@ pub struct Ledger {
     pub(super) allowance: Nanos,
     pub(super) jobs: Option<u32>,
     pub(super) max_wait: Option<Nanos>,
-    pub(super) paced: Option<Nanos>,
-    pub(super) only_observes: bool,
     pub(super) fails: Option<NonZeroU32>,
     /// The latest clock reading.
     pub(super) now: Nanos,
@@ -144,9 +143,7 @@ pub struct Ledger {
     pub(super) granted: u64,
     /// The grants that may still change, by number.
     pub(super) grants: BTreeMap<u64, Open>,
-    /// The number of flows with a learned pace, and when those that do not matter were last forgotten.
-    pub(super) paces: usize,
-    pub(super) swept: Nanos,
+    pub(super) paces: Paces,
     /// The number of failures in a row of keys whose latest unit has failed.
     pub(super) failed: HashMap<Box<[u8]>, u32>,
     /// The keys that are given up.
@@ -203,8 +200,6 @@ impl Ledger {
             // The end of a unit of a shared bucket is reported.
             jobs: rules.jobs.map(NonZeroU32::get).or(rules.is_shared.then_some(u32::MAX)),
             max_wait: rules.max_wait,
-            paced: rules.paced,
-            only_observes: rules.only_observes,
             fails: rules.fails,
             now,
             flows: Flows::default(),
@@ -219,8 +214,7 @@ impl Ledger {
             usual: 0,
             granted: 0,
             grants: BTreeMap::new(),
-            paces: 0,
-            swept: 0,
+            paces: Paces::new(rules),
             failed: HashMap::new(),
             given_up: HashMap::new(),
             refusals: VecDeque::new(),

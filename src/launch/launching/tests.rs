@@ -54,12 +54,11 @@ fn launching(units: u64, sorting: Sorting, again: Option<RetryPolicy>) -> Launch
         settling: Settling::default(),
         per: sorting.look.per.clone(),
         fails: sorting.fails,
-        counts_jobs: false,
         ahead: sorting.ahead,
         ignore_sigpipe: false,
         second: Duration::from_secs(1),
     };
-    let terms = Terms { has_keys: sorting.has_keys, runs: true, ..Terms::default() };
+    let terms = Terms { has_keys: sorting.has_keys, runs: true };
     let grants = Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), None, terms));
     let launcher = Launcher::new(options, Arc::new(NoScreen), None, grants, Events::default()).unwrap();
     let shape = Shape { max_args: 1, to_stdin: false, skip_blank: true, keep: false };

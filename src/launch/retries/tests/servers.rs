@@ -534,9 +534,13 @@ impl Run {
         } else {
             if let Some(key) = *key {
                 order.served(self.now, key, served);
-                refused.into_iter().for_each(|start| order.refused(self.now, key, start, until));
+                for start in refused {
+                    order.refused(self.now, key, start, until);
+                }
             }
-            hold.into_iter().for_each(|hold| order.hold_all_until(self.now, self.now + hold));
+            if let Some(hold) = hold {
+                order.hold_all_until(self.now, self.now + hold);
+            }
         }
         if let Some(due) = verdict.due() {
             order.add_suspect(self.now, None, waiting(unit, due), self.histories[unit].weight()).unwrap();
@@ -579,14 +583,14 @@ impl Run {
                 self.machine_at = self.now + SECOND / rate;
             }
             let start = match supply {
-                Some((supply, pace)) if self.row.learns => {
+                Some((supply, learned)) if self.row.learns => {
                     let start;
-                    (*pace, start) = supply.pace(None);
+                    (*learned, start) = supply.pace(None);
                     start
                 }
-                Some((_, pace)) => {
-                    pace.started(self.now, 1);
-                    pace.start(self.now)
+                Some((_, learned)) => {
+                    learned.started(self.now, 1);
+                    learned.start(self.now)
                 }
                 None => order.start_of(charged.number).unwrap(),
             };
