@@ -2,6 +2,7 @@
 
 use super::heap::{Heap, Item};
 use super::requests::{List, NONE, Requests};
+use super::rules::Rules;
 use super::turns::Tag;
 use crate::clock::Nanos;
 use crate::limits::{Each, KeyId, Pace, Start, Thin};
@@ -96,6 +97,24 @@ impl Debt {
             // is not added to the earlier one.
             _ => self.served = self.served.max(length.saturating_mul(weight.into())),
         }
+    }
+}
+
+/// How the ledger learns paces.
+#[derive(Debug, Default)]
+pub(super) struct Paces {
+    /// The time between two starts that the limits require. `None` if no pace is learned.
+    pub(super) asked: Option<Nanos>,
+    /// Whether a learned pace slows starts.
+    pub(super) slows: bool,
+    /// The number of flows with a pace, and when those that do not matter were last forgotten.
+    pub(super) known: usize,
+    pub(super) swept: Nanos,
+}
+
+impl Paces {
+    pub(super) fn new(rules: &Rules<'_>) -> Self {
+        Paces { asked: rules.paced, slows: !rules.only_observes, known: 0, swept: 0 }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::flows::{Flow, Learned};
 use super::requests::Ticket;
-use super::rules::Rules;
 use super::state::{Ledger, Refusal};
 use crate::clock::{Nanos, SECOND};
 use crate::limits::{KeyId, Pace, Served, Start};
@@ -13,24 +12,6 @@ const MAX_PACES: usize = 10_000;
 
 /// The least time between two searches for paces that do not matter.
 const MIN_SWEEP_INTERVAL: Nanos = SECOND;
-
-/// How the ledger learns paces.
-#[derive(Debug, Default)]
-pub(super) struct Paces {
-    /// The time between two starts that the limits require. `None` if no pace is learned.
-    asked: Option<Nanos>,
-    /// Whether a learned pace slows starts.
-    slows: bool,
-    /// The number of flows with a pace, and when those that do not matter were last forgotten.
-    known: usize,
-    swept: Nanos,
-}
-
-impl Paces {
-    pub(super) fn new(rules: &Rules<'_>) -> Self {
-        Paces { asked: rules.paced, slows: !rules.only_observes, known: 0, swept: 0 }
-    }
-}
 
 impl Ledger {
     /// The start of the unit with this grant, as the pace of its key counts it. `None` if no pace is learned, or if the

@@ -1,9 +1,8 @@
 //! The data of a ledger, and the events that it returns.
 
-use super::flows::{Flow, Flows, Hold};
+use super::flows::{Flow, Flows, Hold, Paces};
 use super::heap::Heap;
 use super::keys::Table;
-use super::paces::Paces;
 use super::requests::{Costs, NONE, Requests, Ticket};
 use super::rules::{NamedKey, Rules};
 use super::turns::{FRACTION_BITS, Tag, Tags, Turns};
