@@ -147,6 +147,10 @@ impl<T: Send> Bucket<T> {
             if let Some(key) = key {
                 self.supply.tried(key, report.succeeded, report.failed)?;
             }
+            if report.hold.is_some() {
+                // Its units would leave in the pause. The pause empties the bucket, so nothing is given back.
+                unpoisoned(self.state.lock()).rest = None;
+            }
             if report.hold.is_some() || !report.refused.is_empty() {
                 self.supply.hold(key, until, report.refused)?;
             }
@@ -258,7 +262,8 @@ impl<T: Send> Bucket<T> {
         let settles = matches!(&chosen, Chosen::Unit(.., unit) if unit.settles);
         self.put(chosen);
         let foreseen = self.foreseen.load(Ordering::Relaxed);
-        let rest = unpoisoned(self.state.lock()).rest.take().filter(|_| costs.is_none());
+        let rest = unpoisoned(self.state.lock()).rest.take();
+        let rest = rest.filter(|(grant, _)| costs.is_none() && !self.supply.store().is_late(grant));
         let taken = match (&costs, rest) {
             (None, Some((mut grant, units))) => {
                 grant.units = units;
