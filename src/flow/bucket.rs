@@ -196,6 +196,10 @@ impl<T: Send> Bucket<T> {
             if let Some(key) = key {
                 self.supply.tried(key, report.succeeded, report.failed)?;
             }
+            if report.hold.is_some() {
+                // Its units would leave in the pause. The pause empties the bucket, so nothing is given back.
+                unpoisoned(self.state.lock()).rest = None;
+            }
             if report.hold.is_some() || !report.refused.is_empty() {
                 self.supply.hold(key, until, report.refused)?;
             }
@@ -281,7 +285,8 @@ impl<T: Send> Bucket<T> {
         }
     }
 
-    /// Requests a grant for the next unit or plain units, and sleeps until its time.
+    /// Requests a grant for the next unit or plain units, and sleeps until its time. Meanwhile they stay in the state: if
+    /// the run ends, another thread takes them out.
     fn poll_one(&self, units: &Units<T>, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
         let chosen = unpoisoned(self.state.lock()).chosen.take();
         let next = if chosen.is_none() { units.line().poll(units.now(), room) } else { line::Next::Nothing };
@@ -293,59 +298,48 @@ impl<T: Send> Bucket<T> {
             (None, line::Next::At(time)) => return Ok(Next::At(time)),
             (None, line::Next::Nothing) => return Ok(Next::Nothing),
         };
-        let costs = chosen.costs().filter(|_| self.has_costs);
+        let (costs, wanted) = (chosen.costs().filter(|_| self.has_costs), chosen.units());
+        let settles = matches!(&chosen, Chosen::Unit(.., unit) if unit.settles);
+        self.put(chosen);
         let foreseen = self.foreseen.load(Ordering::Relaxed);
-        let rest = unpoisoned(self.state.lock()).rest.take().filter(|_| costs.is_none());
+        let rest = unpoisoned(self.state.lock()).rest.take();
+        let rest = rest.filter(|(grant, _)| costs.is_none() && !self.supply.store().is_late(grant));
         let taken = match (&costs, rest) {
             (None, Some((mut grant, units))) => {
                 grant.units = units;
                 Ok((grant, grant.at))
             }
             (None, None) => {
-                let run = self.supply.next_run(chosen.units().saturating_add(foreseen).min(room));
+                let run = self.supply.next_run(wanted.saturating_add(foreseen).min(room));
                 if let Ok((grant, _)) = &run {
                     let further = units.line().wanted().saturating_add(foreseen);
-                    self.supply.foresee(|| chosen.units().saturating_add(further).saturating_sub(grant.units));
+                    self.supply.foresee(|| wanted.saturating_add(further).saturating_sub(grant.units));
                 }
                 run
             }
             (Some(costs), _) => {
-                self.supply.settles(matches!(&chosen, Chosen::Unit(.., unit) if unit.settles));
+                self.supply.settles(settles);
                 self.supply.take(costs)
             }
         };
-        let (mut grant, requested) = match (taken, chosen.refused()) {
-            (Ok(taken), _) => taken,
-            (Err(StoreError::Refused(BucketRefusal::Never)), true) => {
-                return Ok(match chosen {
-                    Chosen::Unit(_, charged, unit) => {
-                        units.line().ended(units.now(), charged.number);
-                        Next::Refused(unit.content, Refusal::TooMuch)
-                    }
-                    Chosen::Units(_) => Next::Nothing,
-                });
-            }
-            (Err(error), _) => {
-                self.put(chosen);
-                return Err(error);
-            }
+        let (mut grant, requested) = match taken {
+            Err(StoreError::Refused(BucketRefusal::Never)) => return self.refused(units),
+            taken => taken?,
         };
         let has_waited = grant.at > requested;
         if has_waited {
             (waiting.begins)(self.here(units.now(), grant.at), grant.bound_by, grant.units);
             let clock = Sleeps { units, bucket: self, patience: waiting.patience };
             if !self.supply.sleep_unless(&clock, grant.at, &|| self.has_urgent_report())? {
-                self.put(chosen);
                 return Ok(Next::At(0));
             }
             grant = self.supply.moved(grant);
         }
         if self.has_urgent_report() {
-            self.put(chosen);
             return Ok(Next::At(0));
         }
         let since = has_waited.then(|| self.here(units.now(), grant.at));
-        match chosen {
+        match self.take_chosen()? {
             Chosen::Units(wanted) => {
                 let more = if has_waited { self.supply.take_available(wanted.saturating_sub(grant.units)) } else { 0 };
                 let leave = grant.units.saturating_add(more).min(wanted);
@@ -373,6 +367,25 @@ impl<T: Send> Bucket<T> {
         }
         let due = self.here(now, charge.grant.at);
         Next::Go(Granted::new(key, charged, &unit).charged(due, charge), unit.content)
+    }
+
+    /// The bucket never grants what was chosen. Plain units wait on.
+    fn refused(&self, units: &Units<T>) -> Result<Next<T>, StoreError> {
+        match self.take_chosen()? {
+            Chosen::Unit(_, charged, unit) => {
+                units.line().ended(units.now(), charged.number);
+                Ok(Next::Refused(unit.content, Refusal::TooMuch))
+            }
+            chosen @ Chosen::Units(_) => {
+                self.put(chosen);
+                Err(BucketRefusal::Never.into())
+            }
+        }
+    }
+
+    /// Takes out what was chosen. Fails if another thread has taken it out because the run ends.
+    fn take_chosen(&self) -> Result<Chosen<T>, StoreError> {
+        unpoisoned(self.state.lock()).chosen.take().ok_or(StoreError::Stopped)
     }
 
     fn put(&self, chosen: Chosen<T>) {
@@ -527,11 +540,6 @@ impl<T> Chosen<T> {
             Chosen::Unit(.., unit) => Some(unit.costs.to_vec()),
             Chosen::Units(_) => None,
         }
-    }
-
-    /// Whether a cost of it may be more than the bucket ever grants. Plain units cost 1.
-    fn refused(&self) -> bool {
-        matches!(self, Chosen::Unit(..))
     }
 }
 

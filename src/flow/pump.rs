@@ -43,6 +43,8 @@ pub fn run<F: Flow>(
                 Some(room) => room,
                 None => pump.room()?,
             };
+            // A server may have asked for a pause during the wait for room.
+            grants.pass_on()?;
             pump.flow.ask(grants)?;
             if let Turn::Wait(until) = pump.drain(room)? {
                 known = pump.wait(until)?.then_some(room);

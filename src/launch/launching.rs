@@ -119,11 +119,15 @@ impl<R: Source> Launching<R> {
             // Otherwise jobs that wait for more units of their key would wait for ever.
             self.batches.close_all();
         }
-        let reads = !is_full && (self.queue().has_keys() || self.batches.waiting() == 0);
-        let read = if reads { self.cut_or_read()? } else { Read::Nothing };
+        let read = if self.reads(is_full) { self.cut_or_read()? } else { Read::Nothing };
         self.has_ended |= read == Read::End;
         self.sort();
         Ok(read == Read::Some)
+    }
+
+    /// Whether more input is read. `is_full`: the queue is full.
+    fn reads(&self, is_full: bool) -> bool {
+        !is_full && (self.queue().has_keys() || self.batches.waiting() == 0)
     }
 
     /// Whether the run is over. It is not while a running command may need another attempt or a report of its end. The
@@ -229,7 +233,8 @@ impl<R: Source> Flow for Launching<R> {
             self.report_full_queue();
         }
         let (is_full, ready) = (self.is_full(), self.batches.waiting());
-        let source = if self.has_ended || is_full { None } else { self.batches.source_fd() };
+        // Input that would not be read ends no wait.
+        let source = if !self.has_ended && self.reads(is_full) { self.batches.source_fd() } else { None };
         let is_news = || self.has_done_all() || ((is_full || ready > 0) && !self.is_full() && !self.waits_in_line());
         self.queue().wait(source, until, is_news).map_err(FlowError::Read)?;
         Ok(true)
