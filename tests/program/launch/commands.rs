@@ -481,7 +481,7 @@ fn the_summary_counts_commands() {
 
 /// The input can be read all the time, so the wait for the next grant ended at once, again and again.
 #[test]
-fn a_run_uses_no_cpu_while_its_next_unit_waits_and_more_input_is_there() {
+fn a_run_whose_next_unit_waits_uses_no_cpu() {
     for attempts in ["1", "2"] {
         let mut run = Running::start(throttle(["-r", "1/h", "--attempts", attempts, "true"]));
         run.stdin().write_all(numbers(100).as_bytes()).unwrap();
