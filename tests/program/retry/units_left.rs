@@ -38,7 +38,7 @@ fn stopped(folder: &Path, options: &[&str], stop: impl FnOnce(&Running)) -> Ende
 
 /// The unit whose grant the run awaits was taken out of the queue, and nothing was said about it.
 #[test]
-fn an_attempt_that_waits_for_its_grant_of_a_bucket_is_named_at_the_end() {
+fn an_attempt_that_waits_for_a_shared_grant_is_named_later() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = folder.path().join("bucket");
     let bucket = ["--bucket", bucket.to_str().unwrap(), "--stop-after", "1s"];
