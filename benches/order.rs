@@ -46,7 +46,7 @@ fn wait(name: &str, [units, keys]: [u64; 2], cost: impl Fn(u64) -> u64) {
     let mut order = Line::new(&rules, 0);
     let start = Instant::now();
     for age in 0..units {
-        let unit = Unit { age, costs: [1, cost(age)].into(), size: 100, arrived: 0, content: () };
+        let unit = Unit { age, costs: [1, cost(age)].into(), size: 100, arrived: 0, settles: false, content: () };
         drop(order.add(0, Some(&(age % keys).to_be_bytes()), unit));
     }
     let mut now = 0;
@@ -77,7 +77,7 @@ fn many(length: usize) {
             if order.pass(now, Some(&text), &[1]).is_some() {
                 passed += 1;
             } else {
-                let unit = Unit { age, costs: [1].into(), size: length, arrived: now, content: () };
+                let unit = Unit { age, costs: [1].into(), size: length, arrived: now, settles: false, content: () };
                 drop(order.add(now, Some(&text), unit));
             }
             age += 1;

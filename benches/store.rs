@@ -6,10 +6,12 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use throttle_limits::clock::SystemClock;
+use throttle_limits::clock::{NanoClock, SystemClock};
 use throttle_limits::limits::Policy;
-use throttle_limits::store::{File, Memory, Patience, Place, Redis, Store, Supply};
+use throttle_limits::line::{Line, Rules};
+use throttle_limits::store::{File, Patience, Place, Redis, Store};
 use tools::find;
 
 #[path = "../tests/program/support/redis.rs"]
@@ -100,25 +102,39 @@ fn reserve(store: &dyn Store) {
     let _ = std::hint::black_box(store.take(&[1], u64::MAX).unwrap());
 }
 
-/// With leases, as the pump does it.
-fn reserve_here(supply: &Supply) {
-    let _ = std::hint::black_box(supply.next_run(1).unwrap());
+/// A line of this process alone.
+fn line(limit: &str) -> Mutex<Line<()>> {
+    Mutex::new(Line::new(&Rules { all: &[(&plan(limit), 0)], ..Rules::default() }, SystemClock.now()))
+}
+
+/// Requests a unit as the pump does. A line reserves nothing for later: for a unit that has to wait, it returns the time
+/// of the next grant.
+fn ask_here(line: &Mutex<Line<()>>) {
+    let mut line = line.lock().unwrap();
+    line.want(SystemClock.now(), 1);
+    let _ = std::hint::black_box(line.poll(SystemClock.now(), u64::MAX));
+}
+
+/// The name of a row that measures the line.
+fn work_of_line(limit: &str) -> String {
+    let what = if limit == LIMITS[0] { "a reservation" } else { "a unit that waits" };
+    format!("{what} at {limit}")
 }
 
 /// One process makes one request after another.
 fn alone(limit: &str, buckets: &[Bucket]) {
-    let memory = Supply::new(Box::new(Memory::new(&plan(limit), SystemClock)));
+    let memory = line(limit);
     let shared: Vec<Box<dyn Store>> = buckets.iter().map(|(_, bucket, _)| open(bucket, None)).collect();
     let mut times = vec![Vec::new(); buckets.len() + 1];
     for _ in 0..runs() {
-        times[0].push(time(|| (0..MANY).for_each(|_| reserve_here(&memory))) / MANY);
+        times[0].push(time(|| (0..MANY).for_each(|_| ask_here(&memory))) / MANY);
         for ((store, (_, _, count)), times) in shared.iter().zip(buckets).zip(&mut times[1..]) {
             times.push(time(|| (0..*count).for_each(|_| reserve(&**store))) / *count);
         }
     }
-    let names = ["memory"].into_iter().chain(buckets.iter().map(|(name, ..)| *name));
-    for (name, times) in names.zip(times) {
-        let at_most = if (name, limit) == ("file", LIMITS[0]) { "5 µs" } else { "" };
+    row(&format!("{}, alone", work_of_line(limit)), "memory", median(times.remove(0)), "");
+    for ((name, ..), times) in buckets.iter().zip(times) {
+        let at_most = if (*name, limit) == ("file", LIMITS[0]) { "5 µs" } else { "" };
         row(&format!("a reservation at {limit}, alone"), name, median(times), at_most);
     }
 }
@@ -133,16 +149,16 @@ fn together(limit: &str, buckets: &[Bucket]) {
             times.push(processes(bucket, *count) / *count);
         }
     }
-    let work = |who| format!("a reservation at {limit}, {PROCESSES} {who} at once");
-    row(&work("threads"), "memory", median(times.remove(0)), "");
+    let line = format!("{}, {PROCESSES} threads at once", work_of_line(limit));
+    row(&line, "memory", median(times.remove(0)), "");
     for ((name, ..), times) in buckets.iter().zip(times) {
-        row(&work("processes"), name, median(times), "");
+        row(&format!("a reservation at {limit}, {PROCESSES} processes at once"), name, median(times), "");
     }
 }
 
 fn threads(limit: &str) -> Duration {
-    let memory = Supply::new(Box::new(Memory::new(&plan(limit), SystemClock)));
-    let share = || (0..MANY / PROCESSES).for_each(|_| reserve_here(&memory));
+    let memory = line(limit);
+    let share = || (0..MANY / PROCESSES).for_each(|_| ask_here(&memory));
     time(|| std::thread::scope(|scope| (0..PROCESSES).for_each(|_| drop(scope.spawn(share)))))
 }
 

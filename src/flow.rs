@@ -2,15 +2,19 @@
 //!
 //! The pump drives a [`Flow`]: units are read from a source, wait, and are handed over to a sink.
 
+mod bucket;
 mod contract;
 mod copy;
 pub mod cost;
 mod dropping;
+mod error;
 pub mod framing;
+mod grants;
 mod lock;
 pub(crate) mod look;
 mod mark;
 pub mod meter;
+mod next;
 mod outgoing;
 mod poll;
 pub mod pump;
@@ -21,15 +25,20 @@ mod splice;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod tee;
 mod threads;
+mod units;
 
-pub use contract::{Answer, Answers, Filled, Flow, FlowError, Passed, Price, ServerReport, State, Turn, Unpaid};
+pub use bucket::{Bucket, Reports, ServerReport};
+pub use contract::{Flow, Passed, State};
 pub(crate) use copy::read_into;
-pub use copy::{Copying, Descriptor, Sink, Source};
+pub use copy::{Copying, Descriptor, First, Sink, Source};
 pub use dropping::Dropped;
+pub use error::FlowError;
+pub use grants::{Grants, Overview};
 pub use lock::unpoisoned;
 pub(crate) use look::Keyless;
 pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH, short};
 pub use mark::{BYTE_ORDER_MARK, without_mark};
+pub use next::{Charge, Granted, Leaving, Next, Patience, Refusal, Silent, Waiting};
 pub use poll::poll;
 pub use sorted::{BUFFER as SORTED_BUFFER, News, Sorted};
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -39,3 +48,4 @@ pub use splice::enlarge;
 pub use tee::{TeeSink, TeeSource, tee};
 pub(crate) use threads::room;
 pub use threads::{STACK, start_thread};
+pub use units::Terms;

@@ -15,7 +15,7 @@ mod keys;
 mod ledger;
 mod pace;
 mod policy;
-mod settling;
+mod reflection;
 mod state;
 mod terms;
 mod together;

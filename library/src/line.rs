@@ -4,7 +4,7 @@
 
 use crate::clock::Nanos;
 use crate::ledger::{self, Ledger, Request, Taken, Ticket};
-pub use crate::ledger::{Costs, NamedKey, Rules};
+pub use crate::ledger::{Costs, NamedKey, Refusal, Rules, Run};
 pub use crate::limits::{Charged, KeyId, NO_KEY};
 use std::ops::{Deref, DerefMut};
 
@@ -35,6 +35,8 @@ pub struct Unit<T> {
     /// When it begins to wait. If that is in the future, as for a command that will be run again, other units of its
     /// key may leave before that time.
     pub arrived: Nanos,
+    /// Whether the costs may change after the grant: see [`Request::settles`].
+    pub settles: bool,
     /// The unit itself.
     pub content: T,
 }
@@ -55,10 +57,12 @@ pub struct Crowd {
 /// The next event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next<T> {
+    /// These plain units may leave now.
+    Run(Run),
     /// This unit may leave now.
     Go(KeyId, Unit<T>, Charged),
-    /// This unit has reached the longest wait.
-    Drop(KeyId, Unit<T>),
+    /// This unit never leaves.
+    Refused(KeyId, Unit<T>, Refusal),
     /// Nothing happens before this time.
     At(Nanos),
     /// Nothing happens until a unit ends or is added. Either no unit waits, or each waiting key has no room or already
@@ -122,35 +126,35 @@ impl<T> Line<T> {
     /// Returns the unit that leaves next, already charged, if it conforms now. Otherwise returns the time of the next
     /// call. See [`Ledger::next`].
     pub fn next(&mut self, now: Nanos) -> Next<T> {
-        match self.ledger.next(now) {
+        self.poll(now, u64::MAX)
+    }
+
+    /// Like [`next`](Self::next), for a sink that accepts at most `room` units. See [`Ledger::poll`].
+    pub fn poll(&mut self, now: Nanos, room: u64) -> Next<T> {
+        match self.ledger.poll(now, room) {
+            ledger::Next::Run(run) => Next::Run(run),
             ledger::Next::Granted(taken, charged) => {
                 let key = taken.key;
                 self.unit(taken).map_or(Next::Nothing, |unit| Next::Go(key, unit, charged))
             }
-            ledger::Next::Expired(taken) => {
+            ledger::Next::Refused(taken, why) => {
                 let key = taken.key;
-                self.unit(taken).map_or(Next::Nothing, |unit| Next::Drop(key, unit))
+                self.unit(taken).map_or(Next::Nothing, |unit| Next::Refused(key, unit, why))
             }
             ledger::Next::At(time) => Next::At(time),
             ledger::Next::Nothing => Next::Nothing,
         }
     }
 
-    /// Puts back a unit that has just left and did not start. See [`Ledger::put_back`].
+    /// Puts back the unit of this grant, which has just left and did not start. See [`Ledger::put_back`].
     ///
     /// # Errors
     /// As for [`add`](Self::add).
-    pub fn put_back(&mut self, now: Nanos, key: KeyId, unit: Unit<T>, until: Nanos) -> Result<KeyId, Unit<T>> {
-        match self.ledger.put_back(now, key, &unit.request(), until) {
+    pub fn put_back(&mut self, now: Nanos, number: u64, unit: Unit<T>, until: Nanos) -> Result<KeyId, Unit<T>> {
+        match self.ledger.put_back(now, number, &unit.request(), until) {
             Some(ticket) => Ok(self.keep(ticket, unit)),
             None => Err(unit),
         }
-    }
-
-    /// The next unit that has reached the longest wait, even if it may leave now: for a caller that has no room for it.
-    pub fn take_overdue(&mut self, now: Nanos) -> Option<(KeyId, Unit<T>)> {
-        let taken = self.ledger.take_expired(now)?;
-        Some((taken.key, self.unit(taken)?))
     }
 
     /// The size of all waiting units, in bytes.
@@ -213,12 +217,13 @@ impl<T> Line<T> {
     fn unit(&mut self, taken: Taken) -> Option<Unit<T>> {
         let (size, content) = self.units.get_mut(taken.ticket.slot())?.take()?;
         self.memory = self.memory.saturating_sub(size);
-        Some(Unit { age: taken.age, costs: taken.costs, size, arrived: taken.arrived, content })
+        let Taken { age, costs, arrived, settles, .. } = taken;
+        Some(Unit { age, costs, size, arrived, settles, content })
     }
 }
 
 impl<T> Unit<T> {
     fn request(&self) -> Request<'_> {
-        Request { age: self.age, costs: &self.costs, arrived: self.arrived, weight: 0 }
+        Request { age: self.age, costs: &self.costs, arrived: self.arrived, weight: 0, settles: self.settles }
     }
 }

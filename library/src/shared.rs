@@ -376,7 +376,7 @@ impl Granted {
         loop {
             let mut settled = pin!(self.shared.settled.notified());
             settled.as_mut().enable();
-            let look = self.grant.next_look(clock.now(), self.take.open).filter(|_| self.shared.store.is_shared());
+            let look = self.grant.next_look(clock.now(), self.take.open);
             let mut time = pin!(sleep_until(clock, look.unwrap_or(self.grant.at)));
             // If another grant was settled in this process, the time of this grant may have moved up.
             let has_come = poll_fn(|context| match settled.as_mut().poll(context) {

@@ -1,10 +1,10 @@
-//! Stores: where the state of the limits is kept, and on which clock.
+//! Stores: where the state of the limits of a shared bucket is kept, and on which clock.
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program. `shared` is for other
 //! programs.
 //!
-//! [`Memory`] belongs to one process. With the feature `shared`, `File` and `Redis` are buckets that many processes and
-//! machines share, including scripts that use the program `throttle`. The caller requests a time and sleeps until then:
+//! With the feature `shared`, `File` and `Redis` are buckets that many processes and machines share, including scripts
+//! that use the program `throttle`. The caller requests a time and sleeps until then:
 //!
 //! ```
 //! # #[cfg(feature = "shared")]
@@ -43,27 +43,29 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 #[cfg(feature = "shared")]
 mod file;
 mod lease;
-mod memory;
 #[cfg(feature = "shared")]
 mod named;
 #[cfg(feature = "shared")]
 mod redis;
 #[cfg(feature = "shared")]
 mod round_trip;
+#[doc(hidden)]
+mod simulated;
 mod supply;
 
 #[cfg(feature = "shared")]
 pub use file::{File, FileError, Machine, Place, bucket_file};
 pub(crate) use lease::LATE;
 use lease::Rules;
-pub use memory::Memory;
 #[cfg(feature = "shared")]
 pub use named::{Named, folder_of_buckets};
 #[cfg(feature = "shared")]
 pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble, redis_answer};
+#[doc(hidden)]
+pub use simulated::Simulated;
 pub use supply::{Claim, Refused, Supply, When, wait_for};
 
-/// Keeps the [`Ledger`] of a bucket, alone or together with other processes that read the same log. A caller sleeps
+/// Keeps the [`Ledger`] of a bucket, together with other processes that read the same log. A caller sleeps
 /// outside of the store, so it does not delay the answers to others.
 ///
 /// Times are on the store's own [clock](Self::clock). The caller sleeps until the time of its grant. A stream of units
@@ -90,18 +92,8 @@ pub trait Store: Debug {
     /// Passes the ledger, as last read, to `look`.
     fn see(&self, look: &mut dyn FnMut(&Ledger));
 
-    /// Applies a change to the ledger at the current time, if only this process uses the ledger. Otherwise does
-    /// nothing.
-    fn own(&self, _act: &mut dyn FnMut(&mut Ledger, Nanos)) {}
-
-    /// The time that a lease covers, in nanoseconds. 0 means that a lease is one run, because a store of this process
-    /// alone can be used again at any time.
+    /// The time that a lease covers, in nanoseconds. 0 means that a lease is one run.
     fn span(&self) -> Nanos;
-
-    /// Whether other processes use the limits, so that waiters have to [poll](Self::look).
-    fn is_shared(&self) -> bool {
-        true
-    }
 
     /// Whether it is now too late to use this grant without a burst, because the process was held back, for example by
     /// SIGSTOP. Then the unused grant is reported to the bucket, and the caller requests another. If the report fails,
@@ -118,7 +110,7 @@ pub trait Store: Debug {
     fn is_late(&self, grant: &Grant) -> bool {
         let late = self.clock().now().saturating_sub(grant.at);
         let round_trip = || 2 * self.one_way();
-        self.is_shared() && late > lease::LATE && Rules::of_new(&self.policy()).is_too_late(late, round_trip)
+        late > lease::LATE && Rules::of_new(&self.policy()).is_too_late(late, round_trip)
     }
 
     /// Reports grants that were not used because this process woke too late.
@@ -251,7 +243,7 @@ pub trait Store: Debug {
     /// Settles a grant, requested by `take`, at its real costs. `real` has the costs in the overall limits, and then
     /// the costs in the limits of the key, if there is one.
     ///
-    /// If the grant is open, the limits are as if it had cost its real costs from the start: see [`Supply::open`].
+    /// If the grant is open, the limits are as if it had cost its real costs from the start: see [`Take::open`].
     /// Otherwise a lower cost is given back as for an unused grant, and a higher cost is owed by later requests.
     ///
     /// # Errors
@@ -262,7 +254,7 @@ pub trait Store: Debug {
         let key = take.key.clone().map(|key| (key, of_key.into()));
         let (number, charged, real) = (grant.number(), take.costs.clone(), all.into());
         let round_trip = 2 * self.one_way();
-        self.apply(Operation::Settle { number, at: grant.at, charged, real, key, round_trip }).map(drop)
+        self.apply(Operation::Settle { number, at: grant.counted, charged, real, key, round_trip }).map(drop)
     }
 
     /// Grants nothing before `time`, to any caller.

@@ -126,7 +126,7 @@ mod tests {
         let end = arrivals.last().unwrap_or(&0) + max_wait;
         for now in 0..=end {
             for (age, _) in (0..).zip(arrivals).filter(|(_, arrived)| **arrived == now) {
-                let unit = Unit { age, costs: [1].into(), size: 1, arrived: now, content: () };
+                let unit = Unit { age, costs: [1].into(), size: 1, arrived: now, settles: false, content: () };
                 let id = order.find(None);
                 let is_late = |dropping: &mut Dropping| {
                     id.is_some_and(|id| dropping.is_late(now, id, order.limits(Some(id)), &[1]))
@@ -143,7 +143,7 @@ mod tests {
                         }
                         departures.push((unit.age, charged.at));
                     }
-                    Next::Drop(key, _) => drop(dropping.as_mut().map(|dropping| dropping.forget(key))),
+                    Next::Refused(key, ..) => drop(dropping.as_mut().map(|dropping| dropping.forget(key))),
                     _ => break,
                 }
             }

@@ -1,7 +1,7 @@
 //! Finds the key and the costs of a unit, and defines how units are sorted by key.
 
-use super::contract::Unpaid;
 use super::cost::Cost;
+use super::next::Refusal;
 use super::selector::Selector;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
@@ -97,12 +97,12 @@ impl Look {
     }
 
     /// Why `unit` gets no grant, and what to do. `unit` is `None` if it does not fit into the buffer.
-    pub fn why(&self, unit: Option<&[u8]>, unpaid: Unpaid) -> String {
+    pub fn why(&self, unit: Option<&[u8]>, why: &Refusal) -> String {
         let mut costs = Vec::new();
         let unread = unit.and_then(|unit| self.costs(unit, &mut costs).err());
-        match unpaid {
-            Unpaid::TooMuch => self.too_much(&costs).unwrap_or_else(|| TOO_MUCH.to_owned()),
-            Unpaid::Unread => unread.or_else(|| self.too_large()).unwrap_or_default(),
+        match why {
+            Refusal::Unread => unread.or_else(|| self.too_large()).unwrap_or_default(),
+            _ => self.too_much(&costs).unwrap_or_else(|| TOO_MUCH.to_owned()),
         }
     }
 
@@ -171,10 +171,17 @@ pub struct Sorting {
     pub jobs: Option<NonZeroU32>,
     /// The number of consecutive failures of a key after which its other units are not tried.
     pub fails: Option<NonZeroU32>,
+    /// If servers may refuse commands: the time between two starts that the limits require, in nanoseconds, and whether
+    /// the pace is learned.
+    pub pace: Option<(Nanos, bool)>,
     /// The longest wait in nanoseconds. Units that would wait longer are dropped.
     pub max_wait: Option<Nanos>,
     /// The most units in the queue before reading stops.
     pub ahead: usize,
+    /// Whether keys have limits of their own, in this process or in a shared bucket.
+    pub has_keys: bool,
+    /// Whether units need not leave in the order of the input, or may be dropped.
+    pub is_sorted: bool,
     /// For a shared bucket that keeps the limits: how many of the costs belong to limits of all keys. The other costs
     /// belong to limits of each key.
     pub shared: Option<usize>,
@@ -191,17 +198,18 @@ impl Sorting {
         let all: Vec<_> = self.all.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let is_shared = self.shared.is_some();
         let (named, jobs, max_wait) = (&self.named[..], self.jobs, self.max_wait);
-        let rules = Rules { each: &each, named, all: &all, jobs, max_wait, is_shared };
+        // A shared bucket counts the failures of all processes.
+        let fails = self.fails.filter(|_| !is_shared);
+        // It learns the pace, too.
+        let pace = self.pace.filter(|_| !is_shared);
+        let (paced, only_observes) = (pace.map(|(interval, _)| interval), pace.is_some_and(|(_, learns)| !learns));
+        let rules = Rules { each: &each, named, all: &all, jobs, max_wait, paced, only_observes, fails, is_shared };
         let Some(found) = &self.found else { return Line::new(&rules, now) };
         let mut line = Line::new(&rules, found.made);
         let keys = found.keys.iter().map(|key| (&*key.name, &key.state, key.paused_until));
         line.resume(found.now, &found.state, keys);
+        line.hold_all_until(found.now, found.paused_until.unwrap_or(0));
         line
-    }
-
-    /// Whether keys have limits of their own, in this process or in a shared bucket.
-    pub fn has_keys(&self) -> bool {
-        self.look.per.is_some() || self.shared.is_some()
     }
 
     /// The request for a unit of this key to a shared bucket. The first `of_all` costs belong to limits of all keys.

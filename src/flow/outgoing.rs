@@ -1,7 +1,8 @@
 //! Collects units that leave together.
 
-use super::contract::{FlowError, Passed};
+use super::contract::Passed;
 use super::copy::Sink;
+use super::error::FlowError;
 use std::io;
 
 /// The size in bytes at which no more units join the output of one turn. A unit longer than this is not copied.

@@ -82,6 +82,15 @@ pub(super) fn is_ready(fd: impl AsFd, wanted: PollFlags) -> io::Result<bool> {
     poll([(Some(fd.as_fd()), wanted)], Some(Duration::ZERO)).map(|[found]| !found.is_empty())
 }
 
+/// Waits until something can be written to the descriptor. Returns whether it had to wait.
+pub(super) fn wait_for_reader(fd: impl AsFd) -> io::Result<bool> {
+    let [found] = poll([(Some(fd.as_fd()), PollFlags::OUT)], Some(Duration::ZERO))?;
+    if found == PollFlags::OUT {
+        return Ok(false);
+    }
+    wait_for(fd, PollFlags::OUT).map(|()| true)
+}
+
 /// Waits until the descriptor is ready for `wanted`. Fails with `BrokenPipe` if it waits to write and the reader is
 /// gone.
 pub(super) fn wait_for(fd: impl AsFd, wanted: PollFlags) -> io::Result<()> {

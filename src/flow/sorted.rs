@@ -1,26 +1,27 @@
 //! A flow whose units have keys with limits of their own. Within a key, units pass in input order; keys take turns.
 //! With a longest wait, the flow drops units that would wait longer.
 //!
-//! A unit that conforms at once goes from the buffer to the output. Only waiting units are copied.
+//! A unit that conforms at once goes from the buffer to the output. Only a unit that has to wait is moved to the line.
 
-use super::contract::{Answer, Filled, Flow, FlowError, Passed, Price, State, Turn};
-use super::copy::{Sink, Source, read_into, refused};
+use super::bucket::Bucket;
+use super::contract::{Flow, Passed, State};
+use super::copy::{Sink, Source, read_into, refused, room_of};
 use super::dropping::{Dropped, Dropping};
+use super::error::FlowError;
 use super::framing::{Buffer, Framing, LARGEST, trimmed};
+use super::grants::Grants;
 use super::look::{Keyless, Look, Sorting, TOO_MUCH, bounded};
 use super::meter::Meter;
+use super::next::{Granted, Refusal};
 use super::outgoing::Outgoing;
 use super::poll::poll;
 use super::selector::Selector;
 use rustix::event::PollFlags;
 use std::borrow::Cow;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 use throttle_limits::clock::{NanoClock, Nanos};
-use throttle_limits::limits::Refusal;
-use throttle_limits::line::{Charged, Costs, Crowd, KeyId, Line, NO_KEY, Next, Unit};
+use throttle_limits::line::{Charged, Costs, Crowd, KeyId, Line, NO_KEY, Unit};
 
 /// An event that the flow reports to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,16 +74,12 @@ impl Run {
     }
 }
 
-/// A unit with a request at a shared bucket.
-type Requested = (KeyId, Unit<Box<[u8]>>);
-
 /// A flow of units with keys.
 pub struct Sorted<'a, R, W> {
     source: R,
     sink: W,
     buffer: Buffer,
     look: Look,
-    line: RefCell<Line<Box<[u8]>>>,
     ahead: usize,
     is_dry: bool,
     clock: &'a dyn NanoClock,
@@ -91,9 +88,9 @@ pub struct Sorted<'a, R, W> {
     /// The number of units read from the input.
     lines: u64,
     outgoing: Outgoing,
-    /// Why the next unit can never leave. All earlier units leave first.
+    /// The error that ends the flow: the next unit can never leave. All earlier units leave first.
     ends: Option<FlowError>,
-    /// The units in `outgoing`, if windows count them from the time when they were handed over.
+    /// The units in `outgoing` that windows count. They count a unit from the time when it was written.
     handed: Vec<(KeyId, Charged, Costs)>,
     costs: Vec<u64>,
     run: Run,
@@ -101,11 +98,6 @@ pub struct Sorted<'a, R, W> {
     dropping: Option<Dropping>,
     keyless: Keyless,
     reported_full: bool,
-    /// See [`Sorting::shared`].
-    shared: Option<usize>,
-    /// The units with a request at a shared bucket, by ticket, and the latest ticket.
-    requested: BTreeMap<u64, Requested>,
-    ticket: u64,
 }
 
 impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
@@ -126,7 +118,6 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             sink,
             buffer: Buffer::new(framing, BUFFER).growing(LARGEST),
             look: sorting.look.clone(),
-            line: RefCell::new(sorting.begin(clock.now())),
             ahead: sorting.ahead,
             is_dry,
             clock,
@@ -141,9 +132,6 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             dropping: sorting.max_wait.map(|max_wait| Dropping::new(max_wait, sorting.look.per.is_some())),
             keyless: Keyless::default(),
             reported_full: false,
-            shared: sorting.shared,
-            requested: BTreeMap::new(),
-            ticket: 0,
         }
     }
 
@@ -153,126 +141,32 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     }
 
     /// Whether reading stops because the queue is full. A flow that drops units never stops, so the writer never waits.
-    fn is_full(&self) -> bool {
-        let ahead = self.ahead.saturating_sub(self.requested.len());
-        self.line.borrow().is_full(ahead) && self.dropping.is_none()
-    }
-
-    /// Whether no unit waits.
-    fn is_empty(&self) -> bool {
-        self.line.borrow().is_empty() && self.requested.is_empty()
+    /// `away` units have left the line and wait for a bucket.
+    fn is_full(&self, line: &Line<Box<[u8]>>, away: usize) -> bool {
+        self.dropping.is_none() && line.is_full(self.ahead.saturating_sub(away))
     }
 
     /// Whether the buffer has a unit that is not sorted yet. A last unit without a delimiter must leave after all
     /// others, so it is sorted only when no other unit waits.
-    fn has_new(&self) -> bool {
+    fn has_unsorted(&self, line: &Line<Box<[u8]>>, away: usize) -> bool {
         let ends = || match self.buffer.waiting() {
             0 => false,
-            1 => self.buffer.run(1).ends_with(self.buffer.delimiter().as_slice()) || self.is_empty(),
+            1 => {
+                let ends = self.buffer.run(1).ends_with(self.buffer.delimiter().as_slice());
+                ends || line.is_empty() && away == 0
+            }
             _ => true,
         };
-        self.ends.is_none() && !self.is_full() && ends()
+        self.ends.is_none() && !self.is_full(line, away) && ends()
     }
 
-    /// When a waiting unit may go or is dropped.
-    fn due_at(&self, now: Nanos) -> Option<Nanos> {
-        let mut line = self.line.borrow_mut();
-        if self.outgoing.is_stalled { line.deadline() } else { line.ready_at(now) }
-    }
-
-    /// Takes out the units that may go now: first waiting units, then units that were just read.
-    fn sort(&mut self) {
-        let now = self.clock.now();
-        if self.outgoing.is_stalled {
-            while let Some((key, _)) = self.line.get_mut().take_overdue(now) {
-                self.drop_waiting(key);
-            }
-        } else {
-            self.take_waiting(now);
-        }
-        while (self.outgoing.has_room() || self.outgoing.is_stalled) && self.has_new() {
-            self.ends = self.sort_next(now).err();
-        }
-        self.run.end(self.line.get_mut());
-        if let Some(dropped) = self.dropping.as_mut().and_then(|dropping| dropping.news(now)) {
-            (self.report)(News::Dropped(dropped));
-        }
-        // With a single waiting unit, a full queue is not worth a message: units pass in input order, or that unit is
-        // long.
-        if self.is_full() && self.line.get_mut().len() > 1 && !std::mem::replace(&mut self.reported_full, true) {
-            (self.report)(News::Full(self.line.borrow().crowd()));
-        }
-    }
-
-    /// The price of the next unit, if a shared bucket keeps the limits.
-    fn choose_of_key(&mut self, of_all: usize) -> Price {
-        match self.line.get_mut().next(self.clock.now()) {
-            Next::Go(key, unit, _) => {
-                let take = Sorting::price(of_all, self.line.get_mut().name(key), &unit.costs);
-                let waited = self.clock.now().saturating_sub(unit.arrived);
-                self.ticket += 1;
-                self.requested.insert(self.ticket, (key, unit));
-                self.line.get_mut().set_away(self.clock.now(), self.requested.len());
-                Price::OfKey { ticket: self.ticket, take, waited }
-            }
-            // Units under the limits of a shared bucket are not dropped.
-            Next::Drop(..) | Next::At(_) | Next::Nothing => Price::Nothing,
-        }
-    }
-
-    /// Applies a shared bucket's answer to the unit that was requested with this ticket.
-    fn answer(&mut self, ticket: u64, answer: &Answer<'_>) -> Result<(), FlowError> {
-        let Some((key, unit)) = self.requested.remove(&ticket) else { return Ok(()) };
-        let (line, now) = (self.line.get_mut(), self.clock.now());
-        line.set_away(now, self.requested.len());
-        match answer {
-            Answer::Granted(..) => {
-                line.ended(now, key);
-                self.outgoing.take(unit.content.into());
-            }
-            // The line accepted this unit before, so it accepts the unit again.
-            Answer::NotYet(wait) => drop(line.put_back(now, key, unit, now.saturating_add(*wait))),
-            Answer::Refused(refusal) => {
-                let is_given_up = matches!(refusal, Refusal::GivenUp(_));
-                let why = if is_given_up { refusal.to_string() } else { TOO_MUCH.to_owned() };
-                return Err(refused(&unit.content, self.lines, why));
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes out the waiting units that may go, and drops the units that wait too long.
-    fn take_waiting(&mut self, now: Nanos) {
-        if self.shared.is_some() {
-            return;
-        }
-        let counts_later = self.line.get_mut().has_windows();
-        while self.outgoing.has_room() {
-            let line = self.line.get_mut();
-            match line.next(now) {
-                Next::Go(key, unit, charged) => {
-                    self.outgoing.take(unit.content.into());
-                    self.dropping.iter_mut().for_each(|dropping| dropping.has_left(key));
-                    if counts_later {
-                        self.handed.push((key, charged, unit.costs));
-                    }
-                }
-                Next::Drop(key, _) => self.drop_waiting(key),
-                Next::At(_) | Next::Nothing => break,
-            }
-        }
-    }
-
-    /// Counts a waiting unit of this key as dropped.
-    fn drop_waiting(&mut self, key: KeyId) {
-        if let Some(dropping) = &mut self.dropping {
-            self.meter.dropped(dropping.count(Some(self.line.get_mut().name(key))));
-            dropping.forget(key);
-        }
+    /// Whether the input has ended, and nothing is left to sort.
+    fn reads_no_more(&self) -> bool {
+        self.ends.is_some() || self.buffer.is_finished()
     }
 
     /// Sorts the first unit of the buffer: it leaves, or it waits.
-    fn sort_next(&mut self, now: Nanos) -> Result<(), FlowError> {
+    fn sort_next(&mut self, line: &mut Line<Box<[u8]>>, is_shared: bool, now: Nanos) -> Result<(), FlowError> {
         let unit = self.buffer.run(1);
         let text = trimmed(unit, self.buffer.delimiter());
         if let Err(why) = self.look.costs(text, &mut self.costs) {
@@ -286,13 +180,12 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         if !self.run.goes_on(name, &self.costs) {
             let key = key.map(bounded);
             let name = key.as_deref().unwrap_or(NO_KEY);
-            let line = self.line.get_mut();
             self.run.end(line);
-            let has_to_wait = self.outgoing.is_stalled || self.shared.is_some();
+            let has_to_wait = self.outgoing.is_stalled || is_shared;
             let passed = if has_to_wait { None } else { line.pass(now, key.as_deref(), &self.costs) };
             let Some(id) = passed else {
                 let key = key.map(Cow::into_owned);
-                return self.add(now, key.as_deref());
+                return self.add(line, now, key.as_deref());
             };
             self.run.begin(id, name, &self.costs, line);
             if line.has_windows() {
@@ -311,12 +204,11 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     }
 
     /// Moves the first unit of the buffer to the line, or drops it.
-    fn add(&mut self, now: Nanos, key: Option<&[u8]>) -> Result<(), FlowError> {
+    fn add(&mut self, line: &mut Line<Box<[u8]>>, now: Nanos, key: Option<&[u8]>) -> Result<(), FlowError> {
         if let Some(why) = self.look.too_much(&self.costs) {
             return Err(self.in_this_unit(why));
         }
         self.lines += 1;
-        let line = self.line.get_mut();
         if let Some(dropping) = &mut self.dropping {
             let limits = |id| line.limits(self.look.per.is_some().then_some(id));
             let is_late = |id| dropping.is_late(now, id, limits(id), &self.costs);
@@ -328,7 +220,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
         let content = self.buffer.take_first().into_boxed_slice();
         let (costs, size) = (self.costs.as_slice().into(), content.len() + size_of::<Unit<Box<[u8]>>>());
-        let unit = Unit { age: self.lines, costs, size, arrived: now, content };
+        let unit = Unit { age: self.lines, costs, size, arrived: now, settles: false, content };
         let added = line.add(now, key, unit);
         added.map(drop).map_err(|unit| refused(&unit.content, self.lines, TOO_MUCH.to_owned()))
     }
@@ -338,24 +230,31 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         refused(self.buffer.beginning(), self.lines + 1, why)
     }
 
-    /// Waits until input arrives or a unit may go, for at most `most` nanoseconds. Fails if the reader of the output
-    /// leaves.
-    fn wait(&mut self, reads: bool, most: Nanos) -> Result<(), FlowError> {
-        let now = self.clock.now();
-        let at = self.due_at(now).into_iter().chain(now.checked_add(most)).min();
+    /// Waits until input arrives or this time has come. Fails if the reader of the output leaves.
+    fn wait_until(&mut self, grants: &Grants<Box<[u8]>>, until: Option<Nanos>) -> Result<(), FlowError> {
+        if self.is_dry && self.reads(grants) {
+            return Ok(());
+        }
         if self.is_dry {
-            if let Some(at) = at {
-                self.clock.sleep_until(at);
+            if let Some(until) = until {
+                self.clock.sleep_until(until);
             }
             return Ok(());
         }
-        let timeout = at.map(|at| Duration::from_nanos(at.saturating_sub(now)));
-        let source = self.source.fd().filter(|_| reads);
-        let sink = self.sink.fd().filter(|_| at.is_some() || self.outgoing.is_stalled);
+        let timeout = until.map(|until| Duration::from_nanos(until.saturating_sub(self.clock.now())));
+        let source = self.source.fd().filter(|_| self.reads(grants));
+        let sink = self.sink.fd().filter(|_| until.is_some() || self.outgoing.is_stalled);
         // With nothing to write, poll reports only POLLERR: the output is a pipe without a reader.
         let wanted = if self.outgoing.is_stalled { PollFlags::OUT } else { PollFlags::empty() };
         let [_, reader] = poll([(source, PollFlags::IN), (sink, wanted)], timeout).map_err(FlowError::Read)?;
         self.note(reader)
+    }
+
+    /// Whether input is read.
+    fn reads(&self, grants: &Grants<Box<[u8]>>) -> bool {
+        let (away, line) = (away(grants), grants.line());
+        let taken = if self.dropping.is_some() { 0 } else { line.memory() };
+        self.ends.is_none() && self.buffer.wants_more(taken) && !self.is_full(&line, away)
     }
 
     /// Records what poll reported about the sink.
@@ -372,80 +271,141 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     }
 }
 
+/// The number of units that have left the line and wait for a bucket.
+fn away(grants: &Grants<Box<[u8]>>) -> usize {
+    grants.shared().map_or(0, Bucket::units)
+}
+
 /// The usual size of the buffer in bytes. It grows for a long unit.
 pub const BUFFER: usize = 256 * 1024;
 
 impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
-    fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
+    type Unit = Box<[u8]>;
+
+    fn fill(&mut self, grants: &Grants<Box<[u8]>>) -> Result<(), FlowError> {
+        // A dry run reads all input before time passes.
+        while self.reads(grants) && read_into(&mut self.buffer, &mut self.source, self.is_dry)? {
+            if self.has_new(grants) {
+                break;
+            }
+        }
         if self.buffer.outgrown() && self.ends.is_none() {
             self.ends = Some(self.outgrown());
         }
-        let taken = if self.dropping.is_some() { 0 } else { self.line.get_mut().memory() };
-        let reads = self.ends.is_none() && self.buffer.wants_more(taken) && !self.is_full();
-        if reads && read_into(&mut self.buffer, &mut self.source, wait > 0 && self.is_dry)? == Filled::Some {
-            return Ok(Filled::Some);
-        }
-        if (self.ends.is_some() || self.buffer.is_finished()) && self.is_empty() && !self.outgoing.is_stalled {
-            return self.ends.take().map_or(Ok(Filled::End), Err);
-        }
-        if wait > 0 {
-            self.wait(reads, wait)?;
-        }
-        Ok(Filled::Nothing)
+        Ok(())
     }
 
-    /// 1 if the flow has something to do now: units to sort, output to write, or a waiting unit whose time has come.
-    fn waiting(&self) -> u64 {
-        let now = self.clock.now();
-        u64::from(self.has_new() || self.outgoing.can_write || self.due_at(now).is_some_and(|at| at <= now))
+    fn has_new(&self, grants: &Grants<Box<[u8]>>) -> bool {
+        let away = away(grants);
+        self.outgoing.can_write || self.has_unsorted(&grants.line(), away)
     }
 
-    fn state(&self) -> State {
-        let limited_until = self.due_at(self.clock.now()).filter(|_| !self.outgoing.is_stalled);
-        let line = self.line.borrow();
-        State {
-            ahead: Passed {
-                units: (line.len() + self.requested.len()) as u64 + self.buffer.units() + self.outgoing.units(),
-                bytes: line.memory() as u64,
-            },
-            keys: [line.keys_waiting() as u64, line.keys() as u64],
-            limited_until,
-            waits_for_sink: self.outgoing.is_stalled,
-            ..State::default()
+    fn room(&mut self, grants: &Grants<Box<[u8]>>) -> Result<u64, FlowError> {
+        if self.dropping.is_none() {
+            return room_of(&mut self.sink, grants);
         }
+        let [reader] = poll([(self.sink.fd(), PollFlags::OUT)], Some(Duration::ZERO)).map_err(FlowError::Write)?;
+        self.note(reader)?;
+        Ok(if self.outgoing.is_stalled { 0 } else { u64::MAX })
     }
 
-    fn ready(&mut self) -> Result<u64, FlowError> {
-        if self.dropping.is_some() {
-            let [reader] = poll([(self.sink.fd(), PollFlags::OUT)], Some(Duration::ZERO)).map_err(FlowError::Write)?;
-            self.note(reader)?;
-        } else {
-            self.sink.ready().map_err(FlowError::Write)?;
+    /// Sorts the units that were read: each leaves at once, or waits.
+    fn ask(&mut self, grants: &Grants<Box<[u8]>>) -> Result<(), FlowError> {
+        let (now, away) = (self.clock.now(), away(grants));
+        let line = &mut *grants.line();
+        while (self.outgoing.has_room() || self.outgoing.is_stalled) && self.has_unsorted(line, away) {
+            self.ends = self.sort_next(line, grants.is_shared(), now).err();
         }
-        Ok(u64::MAX)
-    }
-
-    fn choose(&mut self) -> Price {
-        self.sort();
-        match self.shared {
-            None => Price::Usual,
-            Some(of_all) => self.choose_of_key(of_all),
+        self.run.end(line);
+        if let Some(dropped) = self.dropping.as_mut().and_then(|dropping| dropping.news(now)) {
+            (self.report)(News::Dropped(dropped));
         }
+        // With a single waiting unit, a full queue is not worth a message: units pass in input order, or that unit is
+        // long.
+        if self.is_full(line, away) && line.len() > 1 && !std::mem::replace(&mut self.reported_full, true) {
+            (self.report)(News::Full(line.crowd()));
+        }
+        Ok(())
     }
 
-    /// Hands over all units that may go, whatever number the pump requested.
-    fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
-        if let Turn::OfKey(ticket, answer) = turn {
-            self.answer(ticket, &answer)?;
-            if !matches!(answer, Answer::Granted(..)) {
-                return Ok(());
+    fn go(
+        &mut self,
+        grants: &Grants<Box<[u8]>>,
+        granted: Granted,
+        unit: Box<[u8]>,
+        _: &mut Passed,
+    ) -> Result<(), FlowError> {
+        self.outgoing.take(unit.into());
+        self.dropping.iter_mut().for_each(|dropping| dropping.has_left(granted.key));
+        if grants.is_shared() {
+            grants.unit_has_left(&granted);
+        } else if grants.line().has_windows() {
+            self.handed.push((granted.key, granted.charged, granted.costs));
+        }
+        Ok(())
+    }
+
+    fn refuse(
+        &mut self,
+        grants: &Grants<Box<[u8]>>,
+        unit: Box<[u8]>,
+        why: Refusal,
+        _: &mut Passed,
+    ) -> Result<(), FlowError> {
+        match (why, &mut self.dropping) {
+            (Refusal::TooLate, Some(dropping)) => {
+                let text = trimmed(&unit, self.buffer.delimiter());
+                let key = self.look.per.as_ref().and_then(|per| per.key(text)).map(bounded);
+                self.meter.dropped(dropping.count(key.as_deref()));
+                grants.line().find(key.as_deref()).into_iter().for_each(|key| dropping.forget(key));
+                Ok(())
             }
+            (Refusal::KeyFailed(failed), _) => {
+                let why = throttle_limits::limits::Refusal::GivenUp(failed).to_string();
+                Err(refused(&unit, self.lines, why))
+            }
+            _ => Err(refused(&unit, self.lines, TOO_MUCH.to_owned())),
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.outgoing.has_room()
+    }
+
+    fn has_output(&self) -> bool {
+        self.outgoing.units() > 0
+    }
+
+    fn flush(&mut self, grants: &Grants<Box<[u8]>>, passed: &mut Passed) -> Result<(), FlowError> {
         self.outgoing.write(&mut self.sink, self.dropping.is_some(), passed)?;
-        if !self.outgoing.is_stalled {
-            let (line, now) = (self.line.get_mut(), self.clock.now());
+        if !self.outgoing.is_stalled && !self.handed.is_empty() {
+            let (mut line, now) = (grants.line(), self.clock.now());
             self.handed.drain(..).for_each(|(key, charged, costs)| line.handed_over(now, key, charged, &costs));
         }
         Ok(())
+    }
+
+    fn is_over(&mut self, grants: &Grants<Box<[u8]>>) -> Result<bool, FlowError> {
+        let is_over = self.reads_no_more() && grants.is_empty() && !self.outgoing.is_stalled;
+        match self.ends.take_if(|_| is_over) {
+            Some(error) => Err(error),
+            None => Ok(is_over),
+        }
+    }
+
+    fn wait(&mut self, grants: &Grants<Box<[u8]>>, until: Option<Nanos>) -> Result<bool, FlowError> {
+        self.wait_until(grants, until).map(|()| true)
+    }
+
+    fn state(&self, grants: &Grants<Box<[u8]>>) -> State {
+        let (away, line) = (away(grants), grants.line());
+        State {
+            ahead: Passed {
+                units: (line.len() + away) as u64 + self.buffer.units() + self.outgoing.units(),
+                bytes: line.memory() as u64,
+            },
+            waits_for_sink: self.outgoing.is_stalled,
+            reads_no_more: false,
+        }
     }
 }

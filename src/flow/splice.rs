@@ -1,8 +1,10 @@
 //! Moves bytes inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
 
-use super::contract::{Filled, Flow, FlowError, Passed, Turn};
-use super::copy::write_all;
-use super::copy::{Descriptor, Sink, Source};
+use super::contract::{Flow, Passed, State};
+use super::copy::{Descriptor, First, Source, room_of, write_all};
+use super::error::FlowError;
+use super::grants::Grants;
+use super::next::{Granted, Refusal};
 use super::poll::{is_ready, wait_for};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
@@ -10,7 +12,6 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use std::io;
-use throttle_limits::clock::Nanos;
 
 /// The shortest run that is spliced, in bytes. Copying a shorter run is cheaper than moving pages that are mostly
 /// empty.
@@ -26,7 +27,11 @@ pub struct Splice<R, W> {
     source: Descriptor<R>,
     sink: Descriptor<W>,
     from_file: bool,
+    /// The bytes that were counted and have not left, and how many of them were requested.
     waiting: u64,
+    asked: u64,
+    /// Whether the input has ended.
+    has_ended: bool,
     /// The buffer for copied runs.
     buffer: Box<[u8]>,
     /// Whether the kernel has refused to splice.
@@ -53,7 +58,7 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         }
         let buffer = vec![0; usize::try_from(MIN_SPLICED_BYTES).unwrap_or(usize::MAX)].into_boxed_slice();
         let (source, sink) = (Descriptor(source), Descriptor(sink));
-        Ok(Splice { source, sink, from_file, waiting: 0, buffer, refused: false })
+        Ok(Splice { source, sink, from_file, waiting: 0, asked: 0, has_ended: false, buffer, refused: false })
     }
 
     /// Moves up to `bytes`. Moves nothing at the end of the input.
@@ -127,40 +132,65 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
 }
 
 impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
-    fn fill(&mut self, wait: Nanos) -> Result<Filled, FlowError> {
+    type Unit = First;
+
+    /// Waits for input if no byte waits. Counts more if fewer bytes wait than are worth a wake-up.
+    fn fill(&mut self, grants: &Grants<First>) -> Result<(), FlowError> {
         let before = self.waiting;
-        self.look(wait > 0).map_err(FlowError::Read)?;
-        if self.waiting > before {
-            return Ok(Filled::Some);
+        if self.has_ended || before > 0 && !grants.wants_more() {
+            return Ok(());
         }
-        if before > 0 {
-            return Ok(Filled::Nothing);
+        self.look(before == 0).map_err(FlowError::Read)?;
+        self.has_ended = self.waiting == 0 && (self.from_file || self.hung_up().map_err(FlowError::Read)?);
+        self.ask(grants)
+    }
+
+    fn has_new(&self, _: &Grants<First>) -> bool {
+        self.waiting > 0
+    }
+
+    fn room(&mut self, grants: &Grants<First>) -> Result<u64, FlowError> {
+        room_of(&mut self.sink, grants)
+    }
+
+    fn ask(&mut self, grants: &Grants<First>) -> Result<(), FlowError> {
+        if self.waiting > self.asked {
+            grants.want(self.waiting - self.asked);
+            self.asked = self.waiting;
         }
-        let ended = self.from_file || self.hung_up().map_err(FlowError::Read)?;
-        Ok(if ended { Filled::End } else { Filled::Nothing })
+        Ok(())
     }
 
-    fn waiting(&self) -> u64 {
-        self.waiting
-    }
-
-    fn ready(&mut self) -> Result<u64, FlowError> {
-        self.sink.ready().map_err(FlowError::Write)?;
-        Ok(u64::MAX)
-    }
-
-    fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
-        let units = if let Turn::Usual(units) = turn { units } else { 1 };
-        let waiting_after = self.waiting - units;
+    fn run(&mut self, grants: &Grants<First>, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
+        let waiting_after = self.waiting.saturating_sub(units);
+        self.asked = self.asked.saturating_sub(units);
         while self.waiting > waiting_after {
             let before = self.waiting;
             self.move_some(before - waiting_after, passed)?;
             if self.waiting == before {
-                self.waiting = 0; // The file has become shorter.
+                // The file has become shorter.
+                (self.waiting, self.asked) = (0, 0);
+                grants.want_nothing();
                 break;
             }
         }
         Ok(())
+    }
+
+    fn go(&mut self, _: &Grants<First>, _: Granted, _: First, _: &mut Passed) -> Result<(), FlowError> {
+        Ok(())
+    }
+
+    fn refuse(&mut self, _: &Grants<First>, _: First, _: Refusal, _: &mut Passed) -> Result<(), FlowError> {
+        Ok(())
+    }
+
+    fn is_over(&mut self, _: &Grants<First>) -> Result<bool, FlowError> {
+        Ok(self.has_ended)
+    }
+
+    fn state(&self, _: &Grants<First>) -> State {
+        State { ahead: Passed { units: self.waiting, bytes: self.waiting }, ..State::default() }
     }
 }
 

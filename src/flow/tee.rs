@@ -115,7 +115,7 @@ impl<R: AsFd> Source for TeeSource<R> {
 }
 
 impl<W: AsFd> Sink for TeeSink<W> {
-    fn ready(&mut self) -> io::Result<()> {
+    fn ready(&mut self) -> io::Result<bool> {
         self.sink.ready()
     }
 

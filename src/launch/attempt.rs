@@ -5,18 +5,17 @@ use super::passed_input::Feed;
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
 use super::retries::{History, Verdict};
+use crate::flow::Granted;
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use throttle_limits::clock::Nanos;
-use throttle_limits::limits::{Grant, Take};
-use throttle_limits::line::{Charged, Costs, KeyId, MEMORY};
+use throttle_limits::line::MEMORY;
 
 /// A job that waits for an attempt.
 #[derive(Clone, Debug)]
-pub(super) struct Attempt {
+pub struct Attempt {
     pub(super) job: Arc<Job>,
     /// The number of the attempt, from 1.
     pub(super) number: u32,
@@ -56,18 +55,6 @@ fn most_files() -> usize {
     (open_files / 4).clamp(1, MEMORY)
 }
 
-/// The grant of an attempt.
-#[derive(Clone, Debug)]
-pub(super) struct Granted {
-    pub(super) key: KeyId,
-    pub(super) charged: Charged,
-    pub(super) costs: Costs,
-    /// The age of the attempt in the line: the number of its job.
-    pub(super) age: u64,
-    /// When the attempt began to wait in the line.
-    pub(super) arrived: Nanos,
-}
-
 /// An attempt that has a slot.
 #[derive(Debug)]
 pub(super) struct Running {
@@ -76,21 +63,10 @@ pub(super) struct Running {
     pub(super) started: Instant,
     /// The file for the command's reply.
     pub(super) reply: Option<ReplyFile>,
-    /// The grant from the queue's line, which exists even if no limits are kept per key. `None`: the attempt never
-    /// runs.
+    /// Its grant. `None`: the attempt never runs.
     pub(super) granted: Option<Granted>,
-    /// The charge that the real cost settles.
-    pub(super) charge: Option<Charge>,
     /// The thread that feeds our standard input to the command.
     pub(super) feed: Option<Feed>,
-}
-
-/// The charge of an attempt whose limits count a cost, or whose key has limits in a shared bucket.
-#[derive(Clone, Debug)]
-pub(super) struct Charge {
-    pub(super) grant: Grant,
-    /// The granted request.
-    pub(super) take: Take,
 }
 
 impl Running {

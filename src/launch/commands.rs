@@ -1,6 +1,6 @@
 //! Starts a command for each attempt at a job, and ends commands on request.
 
-use super::attempt::{Charge, Ledger, Running};
+use super::attempt::{Attempt, Ledger, Running};
 use super::child;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
@@ -14,7 +14,7 @@ use super::spool::Spool;
 use super::target::Target;
 use super::temporary::{is_shortage, of_the_system};
 use super::units::Units;
-use crate::flow::{STACK, room, unpoisoned};
+use crate::flow::{Grants, STACK, room, unpoisoned};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -30,7 +30,6 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle_limits::clock::with_usual_slack;
-use throttle_limits::store::Supply;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
@@ -69,7 +68,7 @@ impl Launcher {
         options: Options,
         screen: Arc<dyn Screen>,
         ledger: Option<Arc<dyn Ledger>>,
-        supply: Arc<Supply>,
+        grants: Arc<Grants<Attempt>>,
         events: Events,
     ) -> io::Result<Self> {
         expect_replies();
@@ -86,7 +85,7 @@ impl Launcher {
         // Commands outlive the launcher, so the runtime that attends to them is never dropped.
         std::mem::forget(runtime);
         let slots = Slots::new(options.jobs, options.burst);
-        let queue = Queue::new(&options)?;
+        let queue = Queue::new(&options, grants)?;
         let one = || Arc::new(Semaphore::new(1));
         let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
         let shared = Shared {
@@ -94,7 +93,6 @@ impl Launcher {
             slots,
             queue,
             ledger,
-            supply,
             recording: one(),
             printer,
             is_held_up: AtomicBool::new(false),
@@ -141,7 +139,7 @@ impl Launcher {
         again.sort_by_key(|job| job.seq);
         // Without keys, a first attempt enters the queue only at its turn. Such a job was already reported as the next
         // job of the input, and must not be counted twice.
-        let unstarted = if queue.is_keyed { first.iter().map(|attempt| attempt.job.unit_count()).sum() } else { 0 };
+        let unstarted = if queue.has_keys() { first.iter().map(|attempt| attempt.job.unit_count()).sum() } else { 0 };
         Waiting { again, unstarted, is_all_started }
     }
 
@@ -172,21 +170,21 @@ impl Launcher {
         }
     }
 
-    /// Starts the next attempt, if there is one, once it has a slot. A `refused` attempt fails without a start. Returns
-    /// the job if this is its first attempt.
-    pub(super) fn start_next(&self, charge: Option<Charge>, refused: Option<Outcome>) -> Option<Arc<Job>> {
-        let Shared { options, queue, slots, screen, events, supply, .. } = &*self.shared;
-        let job = queue.choose()?;
-        if refused.is_none() && job.refused().is_none() {
+    /// Starts the chosen attempt once it has a slot. A refused attempt fails without a start. Returns the job if this is
+    /// its first attempt.
+    pub(super) fn start_next(&self) -> Option<Arc<Job>> {
+        let Shared { options, queue, slots, screen, events, .. } = &*self.shared;
+        let job = queue.chosen()?;
+        if job.refused().is_none() {
             screen.trace(&mut options.template.fill(&job.units));
         }
         drop(job);
-        let chosen = || queue.take_chosen(|key| supply.pace(key)).map(|chosen| (chosen.0.job.seq, chosen));
+        let chosen = || queue.take_chosen().map(|chosen| (chosen.0.job.seq, chosen));
         let (slot, (mut attempt, granted)) = slots.take(chosen)?;
         let is_new = attempt.number == 1;
-        let (granted, refused) = match (granted, attempt.job.refused().or(refused)) {
-            (Ok(granted), refused) => (Some(granted), refused),
-            (Err(never), refused) => (None, refused.or(Some(never))),
+        let (granted, refused) = match granted {
+            Ok(granted) => (Some(granted), attempt.job.refused()),
+            Err(never) => (None, Some(never)),
         };
         // The command is built on this thread, so that all its memory comes from one allocator arena.
         let command = refused.map_or_else(|| Ok(self.command(&attempt.job.units)), Err);
@@ -200,7 +198,7 @@ impl Launcher {
         }
         let (job, started) = (Arc::clone(&attempt.job), Instant::now());
         events.send(Event::Started { job: Arc::clone(&job), attempt: attempt.number, at: started });
-        self.run(Running { attempt, slot, started, reply: None, granted, charge, feed: None }, command, input);
+        self.run(Running { attempt, slot, started, reply: None, granted, feed: None }, command, input);
         is_new.then_some(job)
     }
 
@@ -229,9 +227,10 @@ impl Launcher {
     /// Reports the command's process to a bucket that counts commands. Nothing waits for this report: it matters only
     /// if this process is killed.
     fn report_start(&self, running: &Running, child: &Child) {
-        let charge = running.charge.as_ref().filter(|_| self.shared.counts_jobs());
-        if let (Some(pid), Some(charge)) = (child.id(), charge) {
-            let (supply, grant) = (Arc::clone(&self.shared.supply), charge.grant);
+        let bucket = self.shared.queue.grants.shared().filter(|bucket| bucket.counts_jobs());
+        let charge = running.granted.as_ref().and_then(|granted| granted.charge.as_ref());
+        if let (Some(pid), Some(charge), Some(bucket)) = (child.id(), charge, bucket) {
+            let (supply, grant) = (Arc::clone(bucket.supply()), charge.grant);
             self.tasks.spawn_blocking(move || drop(supply.store().started(&grant, pid)));
         }
     }
@@ -249,7 +248,7 @@ impl Launcher {
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
         command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));
-        if self.shared.queue.has_keys {
+        if self.shared.queue.has_keys() {
             command.env_remove("THROTTLE_KEY"); // An outer run may have set it.
         }
         command.envs(attempt.job.key.as_deref().map(|key| ("THROTTLE_KEY", without_nul(key))));
@@ -355,8 +354,8 @@ fn expect_room_for_a_runtime() -> io::Result<()> {
         };
         (0..many).try_for_each(started)
     })?;
-    // The system counts a thread for a moment after its end.
-    for _ in 0..100 {
+    // The system counts a thread for a moment after its end, on a busy machine for longer.
+    for _ in 0..2000 {
         if count_threads() <= before {
             break;
         }

@@ -7,7 +7,7 @@ use super::spool::Spool;
 use super::template::Template;
 use super::units::{LONGEST_UNIT, Units, size_of_word};
 use crate::flow::framing::{Buffer, trimmed};
-use crate::flow::{Filled, FlowError, Look, Passed, Price, Source, read_into};
+use crate::flow::{FlowError, Look, Passed, Source, read_into};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 use std::num::NonZeroU32;
@@ -15,6 +15,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
+use throttle_limits::line::Costs;
 
 /// The most jobs that wait for their launch.
 const MAX_READY_JOBS: usize = 64;
@@ -116,9 +117,13 @@ impl Job {
         }
     }
 
-    /// The job's cost for each limit.
-    pub(super) fn price(&self) -> Price {
-        if self.unreadable.is_some() { Price::Unknown } else { Price::Costs(self.costs.clone()) }
+    /// The job's cost for each limit; one cost for all if each limit counts jobs. A job that cannot be read costs nothing.
+    pub(super) fn costs(&self) -> Costs {
+        match &self.costs[..] {
+            _ if self.unreadable.is_some() => [0].into(),
+            [] => [1].into(),
+            costs => costs.into(),
+        }
     }
 
     /// Why the job cannot run, if that is known before its start.
@@ -275,17 +280,6 @@ impl<R: Source> Batches<R> {
         Some(Job { is_left_over: job.seq <= self.left_over, ..job })
     }
 
-    /// The price of the next job.
-    pub(super) fn price(&self) -> Price {
-        let front = self.ready.front().filter(|_| self.has_prices());
-        front.map_or(Price::Usual, Job::price)
-    }
-
-    /// Whether each job has a price of its own.
-    pub(super) fn has_prices(&self) -> bool {
-        !self.look.costs.is_empty()
-    }
-
     /// The jobs that are ready, and their bytes in the input.
     pub(super) fn read_ahead(&self) -> Passed {
         Passed { units: self.waiting(), bytes: self.ready.iter().map(|job| job.length).sum() }
@@ -317,23 +311,24 @@ impl<R: Source> Batches<R> {
         self.buffer.is_finished()
     }
 
-    pub(super) fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        if self.cut()? { Ok(Filled::Some) } else { self.read(wait, 0) }
+    pub(super) fn fill(&mut self, wait: bool) -> Result<Read, FlowError> {
+        if self.cut()? { Ok(Read::Some) } else { self.read(wait, 0) }
     }
 
     /// Reads more input. Jobs that were taken out still hold `taken` bytes of memory. A long unit is not read while
     /// they leave too little memory for it.
-    pub(super) fn read(&mut self, wait: bool, taken: usize) -> Result<Filled, FlowError> {
+    pub(super) fn read(&mut self, wait: bool, taken: usize) -> Result<Read, FlowError> {
         if !self.may_cut() {
-            return Ok(Filled::Nothing);
+            return Ok(Read::Nothing);
         }
         if self.buffer.is_finished() {
-            return Ok(if self.close_all() { Filled::Some } else { Filled::End });
+            return Ok(if self.close_all() { Read::Some } else { Read::End });
         }
         if !self.buffer.wants_more(taken) {
-            return Ok(Filled::Nothing);
+            return Ok(Read::Nothing);
         }
-        read_into(&mut self.buffer, &mut self.source, wait)
+        let has_read = read_into(&mut self.buffer, &mut self.source, wait)?;
+        Ok(if has_read { Read::Some } else { Read::Nothing })
     }
 
     /// Cuts the input that was read, so that the number of jobs is known. Units for standard input are cut only when
@@ -490,6 +485,17 @@ impl<R: Source> Batches<R> {
         }
         !open.is_empty()
     }
+}
+
+/// The result of reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// Something was read.
+    Some,
+    /// Nothing is available now, or the buffer has no room.
+    Nothing,
+    /// The input has ended.
+    End,
 }
 
 /// A source of the numbers from 1 to N, as lines.

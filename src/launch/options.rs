@@ -4,8 +4,9 @@ use super::passed_input::PassedInput;
 use super::retries::RetryPolicy;
 use super::settling::Settling;
 use super::template::Template;
-use crate::flow::Sorting;
+use crate::flow::selector::Selector;
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -44,8 +45,12 @@ pub struct Options {
     pub passed_input: Option<PassedInput>,
     /// The limits whose costs replies settle.
     pub settling: Settling,
-    /// How units are sorted, if limits are kept per key.
-    pub by_key: Option<Sorting>,
+    /// Finds the key of a unit, if limits are kept per key.
+    pub per: Option<Selector>,
+    /// The number of consecutive failures of a key after which its other units are not tried.
+    pub fails: Option<NonZeroU32>,
+    /// The most waiting units before reading stops.
+    pub ahead: usize,
     /// Whether commands ignore SIGPIPE.
     pub ignore_sigpipe: bool,
     /// One second; shorter in tests. It is the longest wait in three cases: for a process that holds an ended command's

@@ -83,12 +83,12 @@ impl Retries {
     }
 
     /// Decides what follows from the end of an attempt for a unit of `key`. `no_others_wait` returns whether every unit
-    /// that waits, or will wait, was refused before. `chance(n)` returns a random number from 0 to n.
+    /// that waits, or will wait, was refused before. `pace` is the learned pace of the key. `chance(n)` returns a random number from 0 to n.
     pub(super) fn judge(
         &mut self,
         key: &Key,
         (ended, history): (Judged, &mut History),
-        (outcome, reply): (&Outcome, &Reply),
+        (outcome, reply, pace): (&Outcome, &Reply, &Pace),
         no_others_wait: impl FnOnce() -> bool,
         mut chance: impl FnMut(Nanos) -> Nanos,
     ) -> Verdict {
@@ -97,7 +97,7 @@ impl Retries {
             pause.others = pause.others.saturating_sub(u32::from(!history.was_refused()));
             pause.is_at_end = matches!(meaning, Meaning::Later(_)) && pause.others == 0 && no_others_wait();
         }
-        let verdict = self.follows(key, (ended, &mut *history), (meaning, reply), &mut chance);
+        let verdict = self.follows(key, (ended, &mut *history), (meaning, reply, pace), &mut chance);
         self.pauses.get(key).map_or(verdict, |pause| pause.suspect(history, verdict))
     }
 
@@ -105,18 +105,18 @@ impl Retries {
         &mut self,
         key: &Key,
         (ended, history): (Judged, &mut History),
-        (meaning, reply): (Meaning, &Reply),
+        (meaning, reply, pace): (Meaning, &Reply, &Pace),
         mut chance: impl FnMut(Nanos) -> Nanos,
     ) -> Verdict {
         let is_served = meaning == Meaning::Ok || meaning == Meaning::Failed && reply.is_answered();
         match meaning {
             _ if is_served => {
                 if let Some(pause) = self.pauses.get_mut(key) {
-                    if pause.is_learned_by_bucket && pause.pace.listens() {
+                    if pace.listens() {
                         let report = self.reports.entry(key.clone()).or_default();
                         report.served = report.served.and(pause.success(*history));
                     }
-                    pause.succeeded(ended, *history);
+                    pause.succeeded(ended, *history, pace);
                 }
                 if meaning == Meaning::Ok { Verdict::Ok } else { Verdict::Failed }
             }
@@ -124,7 +124,7 @@ impl Retries {
                 history.used += 1;
                 Verdict::Again(ended.at.saturating_add(self.policy.backoff.wait(history.used, &mut chance)))
             }
-            Meaning::Later(named) => self.later(key, (ended, history), named, chance),
+            Meaning::Later(named) => self.later(key, (ended, history), (named, pace), chance),
             Meaning::Failed | Meaning::Ok => Verdict::Failed,
         }
     }
@@ -134,24 +134,22 @@ impl Retries {
         &mut self,
         key: &Key,
         (ended, history): (Judged, &mut History),
-        named: Option<Duration>,
+        (named, pace): (Option<Duration>, &Pace),
         mut chance: impl FnMut(Nanos) -> Nanos,
     ) -> Verdict {
         self.forget(ended.at);
         let policy = &self.policy;
-        let pause = self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy));
+        let pause = self.pauses.entry(key.clone()).or_insert_with(Pause::new);
         let serves = pause.serves_others(*history, ended.at, in_nanos(policy.backoff.longest));
         let is_bad = history.refusals > 1 && !history.is_bad && pause.has_served(ENOUGH, history.refused_at);
         history.refused_at = ended.at;
         if serves == Serves::Unknown {
             let before = pause.until;
-            let until = pause.later((ended, *history), named, |incidents| policy.pause(incidents));
+            let until = pause.later((ended, *history), (named, pace), |incidents| policy.pause(incidents));
             if until > before {
                 self.causes.insert(key.clone(), Cause::of(named, until.saturating_sub(ended.at)));
             }
-            if pause.is_learned_by_bucket {
-                self.reports.entry(key.clone()).or_default().refused.push(history.start);
-            }
+            self.reports.entry(key.clone()).or_default().refused.push(history.start);
             if history.refusals == 0 {
                 (pause.new_at, history.first_refused_at) = (ended.at, ended.at);
             }
@@ -161,12 +159,8 @@ impl Retries {
         pause.alone += 1;
         if is_bad {
             history.is_bad = true;
-            let one = Served::default().but_one();
-            pause.pace.succeeded(one, ended.at);
-            if pause.is_learned_by_bucket {
-                let report = self.reports.entry(key.clone()).or_default();
-                report.served = report.served.and(one);
-            }
+            let report = self.reports.entry(key.clone()).or_default();
+            report.served = report.served.and(Served::default().but_one());
         }
         let is_sure = serves == Serves::Enough;
         // With one attempt for each unit, the first refusal that certainly concerns only the unit is forgiven. The
@@ -189,37 +183,19 @@ impl Retries {
         self.policy.learns
     }
 
-    /// Records the start of a unit of `key`. Returns the earliest time of the next start. `learned` is the pace of the
-    /// bucket and the start recorded there, if the bucket learns the pace.
-    pub(super) fn started(
-        &mut self,
-        key: &Key,
-        now: Nanos,
-        history: &mut History,
-        learned: Option<(Pace, Start)>,
-    ) -> Nanos {
+    /// Records the start of a unit of `key`, as the learned pace counts it.
+    pub(super) fn started(&mut self, key: &Key, now: Nanos, history: &mut History, start: Start) {
         self.forget(now);
-        let Some(pause) = self.pause(key) else { return 0 };
-        pause.is_learned_by_bucket = learned.is_some();
-        pause.others += u32::from(!history.was_refused());
-        let Some((pace, start)) = learned else {
-            history.start = pause.started(now);
-            let next = pause.next;
-            return if self.policy.learns { next } else { 0 };
-        };
         history.start = start;
-        if self.reports.get(key).is_none_or(|report| report.refused.is_empty())
-            && let Some(pause) = self.pauses.get_mut(key)
-        {
-            pause.pace = pace;
+        if let Some(pause) = self.pause(key) {
+            pause.others += u32::from(!history.was_refused());
         }
-        0
     }
 
     /// Returns the pauses of this key; `None` if too many keys are stored.
     fn pause(&mut self, key: &Key) -> Option<&mut Pause> {
         if self.pauses.len() < MANY_PAUSES && !self.pauses.contains_key(key) {
-            self.pauses.insert(key.clone(), Pause::new(&self.policy));
+            self.pauses.insert(key.clone(), Pause::new());
         }
         self.pauses.get_mut(key)
     }
@@ -228,11 +204,6 @@ impl Retries {
     /// counts as refused once even before its first attempt.
     pub(super) fn left_over(&mut self, key: &Key, now: Nanos) -> History {
         self.pause(key).map_or_else(History::default, |_| History::left_over(now))
-    }
-
-    /// The learned time between two units of `key`, if the server allows less than the limits.
-    pub(super) fn learned(&self, key: &Key) -> Option<Nanos> {
-        self.pauses.get(key).filter(|_| self.policy.learns)?.pace.learned()
     }
 
     /// How long the pause of `key` lasts after `at`, in nanoseconds.
@@ -244,7 +215,7 @@ impl Retries {
     fn forget(&mut self, now: Nanos) {
         if self.pauses.len() >= MANY_PAUSES && now >= self.sweep_at {
             self.sweep_at = now.saturating_add(SWEEP);
-            let is_left = |pause: &Pause| pause.until > now || pause.alone > 0 || pause.pace.learned().is_some();
+            let is_left = |pause: &Pause| pause.until > now || pause.alone > 0;
             self.pauses.retain(|_, pause| is_left(pause));
             self.causes.retain(|key, _| self.pauses.contains_key(key));
         }
@@ -260,18 +231,9 @@ impl Retries {
         Some(hold).filter(|hold| is_news && *hold > 0)
     }
 
-    /// Takes the reports for the bucket: one for each key, or one for all units.
-    pub(super) fn take_reports(&mut self, now: Nanos) -> BTreeMap<Key, ServerReport> {
-        let mut all = std::mem::take(&mut self.reports);
-        if let Some(hold) = self.take_hold(&None, now) {
-            all.entry(None).or_default().hold = Some(hold);
-        }
-        all
-    }
-
-    /// Whether a pause of all units was not yet passed to the pump.
-    pub(super) fn has_hold(&self) -> bool {
-        self.pauses.get(&None).is_some_and(|pause| pause.is_news)
+    /// Takes the reports for the learned paces: one for each key, or one for all units.
+    pub(super) fn take_reports(&mut self) -> BTreeMap<Key, ServerReport> {
+        std::mem::take(&mut self.reports)
     }
 
     /// The rest of the pause of `key`, if the pause is longer than allowed. Its units should then be abandoned.

@@ -1,6 +1,6 @@
 //! The state that the pump's thread and the commands' tasks share, and the work at the end of an attempt.
 
-use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Paused, Running};
+use super::attempt::{Attempt, Ended, Ledger, Paused, Running};
 use super::event::{Event, Events, Success};
 use super::job::Outcome;
 use super::options::{Options, Output};
@@ -12,7 +12,7 @@ use super::reply_file::unopened;
 use super::retries::Verdict;
 use super::settling::Real;
 use super::slots::Slots;
-use crate::flow::{poll, unpoisoned};
+use crate::flow::{Granted, poll, unpoisoned};
 use rustix::event::PollFlags;
 use rustix::process::Signal;
 use std::borrow::Cow;
@@ -23,7 +23,6 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant, SystemTime};
-use throttle_limits::store::Supply;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
@@ -42,8 +41,6 @@ pub(super) struct Shared {
     pub(super) slots: Slots,
     pub(super) queue: Queue,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
-    /// The source of grants.
-    pub(super) supply: Arc<Supply>,
     /// Held while the ledger may block.
     pub(super) recording: Arc<Semaphore>,
     pub(super) printer: Mutex<Printer>,
@@ -76,7 +73,7 @@ impl Shared {
             self.report_unopened(&running, &collected);
         }
         let real = self.real(&running, &reply);
-        self.settle(running.charge.take(), &real).await;
+        self.settle(running.granted.as_ref(), &real).await;
         let is_stopped = has_no_reader || self.is_stopped(&outcome).await;
         let mut judge = || self.queue.judge(&mut running, at, &outcome, &reply);
         let mut verdict = if is_stopped { Verdict::Stopped } else { judge() };
@@ -140,29 +137,25 @@ impl Shared {
         }
     }
 
-    /// Settles the charge at the real cost.
-    async fn settle(&self, charge: Option<Charge>, real: &Real) {
-        let Some(Charge { grant, take }) = charge else { return };
-        let (supply, is_shared) = (Arc::clone(&self.supply), self.supply.store().is_shared());
-        if is_shared && real.reported.is_none() && !self.counts_jobs() {
+    /// Settles the grant at the real cost. A shared bucket may take a while for that.
+    async fn settle(self: &Arc<Self>, granted: Option<&Granted>, real: &Real) {
+        let (Some(granted), settles) = (granted, self.options.settling.is_any()) else { return };
+        let Some(bucket) = self.queue.grants.shared() else {
+            if settles {
+                self.queue.grants.settle(granted, &real.costs);
+                self.queue.wake_pump();
+            }
             return;
-        }
-        let real = Some(&real.costs).filter(|_| real.reported.is_some() || !is_shared).cloned();
+        };
+        let is_settled = settles && real.reported.is_some();
+        let Some(charge) = granted.charge.clone().filter(|_| is_settled || bucket.counts_jobs()) else { return };
+        let (supply, real) = (Arc::clone(bucket.supply()), is_settled.then(|| real.costs.clone()));
         // Best effort: if settling fails, the units behind this one wait longer than the real cost requires.
         let settle = move || {
-            let _ = real.map(|real| supply.settle(&grant, &take, &real));
-            let _ = supply.store().ended(&grant);
+            let _ = real.map(|real| supply.settle(&charge.grant, &charge.take, &real));
+            let _ = supply.store().ended(&charge.grant);
         };
-        if is_shared {
-            let _ = self.on_a_thread(None, settle).await;
-        } else {
-            settle();
-        }
-    }
-
-    /// Whether a shared bucket counts running commands.
-    pub(super) fn counts_jobs(&self) -> bool {
-        self.options.by_key.as_ref().is_some_and(|sorting| sorting.counts_jobs)
+        let _ = self.on_a_thread(None, settle).await;
     }
 
     /// Reads and parses the command's reply.
@@ -243,7 +236,7 @@ impl Shared {
         }
         // Only now may the next attempt start. Both changes happen under one lock: the pump always finds either the
         // taken slot or the next attempt.
-        self.slots.release(seq, slot, || self.queue.ended(granted, &real.costs, next));
+        self.slots.release(seq, slot, || self.queue.ended(granted.as_ref(), next));
         self.queue.wake_pump();
     }
 
@@ -252,11 +245,11 @@ impl Shared {
     async fn is_sent_away(self: &Arc<Self>, attempt: &Attempt, granted: Option<&Granted>) -> bool {
         let key = &attempt.job.key;
         let Some(pause) = self.queue.overlong_pause(key) else { return false };
-        let Some(granted) = granted.filter(|_| self.queue.has_keys) else {
+        let Some(granted) = granted.filter(|_| self.queue.has_keys()) else {
             self.events.send_once(Event::SentAway(pause));
             return false;
         };
-        let waiting = [vec![attempt.clone()], self.queue.give_up(key, granted)].concat();
+        let waiting = [vec![attempt.clone()], self.queue.give_up(granted)].concat();
         let jobs: Vec<_> = waiting.into_iter().map(|attempt| attempt.job).collect();
         for job in &jobs {
             // Each job needs a result, even an empty one: output in input order waits for it.

@@ -4,14 +4,11 @@ use crate::flow::poll;
 use rustix::event::PollFlags;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::OnceLock;
-use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// Wakes the pump.
 #[derive(Debug)]
 pub(super) struct Wakes {
-    pump: OnceLock<Thread>,
     /// A byte in this pipe wakes the pump, now or at its next poll.
     read: PipeReader,
     write: PipeWriter,
@@ -25,23 +22,13 @@ impl Wakes {
         for end in [read.as_fd(), write.as_fd()] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
-        Ok(Wakes { pump: OnceLock::new(), read, write })
-    }
-
-    /// Makes the calling thread the one to wake.
-    pub(super) fn is_used_by_pump(&self) {
-        let _ = self.pump.set(thread::current());
+        Ok(Wakes { read, write })
     }
 
     /// Ends the current [`wait`](Self::wait), or the next one.
     pub(super) fn wake(&self) {
         // A full pipe wakes the pump as well.
         let _ = (&self.write).write(&[0]);
-    }
-
-    /// Wakes the pump if it sleeps until a grant. The sleep continues unless the condition for its early end is true.
-    pub(super) fn unpark(&self) {
-        self.pump.get().into_iter().for_each(Thread::unpark);
     }
 
     /// Returns when `source` can be read, when the pump was woken, or after `timeout`.

@@ -14,12 +14,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use throttle::flow::{Look, Sorting, short};
+use throttle::flow::{Bucket as BucketGrants, Grants, Sorting, Terms, short};
 use throttle::launch::printable;
-use throttle_limits::clock::{self, Nanos, SystemClock, in_nanos};
+use throttle_limits::clock::{self, NanoClock, Nanos, SystemClock, in_nanos};
 use throttle_limits::limits::{Grant, Operation, Policy, Refusal, Take};
 use throttle_limits::store::{
-    File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
+    File, FileError, Machine, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
 };
 
 /// A bucket in a file or on a server.
@@ -186,24 +186,33 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
 }
 
 /// The limits of a stream after opening.
-pub(super) struct Opened<T> {
-    /// The source of grants. It has no limits if `sorting` has the limits of a private run.
-    pub(super) supply: Supply,
+pub(super) struct Opened<C> {
+    /// The shared bucket. `None`: the run itself applies the limits.
+    bucket: Option<Box<AnyBucket>>,
     /// The policy in force.
     pub(super) policy: Policy,
-    /// How units are sorted; `None` if they are not.
-    pub(super) sorting: Option<Sorting>,
-    /// The parts of each unit that the limits need.
-    pub(super) look: Look,
-    pub(super) checked: T,
+    /// How units are sorted.
+    pub(super) sorting: Sorting,
+    pub(super) checked: C,
+}
+
+impl<C> Opened<C> {
+    /// The grants of the run, for units of the type `T`. `runs`: a unit runs until its end. `learns`: a
+    /// bucket learns a pace from refusals.
+    pub(super) fn grants<T: Send>(&mut self, runs: bool, learns: bool) -> Arc<Grants<T>> {
+        let sorting = &self.sorting;
+        let bucket = self.bucket.take().map(|bucket| BucketGrants::new(Supply::new(bucket), sorting, learns));
+        let terms = Terms { has_keys: sorting.has_keys, runs };
+        Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), bucket, terms))
+    }
 }
 
 /// Opens the limits of a stream, and checks whether the command line fits the policy of the bucket.
-pub(super) fn open_stream<T>(
+pub(super) fn open_stream<C>(
     limits: &Limits,
     stream: Stream,
-    check: impl FnOnce(&Policy) -> Result<T, String>,
-) -> Result<Opened<T>> {
+    check: impl FnOnce(&Policy) -> Result<C, String>,
+) -> Result<Opened<C>> {
     let (bucket, policy) = match limits {
         Limits::Own(named) => (None, named.kept()),
         Limits::Shared(bucket, named) => {
@@ -217,21 +226,7 @@ pub(super) fn open_stream<T>(
         None => check(&policy).map_err(|error| anyhow!(error))?,
     };
     let sorting = limits.sorting(&policy, stream).map_err(|error| anyhow!(error))?;
-    let look = look_of(&policy, sorting.as_ref());
-    let store = bucket.unwrap_or_else(|| {
-        let of_supply = if sorting.is_some() { &Policy::default() } else { &policy };
-        Box::new(Memory::new(of_supply, SystemClock))
-    });
-    Ok(Opened { supply: Supply::new(store), policy, sorting, look, checked })
-}
-
-/// The parts of each unit that the limits need: none, if units are not sorted and each costs 1.
-pub(super) fn look_of(policy: &Policy, sorting: Option<&Sorting>) -> Look {
-    match sorting {
-        Some(sorting) => sorting.look.clone(),
-        None if policy.has_costs() => args::look(policy).unwrap_or_default(),
-        None => Look::default(),
-    }
+    Ok(Opened { bucket, policy, sorting, checked })
 }
 
 /// The policy of a stream. A bucket is opened only if the command line has no limits. A missing bucket is not made.

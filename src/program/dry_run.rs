@@ -9,7 +9,7 @@ use super::task::{Commands, Launch, Pipe};
 use super::unit_name::{UnitName, blank_skipped, counted, nonzero, size_at_least};
 use super::{buckets, failure, input, records, say::say, signals};
 use anyhow::{Result, anyhow};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::iter;
@@ -19,12 +19,11 @@ use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
-use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, Sink, Sorted, Sorting, Source};
-use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
+use throttle::flow::{Copying, Descriptor, Flow, FlowError, Grants, Silent, Sink, Sorted, Sorting, Source, Terms};
+use throttle::launch::{DryRun, Job, Known, Outcome, Shape, Template, quoted, room_for_words};
 use throttle_limits::clock::{self, FakeClock, NanoClock, Nanos, SECOND, in_nanos};
 use throttle_limits::limits::Policy;
 use throttle_limits::line::NO_KEY;
-use throttle_limits::store::{Memory, Store, StoreError, Supply, View};
 
 /// Prints the commands that would run, and when.
 ///
@@ -42,7 +41,7 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
     });
     let policy = buckets::policy(limits, |policy| launch.check(policy))?;
     // The real costs of commands are unknown, so each command is shown at its requested cost.
-    let sorting = sorted(limits, &policy, Stream { settles: false, ..launch.stream() })?;
+    let sorting = sorted(limits, &policy, launch.stream())?;
     let until = flags.again.stop_after.map_or(Nanos::MAX, in_nanos);
     let plan = Plan { until, ..Plan::new(limits, policy, sorting) };
     ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)
@@ -64,9 +63,9 @@ pub(super) fn of_units(pipe: &Pipe) -> Result<Exit> {
 
 /// How units are sorted in a dry run. The run applies the limits of a bucket's keys itself, without the bucket
 /// (`shared`). No command runs, so `jobs` does not apply.
-fn sorted(limits: &Limits, policy: &Policy, stream: Stream) -> Result<Option<Sorting>> {
+fn sorted(limits: &Limits, policy: &Policy, stream: Stream) -> Result<Sorting> {
     let sorting = limits.sorting(policy, stream).map_err(|error| anyhow!(error))?;
-    Ok(sorting.map(|sorting| Sorting { shared: None, jobs: None, ..sorting }))
+    Ok(Sorting { shared: None, jobs: None, ..sorting })
 }
 
 fn ended(result: Result<(), PumpError>, name: &str) -> Result<Exit> {
@@ -83,31 +82,24 @@ fn ended(result: Result<(), PumpError>, name: &str) -> Result<Exit> {
 /// A run of the pump on a clock that does not wait.
 struct Plan {
     policy: Policy,
-    /// The current state of the bucket, if there is one.
-    found: Option<Arc<View>>,
-    look: Look,
     clock: FakeClock,
     /// The clock's time at the beginning.
-    began: Cell<Nanos>,
+    began: Nanos,
     /// The latest time of a start, counted from the beginning.
     until: Nanos,
     meter: Meter,
-    sorting: Option<Sorting>,
+    sorting: Sorting,
     keys: RefCell<Keys>,
 }
 
 impl Plan {
-    fn new(limits: &Limits, policy: Policy, mut sorting: Option<Sorting>) -> Self {
-        let look = buckets::look_of(&policy, sorting.as_ref());
+    fn new(limits: &Limits, policy: Policy, mut sorting: Sorting) -> Self {
         let meter = Meter::new(0, policy.len());
-        let found = buckets::found(limits).filter(|view| view.policy == policy).map(Arc::new);
-        // Sorting begins with the state and the time of the bucket.
-        let began = sorting.as_ref().and(found.as_ref()).map_or(0, |found| found.now);
-        if let Some(sorting) = &mut sorting {
-            sorting.found.clone_from(&found);
-        }
-        let (clock, began, keys) = (FakeClock::at(Duration::from_nanos(began)), Cell::new(began), RefCell::default());
-        Plan { policy, found, look, clock, began, until: Nanos::MAX, meter, sorting, keys }
+        // The run begins with the state and at the time of the bucket.
+        sorting.found = buckets::found(limits).filter(|view| view.policy == policy).map(Arc::new);
+        let began = sorting.found.as_ref().map_or(0, |found| found.now);
+        let (clock, keys) = (FakeClock::at(Duration::from_nanos(began)), RefCell::default());
+        Plan { policy, clock, began, until: Nanos::MAX, meter, sorting, keys }
     }
 
     fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
@@ -126,22 +118,18 @@ impl Plan {
                 return Ok(ControlFlow::Continue(()));
             }
             count += 1;
-            if self.sorting.is_some() {
+            if self.sorting.is_sorted {
                 self.keys.borrow_mut().count(job.key.as_deref(), time);
             }
             out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
             write_rest(&mut out, job, *shape, time).map(ControlFlow::Continue)
         };
-        let by_key = self.sorting.as_ref().map(|sorting| {
-            let clock: &dyn NanoClock = &self.clock;
-            (RefCell::new(sorting.begin(clock.now())), clock, sorting.ahead)
-        });
-        let batches = launch::batches(commands, source, known, self.look.clone());
-        let mut flow = Preview { batches, show, is_over: false, by_key };
+        let batches = launch::batches(commands, source, known, self.sorting.look.clone());
+        let mut flow = DryRun { batches, show, is_over: false, ahead: self.sorting.ahead, has_ended: false };
         self.pump(&mut flow)?;
         if flow.is_over {
             // The run ends at the time of --stop-after.
-            self.clock.set(Duration::from_nanos(self.began.get() + self.until));
+            self.clock.set(Duration::from_nanos(self.began + self.until));
         }
         let (skipped, done_before) = (flow.batches.skipped(), flow.batches.done_before());
         drop(flow);
@@ -156,14 +144,15 @@ impl Plan {
     fn units(&self, framing: Framing, source: impl Source) -> Result<(), PumpError> {
         let mut beginning = Vec::new();
         let sink = UnitLines { framing, beginning: &mut beginning, plan: self };
-        if let Some(sorting) = &self.sorting {
+        let look = &self.sorting.look;
+        if self.sorting.is_sorted {
             let clock = (&self.clock as &dyn NanoClock, true);
-            let mut flow = Sorted::new(source, sink, framing, sorting, clock, &self.meter, |_| ());
+            let mut flow = Sorted::new(source, sink, framing, &self.sorting, clock, &self.meter, |_| ());
             self.pump(&mut flow)?;
         } else {
-            let most = if self.look.looks_inside() { LARGEST } else { BUFFER };
+            let most = if look.looks_inside() { LARGEST } else { BUFFER };
             let buffer = Buffer::new(framing, BUFFER).growing(most);
-            let mut flow = Copying::new(source, sink, buffer, self.look.clone(), &self.meter);
+            let mut flow = Copying::new(source, sink, buffer, look.clone(), &self.meter);
             self.pump(&mut flow)?;
         }
         if !beginning.is_empty() {
@@ -176,20 +165,13 @@ impl Plan {
 
     /// The time since the beginning.
     fn now(&self) -> Nanos {
-        self.clock.now() - self.began.get()
+        self.clock.now() - self.began
     }
 
-    fn pump(&self, flow: &mut impl Flow) -> Result<(), PumpError> {
-        // If units are sorted, `sorting` has the limits, and the store has none.
-        let policy = if self.sorting.is_some() { Policy::default() } else { self.policy.clone() };
-        let store = Memory::new(&policy, self.clock.clone());
-        match &self.found {
-            Some(found) if self.sorting.is_some() => store.hold_until(found.paused_until.unwrap_or(0))?,
-            Some(found) => self.began.set(begin_as(found, &store, &self.clock)?),
-            None => {}
-        }
-        let supply = Supply::new(Box::new(store));
-        pump::run(flow, &supply, supply.clock(), &self.meter)
+    fn pump<F: Flow>(&self, flow: &mut F) -> Result<(), PumpError> {
+        let terms = Terms { has_keys: self.sorting.has_keys, ..Terms::default() };
+        let grants = Grants::new(self.sorting.begin(self.began), Arc::new(self.clock.clone()), None, terms);
+        pump::run(flow, &grants, &Silent, &self.meter)
     }
 
     fn write_unit(&self, beginning: &mut Vec<u8>) -> io::Result<()> {
@@ -210,10 +192,10 @@ impl Plan {
 
     /// Writes the most units that each limit lets through.
     fn write_limits(&self, out: &mut impl Write) -> io::Result<()> {
-        let of_each = self.sorting.iter().flat_map(|sorting| sorting.each.iter().map(|(policy, _)| policy));
-        let per = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref());
+        let of_each = self.sorting.each.iter().map(|(policy, _)| policy);
+        let per = self.sorting.look.per.as_ref();
         let each = per.map(|per| format!(" for each {per}")).unwrap_or_default();
-        let named = self.sorting.as_ref().is_some_and(|sorting| !sorting.named.is_empty());
+        let named = !self.sorting.named.is_empty();
         let each = if named { format!("{each} without a rate of its own") } else { each };
         let mut policies = iter::once((&self.policy, "")).chain(of_each.map(|policy| (policy, &each[..])));
         policies
@@ -222,7 +204,7 @@ impl Plan {
 
     /// Counts a unit that leaves now. If there are keys, `unit` is a whole unit.
     fn count_key(&self, unit: &[u8]) {
-        if let Some(per) = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref()) {
+        if let Some(per) = &self.sorting.look.per {
             self.keys.borrow_mut().count(per.key(unit).as_deref(), self.now());
         }
     }
@@ -264,8 +246,8 @@ struct UnitLines<'a> {
 }
 
 impl Sink for UnitLines<'_> {
-    fn ready(&mut self) -> io::Result<()> {
-        Ok(())
+    fn ready(&mut self) -> io::Result<bool> {
+        Ok(false)
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -298,26 +280,6 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
         if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };
     let space = if name.is_empty() { "" } else { " " };
     writeln!(out, "  # {}{input}{space}{name}", clock::shown(time))
-}
-
-/// Gives the state `found` to a new `store`: takes the used units of each limit at once. So a window counts these units
-/// from the same time. Returns the time of `clock` after that.
-fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Result<Nanos, StoreError> {
-    let used = |(full, rest): (i128, &i128)| u64::try_from(full - rest.max(&0)).unwrap_or(0);
-    let used: Vec<u64> = store.view()?.left.into_iter().zip(&found.left).map(used).collect();
-    if !used.is_empty() {
-        let _ = store.take(&used, Nanos::MAX)?;
-    }
-    let (Some(wait), Some(own)) = (found.wait, store.view()?.wait) else { return Ok(0) };
-    if own < wait {
-        // There is a pause. At its end the buckets are empty, so the first unit leaves some time later.
-        let paused = Memory::new(&found.policy, FakeClock::default());
-        paused.hold_until(wait)?;
-        let refill = paused.view()?.wait.map_or(0, |first| first.saturating_sub(wait));
-        store.hold_until(wait.saturating_sub(refill))?;
-    }
-    clock.advance(Duration::from_nanos(own.saturating_sub(wait)));
-    Ok(clock.now())
 }
 
 /// `# 5/s,burst=5 for each host: at most 9 in any second`. A unit that costs more than the burst waits until the rate

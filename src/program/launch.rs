@@ -10,7 +10,7 @@ use super::lookup::{self, Missing};
 use super::outcomes::Outcomes;
 use super::progress::Progress;
 use super::records::{self, Records};
-use super::report::{self, Kept, Report, Total, Unread};
+use super::report::{self, Report, Total, Unread};
 use super::say::{NoThread, say};
 use super::task::{Commands, Launch};
 use super::unit_name::UnitName;
@@ -24,8 +24,10 @@ use std::thread;
 use std::time::Duration;
 use throttle::flow::framing::{Buffer, LARGEST};
 use throttle::flow::pump::PumpError;
-use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source, start_thread};
-use throttle::launch::{Batches, Known, Launching, Numbers, Options, PassedInput, RetryPolicy, Settling, Unused};
+use throttle::flow::{Descriptor, FlowError, Grants, Look, Overview, Source, start_thread};
+use throttle::launch::{
+    Attempt, Batches, Known, Launching, Numbers, Options, PassedInput, RetryPolicy, Settling, Unused,
+};
 use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
 
@@ -64,20 +66,20 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let mut source = source(commands, reporting)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting, source.source.fd())?;
-    let opened = buckets::open_stream(&launch.limits, launch.stream(), |policy| launch.check(policy))?;
-    let Opened { supply, policy, sorting, look, .. } = opened;
+    let mut opened = buckets::open_stream(&launch.limits, launch.stream(), |policy| launch.check(policy))?;
+    let policy = opened.policy.clone();
     if hints {
         pipe::hint_at_idle_limits(&launch.limits, &policy);
     }
-    let settling = settling(launch, &look, &policy);
-    let look = match &launch.call {
-        Some(call) => call.look(&policy, look).map_err(|error| anyhow!(error))?,
-        None => look,
-    };
-    supply.settles(settling.is_any());
-    let sorts = sorting.is_some();
-    let has_keys = sorting.as_ref().is_some_and(Sorting::has_keys);
-    let options = Options { by_key: sorting, settling, ..options(launch, program, &policy) };
+    let settling = settling(launch, &opened.sorting.look, &policy);
+    if let Some(call) = &launch.call {
+        opened.sorting.look = call.look(&policy, opened.sorting.look).map_err(|error| anyhow!(error))?;
+    }
+    let options = Options { settling, ..options(launch, program, &opened) };
+    opened.sorting.pace = options.again.as_ref().map(|again| (in_nanos(again.interval), again.learns));
+    let learns = options.again.as_ref().is_some_and(|again| again.learns);
+    let grants = opened.grants(true, learns);
+    let Opened { sorting, .. } = opened;
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
     let written = launch.limits.written(&policy);
@@ -87,11 +89,10 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     }
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
     outcomes.retries.known = records.as_ref().map_or(0, |records| records.known_units());
-    let mut report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
+    let overview = Arc::clone(&grants) as Arc<dyn Overview>;
+    let limits = (&policy, written, sorting.has_keys);
+    let mut report = Report::new(UnitName::Command, source.total, overview, limits, summary, progress);
     let known = records.as_ref().and_then(|records| records.known());
-    if sorts && !has_keys {
-        report.kept = Kept::Line;
-    }
     report.unread = source.rest.take().map(|rest| unread(commands, rest, known));
     // A command in our process group also gets the signals of the terminal, so these keys may have another effect.
     let options = Options { is_signalled: Arc::clone(&report.is_signalled), ..options };
@@ -101,7 +102,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     if launch.call.is_none() {
         input::hint_at_unused_stdin(&commands.input, reporting);
     }
-    drive(launch, source, options, records, (report, outcomes), (is_announced, look), &stops)
+    drive(launch, source, options, (records, grants), (report, outcomes), (is_announced, sorting.look), &stops)
 }
 
 /// The content of the first line of the log.
@@ -109,7 +110,8 @@ fn begun(launch: &Launch, policy: &Policy) -> Begun {
     Begun { limits: launch.limits.list(policy), jobs: launch.flags.jobs(), command: args::own_command_line() }
 }
 
-fn options(launch: &Launch, program: Option<OsString>, policy: &Policy) -> Options {
+fn options<C>(launch: &Launch, program: Option<OsString>, opened: &Opened<C>) -> Options {
+    let (policy, sorting) = (&opened.policy, &opened.sorting);
     let Launch { commands, flags, call, .. } = launch;
     let is_once = call.is_some();
     let again = flags.again.policy(commands.input.ahead(), args::interval(policy));
@@ -129,7 +131,9 @@ fn options(launch: &Launch, program: Option<OsString>, policy: &Policy) -> Optio
         in_our_group: flags.jobs == Some(1) && flags.timeout.is_none() && signals::has_terminal(),
         is_signalled: Arc::default(),
         settling: Settling::default(),
-        by_key: None,
+        per: sorting.look.per.clone(),
+        fails: sorting.fails,
+        ahead: sorting.ahead,
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
         second: second(),
     }
@@ -245,21 +249,21 @@ fn drive(
     launch: &Launch,
     opened: OpenedSource,
     options: Options,
-    records: Option<Arc<Records>>,
+    (records, grants): (Option<Arc<Records>>, Arc<Grants<Attempt>>),
     (report, outcomes): (Report, Outcomes),
     (is_announced, look): (bool, Look),
     stops: &OnceLock<Arc<LaunchRun>>,
 ) -> Result<Exit> {
     signals::notice_ends().context("cannot handle signals")?;
     let known = records.as_ref().and_then(|records| records.known());
-    let run = LaunchRun::start(report, outcomes, options, records).context(NoThread)?;
+    let run = LaunchRun::start(report, outcomes, options, (records, Arc::clone(&grants))).context(NoThread)?;
     let launcher = &run.launcher;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     keep_jobs(&run)?;
     let _ = stops.set(Arc::clone(&run));
     let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), launcher.clone());
-    let result = long_wait::run(is_announced, &mut flow, &run.report);
+    let result = long_wait::run(is_announced, &mut flow, &grants, &run.report);
     launcher.flush();
     run.outcomes().set_skipped(flow.batches().skipped(), flow.batches().done_before());
     launcher.slots().drain();
@@ -281,8 +285,8 @@ fn drive(
 /// Reports to a bucket on a server that commands still run, if the bucket counts commands.
 fn keep_jobs(run: &LaunchRun) -> Result<()> {
     let report = Arc::clone(&run.report);
-    if held::is_needed(report.supply.store()) {
-        held::report_regularly(move || drop(report.supply.store().sync())).context(NoThread)?;
+    if let Some(bucket) = report.grants.bucket().cloned().filter(|bucket| held::is_needed(bucket.store())) {
+        held::report_regularly(move || drop(bucket.store().sync())).context(NoThread)?;
     }
     Ok(())
 }

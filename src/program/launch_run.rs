@@ -20,8 +20,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
-use throttle::flow::{start_thread, unpoisoned};
-use throttle::launch::{Ended, Event, Events, Excess, Job, Launcher, Ledger, Options, Overlong, Reported};
+use throttle::flow::{Grants, start_thread, unpoisoned};
+use throttle::launch::{Attempt, Ended, Event, Events, Excess, Job, Launcher, Ledger, Options, Overlong, Reported};
 use throttle_limits::clock::{Nanos, in_nanos, shown_wait};
 use throttle_limits::line::NO_KEY;
 
@@ -72,7 +72,7 @@ impl LaunchRun {
         mut report: Report,
         outcomes: Outcomes,
         options: Options,
-        ledger: Option<Arc<Records>>,
+        (ledger, grants): (Option<Arc<Records>>, Arc<Grants<Attempt>>),
     ) -> io::Result<Arc<Self>> {
         let (end, reasons) = mpsc::channel();
         let outcomes = Arc::new(Mutex::new(outcomes));
@@ -80,8 +80,8 @@ impl LaunchRun {
         let report = Arc::new(report);
         let (in_our_group, second, signal) = (options.in_our_group, options.second, AtomicI32::new(0));
         let recorder = ledger.clone().map(|ledger| -> Arc<dyn Ledger> { ledger });
-        let (events, screen, supply) = (Events::default(), Arc::clone(&report), Arc::clone(&report.supply));
-        let launcher = Launcher::new(options, screen, recorder, supply, events.clone())?;
+        let (events, screen) = (Events::default(), Arc::clone(&report));
+        let launcher = Launcher::new(options, screen, recorder, grants, events.clone())?;
         let run = Arc::new(LaunchRun { report, outcomes, launcher, signal, in_our_group, ledger, second, end });
         run.await_end(reasons)?;
         run.receive(events)?;
@@ -95,7 +95,7 @@ impl LaunchRun {
             let Ok(reason) = reasons.recv() else { return };
             // Unused grants go back first. So other processes get them while this thread waits for the running
             // commands.
-            run.report.supply.retire();
+            run.report.grants.retire();
             run.launcher.slots().drain();
             run.launcher.flush();
             run.finish(reason)

@@ -4,9 +4,10 @@
 use super::report::{Report, countdown};
 use super::time_of_day::until_if_read_later;
 use std::io::IsTerminal;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use throttle::flow::Flow;
 use throttle::flow::pump::{self, PumpError};
+use throttle::flow::{Flow, Grants, Patience, Silent, unpoisoned};
 use throttle_limits::clock::{NanoClock, Nanos, SECOND};
 use throttle_limits::store::Store;
 
@@ -27,6 +28,81 @@ pub(super) fn announced(bucket: &dyn Store, line: String) -> Option<String> {
     std::io::stderr().is_terminal().then_some(line)
 }
 
+/// Runs the pump. `is_announced` means that long waits are announced.
+///
+/// # Errors
+/// The errors of [`pump::run`].
+pub(super) fn run<F: Flow>(
+    is_announced: bool,
+    flow: &mut F,
+    grants: &Grants<F::Unit>,
+    report: &Report,
+) -> Result<(), PumpError> {
+    let announcing = Announcing { report, longest: AtomicU64::new(0), current: Mutex::default() };
+    let patience: &dyn Patience = if is_announced { &announcing } else { &Silent };
+    pump::run(flow, grants, patience, &report.meter)
+}
+
+/// Announces a long wait of a stream, if the wait is at least twice as long as each earlier announced wait.
+struct Announcing<'a> {
+    report: &'a Report,
+    longest: AtomicU64,
+    /// The end of the current wait, and when it began.
+    current: Mutex<(Nanos, Nanos)>,
+}
+
+impl Patience for Announcing<'_> {
+    fn wait(&self, now: Nanos, until: Nanos, wait: &mut dyn FnMut(Nanos) -> bool) -> bool {
+        let turn = self.report.grants.waits_until().max(until);
+        let begun = {
+            let mut current = unpoisoned(self.current.lock());
+            // The same wait goes on after other events.
+            let is_same = turn.abs_diff(current.0) < SECOND / 10;
+            *current = (turn, if is_same { current.1 } else { now });
+            current.1
+        };
+        let whole = turn.saturating_sub(begun);
+        if whole / 2 < self.longest.load(Ordering::Relaxed) {
+            return wait(until);
+        }
+        wait_for([now, begun], [until, turn], wait, |line| {
+            self.longest.store(whole, Ordering::Relaxed);
+            // A pause that a server requested from this run was announced already.
+            let bucket = self.report.grants.bucket();
+            let line = bucket.and_then(|bucket| announced(bucket.store(), line));
+            if let Some(line) = line.filter(|_| self.report.paused_until().is_none()) {
+                self.report.aside(line);
+            }
+        })
+    }
+}
+
+/// Whether a wait from the first time to the second is announced.
+fn is_long([begun, turn]: [Nanos; 2]) -> bool {
+    turn >= begun.saturating_add(2 * ANNOUNCED_AFTER)
+}
+
+/// Waits from now until a time, by calls of `wait`. `turn` is the time of the grant. If that is far away from the
+/// beginning of the wait, calls `say` with an announcement after `ANNOUNCED_AFTER`.
+fn wait_for(
+    [now, begun]: [Nanos; 2],
+    [until, turn]: [Nanos; 2],
+    wait: &mut dyn FnMut(Nanos) -> bool,
+    say: impl FnOnce(String),
+) -> bool {
+    let speaks = begun.saturating_add(ANNOUNCED_AFTER);
+    if is_long([begun, turn]) && until >= speaks {
+        if now < speaks && !wait(speaks) {
+            return false;
+        }
+        say(format!(
+            "waiting for its turn: {} (Ctrl-C gives it back)",
+            countdown(turn.saturating_sub(speaks.max(now)))
+        ));
+    }
+    wait(until)
+}
+
 /// Sleeps until `time`, like [`NanoClock::sleep_unless`]. `turn` is the time of the grant. If that is still far away,
 /// calls `say` with an announcement after `ANNOUNCED_AFTER`.
 pub(super) fn sleep_unless(
@@ -35,55 +111,9 @@ pub(super) fn sleep_unless(
     is_over: &dyn Fn() -> bool,
     say: impl FnOnce(String),
 ) -> bool {
-    let begin = clock.now().saturating_add(ANNOUNCED_AFTER);
-    if turn >= begin.saturating_add(ANNOUNCED_AFTER) {
-        if !clock.sleep_unless(begin, is_over) {
-            return false;
-        }
-        say(format!("waiting for its turn: {} (Ctrl-C gives it back)", countdown(turn.saturating_sub(clock.now()))));
-    }
-    clock.sleep_unless(time, is_over)
-}
-
-/// Runs the pump. `is_announced` means that long waits are announced.
-///
-/// # Errors
-/// The errors of [`pump::run`].
-pub(super) fn run(is_announced: bool, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
-    let announcing = Announcing { report, longest: AtomicU64::new(0) };
-    let clock: &dyn NanoClock = if is_announced { &announcing } else { report.supply.clock() };
-    pump::run(flow, &report.supply, clock, &report.meter)
-}
-
-/// The clock of a stream. It announces a long wait only if the wait is at least twice as long as each earlier announced
-/// wait.
-#[derive(Debug)]
-struct Announcing<'a> {
-    report: &'a Report,
-    longest: AtomicU64,
-}
-
-impl NanoClock for Announcing<'_> {
-    fn now(&self) -> Nanos {
-        self.report.now()
-    }
-
-    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
-        let clock = self.report.supply.clock();
-        let turn = self.report.supply.waits_until().max(time);
-        let wait = turn.saturating_sub(clock.now());
-        if wait / 2 < self.longest.load(Ordering::Relaxed) {
-            return clock.sleep_unless(time, is_over);
-        }
-        sleep_unless(clock, [time, turn], is_over, |line| {
-            self.longest.store(wait, Ordering::Relaxed);
-            // A pause that a server requested from this run was announced already.
-            let line = announced(self.report.supply.store(), line).filter(|_| self.report.paused_until().is_none());
-            if let Some(line) = line {
-                self.report.aside(line);
-            }
-        })
-    }
+    let now = clock.now();
+    let time = if is_long([now, turn]) { time.max(now.saturating_add(ANNOUNCED_AFTER)) } else { time };
+    wait_for([now; 2], [time, turn], &mut |time| clock.sleep_unless(time, is_over), say)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Pipe mode: units go from the input to standard output.
 
 use super::args::{Limits, ReportFlags};
-use super::buckets::{self, Opened};
+use super::buckets;
 use super::exit::Exit;
 use super::input;
 use super::progress::Progress;
@@ -20,10 +20,10 @@ use std::sync::atomic::Ordering;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{
-    Copying, Descriptor, Flow, FlowError, Look, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice, enlarge,
-    tee,
+    Copying, Descriptor, First, Flow, FlowError, Grants, Look, News, Overview, SORTED_BUFFER, Sink, Sorted, Sorting,
+    Source, Splice, enlarge, tee,
 };
-use throttle_limits::clock::MILLISECOND;
+use throttle_limits::clock::{MILLISECOND, SystemClock};
 use throttle_limits::limits::Policy;
 use throttle_limits::store::StoreError;
 
@@ -42,25 +42,34 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let input = input::open(pipe.input.file())?;
     let summary = report::open_summary(reporting, Some(input.fd.as_fd()))?;
     let check = |policy: &Policy| refuse_jobs(policy).and_then(|()| pipe.framing(policy));
-    let opened = buckets::open_stream(limits, pipe.stream(), check)?;
-    let Opened { supply, policy, sorting, look, checked: framing } = opened;
-    let (sorts, unit) = (sorting.is_some(), UnitName::of(framing));
+    let mut opened = buckets::open_stream(limits, pipe.stream(), check)?;
+    let unit = UnitName::of(opened.checked);
     if reporting.sums_up(io::stderr().is_terminal()) {
-        hint_at_idle_limits(limits, &policy);
+        hint_at_idle_limits(limits, &opened.policy);
     }
     input.remark(unit.plural(), reporting).into_iter().for_each(say);
     input::hint_at_unused_stdin(&pipe.input, reporting);
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, pipe.input.is_stdin(), None);
     let total = Total::new(reporting, input.size, 1);
-    let written = limits.written(&policy);
-    let report = Arc::new(Report::new(unit, total, supply, written, sorts, summary, progress));
-    signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
+    let (policy, has_keys) = (opened.policy.clone(), opened.sorting.has_keys);
+    let begin = |grants: Arc<dyn Overview>| {
+        let written = limits.written(&policy);
+        let report = Arc::new(Report::new(unit, total, grants, (&policy, written, has_keys), summary, progress));
+        signal_thread::start(Arc::clone(&report), None).context("cannot handle signals").map(|()| report)
+    };
     let is_announced = limits.bucket().is_some() && !reporting.quiet;
-    let run = Run { framing, look, is_announced, input: input.name, report: &report };
-    let passed_on = match &sorting {
-        Some(sorting) => run.sort(input.fd, sorting, reporting),
-        None => run.pass_on(input.fd, is_fast(&policy)),
+    let (framing, name) = (opened.checked, input.name);
+    let (passed_on, report) = if opened.sorting.is_sorted {
+        let grants = opened.grants(false, false);
+        let report = begin(Arc::clone(&grants) as Arc<dyn Overview>)?;
+        let run = Run { framing, grants: &grants, is_announced, input: name, report: &report };
+        (run.sort(input.fd, &opened.sorting, reporting), report)
+    } else {
+        let grants = opened.grants(false, false);
+        let report = begin(Arc::clone(&grants) as Arc<dyn Overview>)?;
+        let run = Run { framing, grants: &grants, is_announced, input: name, report: &report };
+        (run.pass_on(input.fd, is_fast(&policy), &opened.sorting.look), report)
     };
     match passed_on {
         Ok(exit) => report.close().map(|()| exit),
@@ -98,9 +107,9 @@ fn stdout() -> Result<OwnedFd> {
 }
 
 /// The parts of a run.
-struct Run<'a> {
+struct Run<'a, T> {
     framing: Framing,
-    look: Look,
+    grants: &'a Grants<T>,
     /// Whether long waits are announced.
     is_announced: bool,
     /// The name of the input in messages.
@@ -108,8 +117,8 @@ struct Run<'a> {
     report: &'a Report,
 }
 
-impl Run<'_> {
-    fn pass_on(&self, input: OwnedFd, fast: bool) -> Result<Exit> {
+impl Run<'_, First> {
+    fn pass_on(&self, input: OwnedFd, fast: bool, look: &Look) -> Result<Exit> {
         let stdout = stdout()?;
         if fast {
             let width = if self.framing == Framing::Bytes { PIPE_BYTES } else { 2 * BUFFER };
@@ -124,22 +133,24 @@ impl Run<'_> {
             },
             #[cfg(any(target_os = "linux", target_os = "android"))]
             Framing::EndedBy(_) if fast => match tee(input, stdout) {
-                Ok((source, sink)) => return self.copy(source, sink),
+                Ok((source, sink)) => return self.copy(source, sink, look),
                 Err(ends) => ends,
             },
             _ => (input, stdout),
         };
-        self.copy(Descriptor(source), Descriptor(sink))
+        self.copy(Descriptor(source), Descriptor(sink), look)
     }
 
-    fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
-        let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
-        let most = if self.look.looks_inside() { LARGEST } else { size };
+    fn copy(&self, source: impl Source, sink: impl Sink, look: &Look) -> Result<Exit> {
+        let size = if look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
+        let most = if look.looks_inside() { LARGEST } else { size };
         let buffer = Buffer::new(self.framing, size).growing(most);
-        let mut flow = Copying::new(source, sink, buffer, self.look.clone(), &self.report.meter);
+        let mut flow = Copying::new(source, sink, buffer, look.clone(), &self.report.meter);
         self.drive(&mut flow)
     }
+}
 
+impl Run<'_, Box<[u8]>> {
     /// Passes on the units that the limits of each key allow.
     fn sort(&self, input: OwnedFd, sorting: &Sorting, reporting: &ReportFlags) -> Result<Exit> {
         let stdout = stdout()?;
@@ -151,7 +162,7 @@ impl Run<'_> {
                 self.report.aside(names::news_text(&news));
             }
         };
-        let clock = self.report.supply.clock();
+        let clock = &SystemClock;
         let (source, sink) = (Descriptor(input), Descriptor(stdout));
         let mut flow = Sorted::new(source, sink, self.framing, sorting, (clock, false), &self.report.meter, show_news);
         let result = self.drive(&mut flow);
@@ -160,9 +171,13 @@ impl Run<'_> {
         }
         result
     }
+}
 
-    fn drive(&self, flow: &mut impl Flow) -> Result<Exit> {
-        let Err(error) = long_wait::run(self.is_announced, flow, self.report) else { return Ok(Exit::Success) };
+impl<T: Send> Run<'_, T> {
+    fn drive(&self, flow: &mut impl Flow<Unit = T>) -> Result<Exit> {
+        let Err(error) = long_wait::run(self.is_announced, flow, self.grants, self.report) else {
+            return Ok(Exit::Success);
+        };
         let (what, error) = match error {
             PumpError::Flow(FlowError::Write(error)) if error.kind() == ErrorKind::BrokenPipe => {
                 return Ok(self.end_without_reader());
@@ -182,7 +197,7 @@ impl Run<'_> {
             PumpError::Store(StoreError::Stopped) => signals::wait_for_end(),
             PumpError::Store(error) => ("cannot request a grant".to_owned(), anyhow::Error::from(error)),
         };
-        let (passed, waiting) = (self.report.count(), flow.state().ahead.units);
+        let (passed, waiting) = (self.report.count(), flow.state(self.grants).ahead.units);
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
         Err(error.context(format!("{what}, after {passed}{lost}")))
     }

@@ -23,10 +23,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use throttle::flow::meter::{Meter, Phase, Reading};
-use throttle::flow::unpoisoned;
+use throttle::flow::{Overview, unpoisoned};
 use throttle::launch::quoted;
 use throttle_limits::clock::{self, Nanos, SECOND};
-use throttle_limits::store::Supply;
+use throttle_limits::limits::Policy;
 
 /// The bar's hint about the keyboard, in a run of commands.
 const KEYS_HINT: &str = "Ctrl-\\ lets commands finish, Ctrl-C ends them";
@@ -49,17 +49,6 @@ impl Total {
     }
 }
 
-/// The part of the program that enforces the limits of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    /// The supply.
-    Supply,
-    /// The line of the run, which is its queue, for all units together.
-    Line,
-    /// The line of the run or a bucket, for each key. If a server requests a wait, only one key waits.
-    Keys,
-}
-
 /// The meter, the limits, and where reports are written.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -77,8 +66,9 @@ pub(crate) struct Report {
     reader_left: Mutex<bool>,
     /// Whether a signal that ends the program has arrived.
     pub(crate) is_signalled: Arc<AtomicBool>,
-    pub(crate) kept: Kept,
-    pub(crate) supply: Arc<Supply>,
+    /// Whether keys have limits of their own. If a server requests a wait, only one key waits then.
+    has_keys: bool,
+    pub(crate) grants: Arc<dyn Overview>,
     pub(crate) meter: Meter,
     /// The time between two calls of [`tick`](Self::tick).
     pub(crate) tick_every: Option<Duration>,
@@ -113,22 +103,20 @@ struct Screen {
 pub(crate) type Target = (File, String);
 
 impl Report {
-    /// Makes a report on units called `unit`. `total` is the whole work, if it is known. `written` has the limits as
-    /// the user wrote them. `sorts` means that units are sorted by limits that the supply does not have. The waits for
-    /// these limits are counted as one sum.
+    /// Makes a report on units called `unit`. `total` is the whole work, if it is known. The limits are those of a
+    /// policy, with the text that the user wrote, and whether keys have limits of their own: then the waits are counted as
+    /// one sum.
     pub(crate) fn new(
         unit: UnitName,
         total: Option<Total>,
-        supply: Supply,
-        written: String,
-        sorts: bool,
+        grants: Arc<dyn Overview>,
+        (policy, written, has_keys): (&Policy, String, bool),
         summary: Option<(Format, Target)>,
         progress: Progress,
     ) -> Self {
-        let policy = supply.store().policy();
-        let of_supply = || (0..policy.len()).map(|place| policy.describe(place)).collect();
-        let limits: Vec<String> = if sorts { vec![written.clone()] } else { of_supply() };
-        let meter = Meter::new(supply.clock().now(), limits.len());
+        let each = || (0..policy.len()).map(|place| policy.describe(place)).collect();
+        let limits: Vec<String> = if has_keys { vec![written.clone()] } else { each() };
+        let meter = Meter::new(grants.clock().now(), limits.len());
         let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let reader_left = Mutex::default();
@@ -142,8 +130,8 @@ impl Report {
             written,
             reader_left,
             is_signalled: Arc::default(),
-            kept: if sorts { Kept::Keys } else { Kept::Supply },
-            supply: Arc::new(supply),
+            has_keys,
+            grants,
             meter,
             tick_every,
             has_bar,
@@ -158,7 +146,7 @@ impl Report {
         *has_left = true;
         // This wakes the pump, so the lock is still held here. The pump must not end the program before all grants are
         // given back.
-        self.supply.retire();
+        self.grants.retire();
     }
 
     pub(crate) fn has_no_reader(&self) -> bool {
@@ -199,7 +187,7 @@ impl Report {
     /// # Errors
     /// The summary cannot be written.
     pub(crate) fn close(&self) -> Result<()> {
-        self.supply.retire();
+        self.grants.retire();
         let mut screen = self.screen();
         self.outcomes().iter_mut().for_each(|outcomes| outcomes.retries.close(self.now()));
         let lines = if screen.closed { Vec::new() } else { self.closing_lines() };
@@ -231,7 +219,7 @@ impl Report {
     /// Closes after a signal, like [`close_or_say`](Self::close_or_say). Without a summary, reports how many units were
     /// read and not passed on.
     pub(crate) fn interrupt(&self) {
-        self.supply.retire();
+        self.grants.retire();
         let (reading, sums_up) = (self.read(), self.screen().summary.is_some());
         if !sums_up && reading.units_ahead + reading.dropped > 0 {
             self.aside(format_args!("interrupted: {}{}", self.count_text(&reading), self.lost_text(&reading)));
@@ -282,10 +270,10 @@ impl Report {
     /// The rest of the state; see [`state::text`]. A shared bucket is left out, because its state needs a request, as
     /// for `--show`.
     fn state_text(&self, reading: &Reading) -> String {
-        let store = self.supply.store();
-        let view = if self.kept != Kept::Supply || store.is_shared() { None } else { store.view().ok() };
+        let left = self.grants.left().map(|left| self.limits.iter().zip(left).collect::<Vec<_>>());
         let slots = self.outcomes().and_then(|outcomes| outcomes.slots_text());
-        state::text(reading, self.now(), slots, view.as_ref(), self.paused_until().max(store.paused_until()))
+        let paused = self.paused_until().max(self.grants.paused_until());
+        state::text(reading, self.now(), slots, &left.unwrap_or_default(), paused)
     }
 
     /// The parts of the progress line.
@@ -322,7 +310,7 @@ impl Report {
     /// The end of the pause that a server requested from this run, if it is in the future. With limits for each key the
     /// result is `None`, because a pause holds up only one key.
     pub(crate) fn paused_until(&self) -> Option<Nanos> {
-        self.outcomes().filter(|_| self.kept != Kept::Keys)?.paused_until(self.now())
+        self.outcomes().filter(|_| !self.has_keys)?.paused_until(self.now())
     }
 
     /// The current rate. If the wait for the next unit is longer than the time over which the rate is measured, it is
@@ -365,10 +353,10 @@ impl Report {
         let (units, now) = (self.units_left(reading)? + again, self.now());
         // Units that wait for their time already have a grant.
         let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
-        let last_grant = if units > paid { self.supply.schedule(units - paid)?.max(until) } else { until };
+        let last_grant = if units > paid { self.grants.schedule(units - paid)?.max(until) } else { until };
         let by_limits = last_grant.saturating_sub(now);
         let wait = until.saturating_sub(now);
-        let by_pace = if self.kept != Kept::Supply {
+        let by_pace = if self.has_keys {
             // The mean time of a unit includes the current wait, because a unit leaves at its end.
             wait + scaled(reading.elapsed + wait, units.saturating_sub(1), reading.units)
         } else if reading.sink + reading.source > reading.limits.iter().sum() {
@@ -470,7 +458,7 @@ impl Report {
     }
 
     pub(crate) fn now(&self) -> Nanos {
-        self.supply.clock().now()
+        self.grants.clock().now()
     }
 
     /// Writes a line on standard error without breaking the bar.

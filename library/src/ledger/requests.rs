@@ -68,10 +68,16 @@ pub(super) struct Request {
     /// When it begins to wait; this may be in the future.
     pub(super) arrived: Nanos,
     pub(super) costs: Costs,
+    /// The number of units with these costs. It is above 1 only for plain units.
+    pub(super) units: u64,
     pub(super) flow: u32,
     /// 0 for a usual request. Otherwise it is a suspect, which gets one turn for `weight` turns of the usual requests
     /// of its flow.
     pub(super) weight: u32,
+    /// Whether its costs may change after the grant.
+    pub(super) settles: bool,
+    /// For a suspect: the length of all usual requests of its flow that are granted before its first turn.
+    pub(super) pays_at: u64,
     /// Counts the requests of this slot.
     serial: u32,
     /// Whether it has arrived, and is in the list of its flow.
@@ -107,8 +113,11 @@ impl Requests {
             age,
             arrived,
             costs: costs.into(),
+            units: 1,
             flow,
             weight,
+            settles: false,
+            pays_at: 0,
             serial,
             is_linked: false,
             next: NONE,
@@ -161,6 +170,11 @@ impl Requests {
         gone
     }
 
+    /// All requests, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.slots).filter(|(_, request)| request.flow != NONE).map(|(slot, _)| slot)
+    }
+
     /// The requests of a list, in order.
     pub(super) fn of(&self, list: List) -> impl Iterator<Item = u32> {
         let at = |slot: u32| (slot != NONE).then_some(slot);
@@ -198,6 +212,7 @@ impl Requests {
     /// Takes a request out of its list.
     pub(super) fn unlink(&mut self, list: &mut List, slot: u32) {
         let Request { before, next, .. } = *self.get(slot);
+        self.get_mut(slot).is_linked = false;
         self.join(list, before, next);
     }
 

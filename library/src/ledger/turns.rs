@@ -7,12 +7,16 @@
 //!
 //! The length of a request is the longest time that an overall limit needs for its costs. A finish tag is kept until
 //! the virtual time has passed it, even when the flow is idle. Otherwise a user who sends each large unit just after
-//! the grant of the previous one would get nearly all of the limit. A unit that passes at once needs no tag. Above a
-//! limit of 10 000 idle flows with tags, the virtual time moves on to the least of their tags. So endless new keys take
-//! no memory and block no old key.
+//! the grant of the previous one would get nearly all of the limit. A unit that passes at once needs no tag.
 //!
-//! The virtual time is reset once the overall limits have had time to pay for the latest grant, if no flow became ready
-//! until then. From then on no flow is ahead of another.
+//! The virtual time is reset once the overall limits are at rest. From then on no flow is ahead of another.
+//!
+//! Invariants:
+//! - A tag depends on the time at which the flow became ready, not on the time at which that was noticed. Between two
+//!   grants the virtual time is a function of time alone: [`Turns::virtual_time`].
+//! - A flow that becomes ready exactly at the time of a grant comes after it.
+//! - `ready` contains the flows that are ready at `front`, and `later` the others, by the time at which they will be.
+//! - No tag in `ready` is below the virtual time, and no finish tag is above `last_finish`.
 
 use super::heap::{Heap, Item};
 use crate::clock::Nanos;
@@ -24,14 +28,24 @@ pub(super) type Tag = u64;
 /// The number of bits of a length that are a fraction of a nanosecond.
 pub(super) const FRACTION_BITS: u32 = 8;
 
-/// The flow whose request is granted next.
+/// The flow whose request is granted next, and the time, if nothing changes before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
     pub(super) at: Nanos,
     pub(super) flow: u32,
     /// The start tag and the age of the request.
     order: (Tag, u64),
-    is_ready: bool,
+    /// When the flow is ready.
+    own: Nanos,
+}
+
+/// The state that a grant changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tags {
+    virtual_time: Tag,
+    last_finish: Tag,
+    /// The time of the latest grant.
+    last: Nanos,
 }
 
 #[derive(Debug, Default)]
@@ -40,25 +54,15 @@ pub(super) struct Turns {
     ready: Heap,
     /// Flows whose limits do not conform yet, sorted by the time at which the limits conform.
     later: Heap,
-    /// Nothing is granted before this time: the time of the latest grant, or a time until which nothing could leave.
+    /// Nothing is granted for a time before this one.
     front: Nanos,
-    virtual_time: Tag,
-    last_finish: Tag,
-    /// When the overall limits have paid for the latest grant.
-    busy_until: Nanos,
-    /// The number of granted requests that wait for their time in a shared bucket. While there are any, the limits may
-    /// be busy.
-    pub(super) pending: usize,
+    tags: Tags,
     /// The latest decision, if nothing has changed since.
     decided: Option<Decision>,
     is_decided: bool,
     /// Memory for [`Heap::visit`].
     open: Vec<usize>,
 }
-
-/// The state that a grant changes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tags(Tag, Tag, Nanos);
 
 impl Turns {
     /// Makes room for flows with all numbers up to `flow`.
@@ -67,23 +71,58 @@ impl Turns {
         self.later.try_reserve(flow)
     }
 
-    pub(super) fn virtual_time(&self) -> Tag {
-        self.virtual_time
+    /// Drops the latest decision, because something that affects it has changed, such as the overall limits.
+    pub(super) fn changed(&mut self) {
+        (self.decided, self.is_decided) = (None, false);
     }
 
-    /// Adds a flow with a waiting first request. The flow's own limits conform at `at`, and `finish` is its finish tag.
-    pub(super) fn enter(&mut self, flow: u32, at: Nanos, finish: Tag, age: u64) {
-        if at <= self.front {
-            let order = (self.virtual_time.max(finish), age);
-            if self.decided.is_none_or(|best| !best.is_ready || best.order >= order) {
-                self.changed();
+    /// Whether at most one flow waits for its turn.
+    pub(super) fn is_alone(&self) -> bool {
+        self.ready.len() + self.later.len() <= 1
+    }
+
+    /// Whether a request that arrives at `time` has to wait, whatever the limits allow. Either nothing may be granted
+    /// before a later time, or another request waits whose own limits conform by then.
+    pub(super) fn waits_at(&self, time: Nanos) -> bool {
+        self.front > time || !self.ready.is_empty() || self.later.first().is_some_and(|head| head.at <= time)
+    }
+
+    /// The time of the latest grant.
+    pub(super) fn last(&self) -> Nanos {
+        self.tags.last
+    }
+
+    /// The virtual time at `time`, if nothing is granted until then. It is reset once the overall limits are at rest.
+    #[inline]
+    pub(super) fn virtual_time(&self, time: Nanos, is_at_rest: impl Fn(Nanos) -> bool) -> Tag {
+        let Tags { virtual_time, last_finish, last } = self.tags;
+        let is_reset = virtual_time < last_finish && is_at_rest(time.max(last));
+        if is_reset { last_finish } else { virtual_time }
+    }
+
+    /// The least start tag that any flow may get from now on, if the next request joins its flow at `next` or later.
+    pub(super) fn least_tag(&self, next: Nanos, is_at_rest: impl Fn(Nanos) -> bool) -> Tag {
+        let time = self.front.min(next);
+        if self.ready.is_empty() { self.virtual_time(time, is_at_rest) } else { self.tags.virtual_time }
+    }
+
+    /// Adds a flow with a waiting first request. The flow's own limits conform at `own`, and `tag` is its start tag
+    /// then.
+    pub(super) fn enter(&mut self, flow: u32, own: Nanos, tag: Tag, age: u64) {
+        let is_behind = |best: Decision| {
+            if own <= self.front {
+                return best.own <= self.front && (tag, age) > best.order;
             }
-            self.ready.push(Item { at: order.0, age, id: flow });
+            // Flows that are ready at one time come by age, as in `decide`.
+            own > best.at || own == best.at && (best.own < own || best.order.1 < age)
+        };
+        if !self.decided.is_some_and(is_behind) {
+            self.changed();
+        }
+        if own <= self.front {
+            self.ready.push(Item { at: tag, age, id: flow });
         } else {
-            if self.decided.is_none_or(|best| at <= best.at) {
-                self.changed();
-            }
-            self.later.push(Item { at, age, id: flow });
+            self.later.push(Item { at: own, age, id: flow });
         }
     }
 
@@ -94,56 +133,33 @@ impl Turns {
         }
     }
 
-    /// Drops the latest decision, because something that affects it has changed, such as the overall limits.
-    pub(super) fn changed(&mut self) {
-        (self.decided, self.is_decided) = (None, false);
-    }
-
-    /// Whether the limits are idle at `time`: no flow is ready, no granted request waits in a shared bucket, and the
-    /// overall limits have paid for the latest grant before `time`.
-    fn is_idle_until(&self, time: Nanos) -> bool {
-        self.pending == 0 && self.ready.is_empty() && time > self.busy_until
-    }
-
-    /// The virtual time when the next flow becomes ready.
-    fn next_virtual_time(&self) -> Tag {
-        let is_idle = self.later.first().is_some_and(|next| self.is_idle_until(next.at));
-        if is_idle { self.last_finish } else { self.virtual_time }
-    }
-
-    /// Whether a request that arrives at `time` has to wait, whatever the limits allow. Either nothing may be granted
-    /// before a later time, or another request waits whose own limits conform by then.
-    pub(super) fn waits_at(&self, time: Nanos) -> bool {
-        self.front > time || !self.ready.is_empty() || self.later.first().is_some_and(|head| head.at <= time)
-    }
-
-    /// The flow that is granted next, and the time. `conforms_at` returns the time at which the first request of a flow
-    /// conforms to the overall limits; `finish` returns the finish tag of a flow.
+    /// The flow that is granted next, and the time. `time_of(flow, own)` is the time, not before `own`, at which the
+    /// first request of a flow conforms to the overall limits. `finish_of` returns the finish tag of a flow.
     pub(super) fn decide(
         &mut self,
-        conforms_at: impl Fn(u32) -> Option<Nanos>,
-        finish: impl Fn(u32) -> Tag,
+        time_of: impl Fn(u32, Nanos) -> Nanos,
+        finish_of: impl Fn(u32) -> Tag,
+        is_at_rest: impl Fn(Nanos) -> bool,
     ) -> Option<Decision> {
         if self.is_decided {
             return self.decided;
         }
-        let time_of = |flow: u32, own: Nanos| conforms_at(flow).map_or(Nanos::MAX, |at| at.max(own));
-        let virtual_time = self.next_virtual_time();
+        let front = self.front;
         let mut best = self.ready.first().map(|Item { at: tag, age, id }| Decision {
-            at: time_of(id, self.front),
+            at: time_of(id, front),
             flow: id,
             order: (tag, age),
-            is_ready: true,
+            own: front,
         });
         // A flow that becomes ready before the time of `best` may have a lesser tag.
         let mut open = std::mem::take(&mut self.open);
-        self.later.visit(&mut open, |Item { at, age, id }| {
-            if best.is_some_and(|best| at > best.at) {
+        self.later.visit(&mut open, |Item { at: own, age, id }| {
+            if best.is_some_and(|best| own >= best.at) {
                 return false;
             }
-            let order = (virtual_time.max(finish(id)), age);
+            let order = (self.virtual_time(own, &is_at_rest).max(finish_of(id)), age);
             if best.is_none_or(|best| order < best.order) {
-                best = Some(Decision { at: time_of(id, at), flow: id, order, is_ready: false });
+                best = Some(Decision { at: time_of(id, own), flow: id, order, own });
             }
             true
         });
@@ -152,69 +168,75 @@ impl Turns {
         best
     }
 
-    /// From now on, grants nothing before `time`. `finish` returns the finish tag of a flow.
-    pub(super) fn close(&mut self, time: Nanos, finish: impl Fn(u32) -> Tag) {
-        if time <= self.front {
-            return;
-        }
-        if self.later.first().is_some_and(|next| next.at <= time) {
-            self.virtual_time = self.next_virtual_time();
-            self.changed();
-        } else if self.decided.is_some_and(|best| best.at < time) {
-            self.changed();
-        }
-        self.front = time;
-        while let Some(next) = self.later.first().filter(|next| next.at <= time) {
-            self.later.pop();
-            self.ready.push(Item { at: self.virtual_time.max(finish(next.id)), ..next });
-        }
-        self.rest();
+    /// The next flow that is ready before `time`, or by that time, and is not among the ready ones yet.
+    #[inline]
+    pub(super) fn next_ready(&self, time: Nanos, is_inclusive: bool) -> Option<(u32, Nanos)> {
+        let head = self.later.first()?;
+        (head.at < time || is_inclusive && head.at == time).then_some((head.id, head.at))
     }
 
-    fn rest(&mut self) {
-        if self.is_idle_until(self.front) {
-            self.virtual_time = self.last_finish;
+    /// Moves the flow that [`next_ready`](Self::next_ready) returned to the ready ones.
+    pub(super) fn make_ready(&mut self, tag: Tag) {
+        if let Some(head) = self.later.pop() {
+            self.ready.push(Item { at: tag, ..head });
+        }
+    }
+
+    /// From now on, nothing is granted for a time before `time`. All flows that are ready then must be among the ready
+    /// ones.
+    #[inline]
+    pub(super) fn close(&mut self, time: Nanos) {
+        if time > self.front {
+            self.front = time;
+            if self.decided.is_some_and(|best| best.at < time) {
+                self.changed();
+            }
+        }
+    }
+
+    /// Grants the request of the decision at `at`. Returns the new finish tag of the flow.
+    pub(super) fn serve(&mut self, decision: Decision, at: Nanos, length: Tag) -> Tag {
+        self.leave(decision.flow);
+        self.changed();
+        let start = decision.order.0;
+        let finish = start.saturating_add(length);
+        self.tags.virtual_time = self.tags.virtual_time.max(start);
+        self.tags.last_finish = self.tags.last_finish.max(finish);
+        self.tags.last = at;
+        finish
+    }
+
+    /// Records a request that is granted at once, while no other request is ready. It takes no turn. `virtual_time` is
+    /// the [virtual time](Self::virtual_time) just before it.
+    #[inline]
+    pub(super) fn pass(&mut self, now: Nanos, virtual_time: Tag) {
+        (self.tags.virtual_time, self.tags.last) = (virtual_time, now);
+        self.front = now;
+        if !self.later.is_empty() {
+            self.changed();
         }
     }
 
     /// The state that the next grant will change.
     pub(super) fn tags(&self) -> Tags {
-        Tags(self.virtual_time, self.last_finish, self.busy_until)
+        self.tags
     }
 
     /// Takes back the latest grant. `tags` are the [tags](Self::tags) from just before it.
     pub(super) fn restore(&mut self, tags: Tags) {
-        let Tags(virtual_time, last_finish, busy_until) = tags;
-        (self.virtual_time, self.last_finish, self.busy_until) = (virtual_time, last_finish, busy_until);
+        self.tags = tags;
         self.changed();
     }
 
-    /// Grants the request of the decision. The front must have reached the time of the decision. Returns the new finish
-    /// tag of the flow.
-    pub(super) fn grant(&mut self, decision: Decision, length: Tag) -> Tag {
-        let start = decision.order.0;
-        let finish = start.saturating_add(length);
-        self.virtual_time = self.virtual_time.max(start);
-        self.last_finish = self.last_finish.max(finish);
-        self.busy_until = decision.at.saturating_add(length >> FRACTION_BITS);
-        self.leave(decision.flow);
-        finish
-    }
-
-    /// Records a request that is granted at once, while no other request is ready. It takes no turn. As in
-    /// [`close`](Self::close), the virtual time is reset only if time has gone by.
-    pub(super) fn grant_at_once(&mut self, now: Nanos) {
-        self.changed();
-        if now > self.front {
-            self.front = now;
-            self.rest();
-        }
+    /// A flow has this finish tag now.
+    pub(super) fn finished(&mut self, finish: Tag) {
+        self.tags.last_finish = self.tags.last_finish.max(finish);
     }
 
     /// Raises the virtual time to at least `time`.
-    pub(super) fn pass_time(&mut self, time: Tag) {
-        if time > self.virtual_time {
-            self.virtual_time = time;
+    pub(super) fn raise(&mut self, time: Tag) {
+        if time > self.tags.virtual_time {
+            self.tags.virtual_time = time;
             self.changed();
         }
     }

@@ -80,7 +80,7 @@ impl Queue {
 
     /// Grants `cost` now, or refuses it.
     pub(crate) fn try_take(&mut self, now: Nanos, cost: &Cost, effects: &mut Effects) -> Result<(), Denied> {
-        if self.take_now(now, cost, effects)? {
+        if self.take_now(now, cost, effects.opens, effects)? {
             return Ok(());
         }
         if !self.rules.unfair && self.waiters() > 0 {
@@ -98,7 +98,7 @@ impl Queue {
         waiter: &Waiter<'_>,
         effects: &mut Effects,
     ) -> Result<Option<Key>, Denied> {
-        if self.take_now(now, waiter.cost, effects)? {
+        if self.take_now(now, waiter.cost, waiter.yields || effects.opens, effects)? {
             let grant = if waiter.yields { effects.granted.take() } else { None };
             return Ok(grant.map(|grant| self.hand_over_later(waiter, grant, effects.opens)));
         }
@@ -141,6 +141,9 @@ impl Queue {
         let done = match entry.turn {
             Turn::Granted(grant) => {
                 effects.granted = entry.opens.then_some(grant);
+                if !entry.opens {
+                    self.limits.close(grant.number());
+                }
                 Ok(())
             }
             Turn::Refused(denied) => Err(denied),
@@ -329,8 +332,8 @@ impl Queue {
         })
     }
 
-    /// Grants `cost` now, if possible.
-    fn take_now(&mut self, now: Nanos, cost: &Cost, effects: &mut Effects) -> Result<bool, Denied> {
+    /// Grants `cost` now, if possible. If it `opens` the grant, the grant may be given back or settled.
+    fn take_now(&mut self, now: Nanos, cost: &Cost, opens: bool, effects: &mut Effects) -> Result<bool, Denied> {
         self.check_entry(cost, effects)?;
         self.advance(now, effects);
         if cost.largest() == 0 && self.places.is_none() {
@@ -354,7 +357,7 @@ impl Queue {
             return Ok(false);
         }
         let grant = self.limits.charge(asked, [at, at.max(self.now)], cost);
-        if effects.opens {
+        if opens {
             self.limits.open(&grant, cost);
         }
         effects.granted = Some(grant);

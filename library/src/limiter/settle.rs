@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Granted units whose real cost may differ from the acquired cost; see [`Limiter::acquire_to_settle`].
 ///
-/// Dropping it settles nothing: the acquired cost then counts as the real cost. A limiter remembers its 16 384 latest
+/// Dropping it settles nothing: the acquired cost then counts as the real cost. A limiter remembers its 1024 latest
 /// grants that are neither settled nor dropped. If an older grant is settled, its unused units are given back, less the
 /// units gained since.
 #[must_use = "dropping it settles nothing; acquire takes units for good"]

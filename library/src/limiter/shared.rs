@@ -226,10 +226,10 @@ impl Shared {
     /// Closes an open grant that will not be settled: its charge was its real cost.
     pub(crate) fn forget(&self, grant: &Grant, kinds: usize) {
         let usual = |limits: &mut Limits, _| {
-            limits.forget(grant);
+            limits.close(grant.number());
             Some(())
         };
-        self.with_usual(kinds, usual, |queue, _, _| queue.limits.forget(grant));
+        self.with_usual(kinds, usual, |queue, _, _| queue.limits.close(grant.number()));
     }
 
     /// Settles an open grant; see [`Limits::settle`].

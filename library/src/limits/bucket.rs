@@ -13,10 +13,11 @@
 //! is the end of an interval. The rest of that interval's gain is kept as credit, so the schedule does not drift. The
 //! same rule grants a cost above the burst after exactly the time that the excess takes.
 //!
-//! Settling needs the level that a bucket would have if an earlier grant had cost more or less. So each function that
-//! changes a level also returns a `Gap`: the effect of the change on such a difference in the level.
+//! While a bucket has open grants, whose costs may change, [`Terms::cut`] also records what it cuts off: see
+//! `reflection.rs`.
 
-use super::state::{Gaining, Level};
+use super::reflection::NOTHING;
+use super::state::{Gaining, Level, State};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
@@ -28,36 +29,6 @@ const USUAL_LATENESS: Nanos = 10 * MILLISECOND;
 /// but at least 10 ms or that whole time, whichever is less.
 pub(crate) fn lag_allowance(fill_time: Nanos) -> Nanos {
     (fill_time / 10).max(fill_time.min(USUAL_LATENESS))
-}
-
-/// The effect of a span of time on a difference in the level of a bucket: a credit or a debt at its start, which exists
-/// if an earlier grant is settled at another cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Gap {
-    /// The highest rise of the level at the start that would not have been cut off; 0 if something was cut off anyway.
-    pub(super) room: i128,
-    /// The amount that was cut off.
-    pub(super) lost: i128,
-}
-
-impl Gap {
-    pub(crate) const NONE: Gap = Gap { room: i128::MAX, lost: 0 };
-
-    /// This gap and then `next`.
-    pub(super) fn then(self, next: Gap) -> Gap {
-        let room = if next.lost > 0 { 0 } else { next.room.max(0) };
-        Gap { room: self.room.min(room), lost: self.lost.saturating_add(next.lost.max(0)) }
-    }
-}
-
-impl Level {
-    /// Cuts off the amount above `most`.
-    fn cut(&mut self, most: i128) -> Gap {
-        let before = self.amount;
-        self.amount = before.min(most);
-        Gap { room: most.saturating_sub(self.amount), lost: before.saturating_sub(self.amount) }
-    }
 }
 
 /// The fixed numbers of a bucket: the same for every bucket of one policy.
@@ -162,18 +133,70 @@ impl Terms {
     ///
     /// If `grant` is later than that, the bucket has filled up in between, at most to its burst. A cost above the burst
     /// then leaves it empty.
-    pub(crate) fn charge(&self, level: &mut Level, requested: Nanos, grant: Nanos, cost: u64) -> Gap {
-        let gap = self.settle(level, requested);
-        let (at, full) = (grant.max(level.at), self.full());
-        let gathered = level.amount.saturating_add(self.gained(level.at, at));
-        let price = self.price(cost);
+    pub(crate) fn charge(&self, state: &mut State, requested: Nanos, grant: Nanos, cost: u64) {
+        self.advance(state, requested);
+        let (at, full, price) = (grant.max(state.level.at), self.full(), self.price(cost));
+        let gathered = state.level.amount.saturating_add(self.gained(state.level.at, at));
         let left = gathered.saturating_sub(price);
-        // If `grant` is the earliest possible time, less than an interval's gain is left, and that is kept. A charge
-        // before that time leaves the bucket empty, not in debt.
-        let kept = if left < self.gain.into() { left } else { gathered.min(full).saturating_sub(price) };
-        *level = Level { amount: kept.max(gathered.min(0)), at };
-        let lost = left.saturating_sub(level.amount);
-        gap.then(Gap { room: if lost < 0 { 0 } else { full.saturating_sub(gathered) }, lost })
+        // If `grant` is the earliest possible time, less than an interval's gain is left, and that is kept.
+        let bound = full.max(if left < self.gain.into() { gathered } else { price });
+        Terms::cut(state, gathered, bound);
+        state.level = Level { amount: state.level.amount.saturating_sub(price), at };
+        // A charge before that time leaves the bucket empty, not in debt.
+        let least = gathered.min(0);
+        if left < least {
+            Terms::cut(state, least, least);
+        }
+    }
+
+    /// Sets the amount, and cuts off what is above `bound`.
+    fn cut(state: &mut State, amount: i128, bound: i128) {
+        let left = amount.min(bound);
+        state.level.amount = left;
+        if let Some(open) = state.open_mut() {
+            open.note(left, bound, amount.saturating_sub(left));
+        }
+    }
+
+    /// Opens the latest charge, for a grant of `cost` units at `at`: its cost may change. A bucket that was charged
+    /// nothing may not have been brought up to that time, because a waiter may gather more than a full bucket.
+    pub(crate) fn open(&self, state: &mut State, number: u64, at: Nanos, cost: u64) {
+        let Level { amount, at: latest } = state.level;
+        let is_behind = latest < at;
+        let free = amount.saturating_add(self.price(cost)).saturating_add(self.gained(latest, at.max(latest)));
+        let open = state.open_or_new();
+        let excess = free.saturating_add(open.lost()).saturating_sub(self.full());
+        open.open(number, if cost > 0 || is_behind { excess } else { NOTHING }, self.burst);
+    }
+
+    /// Settles a grant that was charged the first of these costs, and really cost the second. If it is open, the level
+    /// is then as if it had cost that from the start.
+    ///
+    /// If it is not open, a higher cost is owed from `now` on. A lower cost is credited, less the gain since `grant`, the
+    /// time of the grant: the bucket could have been full, and would have lost that gain. A cost above the burst left
+    /// the bucket empty, not in debt, so at most the burst is credited. Nothing is credited before a later grant.
+    pub(crate) fn settle(
+        &self,
+        state: &mut State,
+        now: Nanos,
+        (number, grant): (u64, Nanos),
+        [charged, real]: [u64; 2],
+    ) {
+        if real == charged {
+            return state.close(number);
+        }
+        let more = self.price(real).saturating_sub(self.price(charged));
+        let gathers = |burst| self.price(real.min(charged).saturating_sub(burst));
+        let gathers = (real < charged || charged == 0).then_some(gathers);
+        if let Some(falls) = state.open_mut().and_then(|open| open.settle(number, more, gathers)) {
+            state.level.amount = state.level.amount.saturating_sub(falls);
+            state.close(number);
+        } else if real > charged {
+            self.pay(state, now, real - charged);
+        } else if now >= grant.max(state.level.at) {
+            let unused = charged.min(self.burst).saturating_sub(real);
+            self.add(state, now, self.price(unused).saturating_sub(self.gained(grant, now)));
+        }
     }
 
     /// Whole units that could be taken at `now`; negative if the last grant is in the future.
@@ -190,71 +213,60 @@ impl Terms {
     }
 
     /// Brings a state from the past up to `now`.
-    pub(crate) fn settle(&self, level: &mut Level, now: Nanos) -> Gap {
-        if now <= level.at {
-            return Gap::NONE;
+    pub(crate) fn advance(&self, state: &mut State, now: Nanos) {
+        if now > state.level.at {
+            self.gain_until(state, now, self.full());
         }
-        *level = Level { amount: level.amount.saturating_add(self.gained(level.at, now)), at: now };
-        level.cut(self.full())
+    }
+
+    /// Gains until `now`, which is not before the time of the level, and cuts off what is above `bound`.
+    fn gain_until(&self, state: &mut State, now: Nanos, bound: i128) {
+        let amount = state.level.amount.saturating_add(self.gained(state.level.at, now));
+        state.level.at = now;
+        Terms::cut(state, amount, bound);
     }
 
     /// Brings the state up to `now` for a waiter for `cost` units, whose request was made at `requested`. The waiter
     /// keeps the amount above a full bucket that it gathers.
-    pub(crate) fn gather(&self, level: &mut Level, now: Nanos, requested: Nanos, cost: u64) -> Gap {
-        if now <= requested.max(level.at) {
-            return Gap::NONE;
+    pub(crate) fn gather(&self, state: &mut State, now: Nanos, requested: Nanos, cost: u64) {
+        if now > requested.max(state.level.at) {
+            self.advance(state, requested);
+            self.gain_until(state, now, self.full().max(self.price(cost)));
         }
-        let gap = self.settle(level, requested);
-        *level = Level { amount: level.amount.saturating_add(self.gained(level.at, now)), at: now };
-        gap.then(self.cut_for(level, cost))
     }
 
     /// Cuts off the amount above a full bucket at `now`, except the amount that a waiter for `cost` units has gathered.
-    pub(crate) fn spill(&self, level: &mut Level, now: Nanos, cost: u64) -> Gap {
-        self.settle(level, now).then(self.cut_for(level, cost))
-    }
-
-    /// Cuts off the amount above a full bucket that a waiter of this cost does not need.
-    fn cut_for(&self, level: &mut Level, cost: u64) -> Gap {
-        let full = self.full();
-        let gap = level.cut(full.max(self.price(cost)));
-        if level.amount > full { gap } else { Gap { room: full.saturating_sub(level.amount), ..gap } }
+    pub(crate) fn spill(&self, state: &mut State, now: Nanos, cost: u64) {
+        self.advance(state, now);
+        Terms::cut(state, state.level.amount, self.full().max(self.price(cost)));
     }
 
     /// Adds `units` at `now`, up to the size.
-    pub(crate) fn credit(&self, level: &mut Level, now: Nanos, units: u64) -> Gap {
-        self.add(level, now, self.price(units))
+    pub(crate) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
+        self.add(state, now, self.price(units));
     }
 
-    /// Credits `units` that were granted at `grant` and not used, less the gain since then: without the grant, the
-    /// bucket could have been full, and would have lost that gain. A cost above the burst left the bucket empty, not in
-    /// debt, so at most the burst is credited.
-    pub(crate) fn give_back(&self, level: &mut Level, now: Nanos, grant: Nanos, units: u64) -> Gap {
-        let refund = self.price(units.min(self.burst)).saturating_sub(self.gained(grant, now.max(grant)));
-        self.add(level, now, refund)
-    }
-
-    fn add(&self, level: &mut Level, now: Nanos, amount: i128) -> Gap {
-        let gap = self.settle(level, now);
-        if amount <= 0 || level.amount > self.full() {
-            return gap;
+    fn add(&self, state: &mut State, now: Nanos, amount: i128) {
+        self.advance(state, now);
+        let before = state.level.amount;
+        if amount > 0 {
+            Terms::cut(state, before.saturating_add(amount), self.full().max(before));
         }
-        level.amount = level.amount.saturating_add(amount);
-        gap.then(level.cut(self.full()))
     }
 
     /// Takes `units` at `now`. Missing units become a debt that is paid before the next grant.
-    pub(crate) fn pay(&self, level: &mut Level, now: Nanos, units: u64) -> Gap {
-        let gap = self.settle(level, now);
-        level.amount = level.amount.saturating_sub(self.price(units));
-        gap
+    pub(crate) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
+        self.advance(state, now);
+        state.level.amount = state.level.amount.saturating_sub(self.price(units));
     }
 
     /// Empties the bucket at `time`; it fills from then on. A debt stays. If the last grant is after `time`, nothing
     /// changes.
-    pub(crate) fn empty(&self, level: &mut Level, time: Nanos) -> Gap {
-        let gap = self.settle(level, time);
-        if level.at > time { gap } else { gap.then(level.cut(0)) }
+    pub(crate) fn empty(&self, state: &mut State, time: Nanos) {
+        self.advance(state, time);
+        if state.level.at <= time {
+            Terms::cut(state, state.level.amount, 0);
+        }
     }
 
     /// Whether the bucket is full at `time`, or at the last grant if that is later.
@@ -263,13 +275,19 @@ impl Terms {
     }
 
     /// Continues with the terms `to` from `now`, or from the last grant if that is later. Saved credit is kept exactly.
-    pub(crate) fn change(&self, level: &mut Level, now: Nanos, to: &Terms) {
-        self.settle(level, now);
-        level.amount = self.scaled(level.amount, to);
+    pub(crate) fn change(&self, state: &mut State, now: Nanos, to: &Terms) {
+        self.advance(state, now);
+        if self.price == to.price {
+            return;
+        }
+        state.level.amount = self.scaled(state.level.amount, to);
+        if let Some(open) = state.open_mut() {
+            open.convert(|amount| self.scaled(amount, to));
+        }
     }
 
     /// Converts an amount to the credits of `to`.
-    pub(crate) fn scaled(&self, amount: i128, to: &Terms) -> i128 {
+    fn scaled(&self, amount: i128, to: &Terms) -> i128 {
         let (from, to) = (i128::from(self.price), i128::from(to.price));
         // The fraction of a unit times its new price may need all 128 bits, but is not negative.
         let rest = amount.rem_euclid(from).unsigned_abs() * to.unsigned_abs() / from.unsigned_abs();
@@ -278,13 +296,11 @@ impl Terms {
 
     /// Moves the schedule of a request made at `requested` later by `by` nanoseconds, in which nothing is gained. Does
     /// nothing to a bucket on a grid.
-    pub(crate) fn delay(&self, level: &mut Level, requested: Nanos, by: Nanos) -> Gap {
-        if self.is_on_grid {
-            return Gap::NONE;
+    pub(crate) fn delay(&self, state: &mut State, requested: Nanos, by: Nanos) {
+        if !self.is_on_grid {
+            self.advance(state, requested);
+            state.level.at = state.level.at.saturating_add(by);
         }
-        let gap = self.settle(level, requested);
-        level.at = level.at.saturating_add(by);
-        gap
     }
 
     /// The state for the fast path. `None` if the bucket holds more than its burst.
@@ -359,7 +375,9 @@ impl Bucket {
     /// then leaves it empty. An earlier charge also leaves the bucket empty: it grants more than the rate, and leaves
     /// no debt.
     pub fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
-        self.terms.charge(&mut self.level, asked, grant, cost);
+        let mut state = State::from(self.level);
+        self.terms.charge(&mut state, asked, grant, cost);
+        self.level = state.level;
     }
 
     /// Whole units that could be taken at `now`; negative if the last grant is in the future.
@@ -377,29 +395,6 @@ mod tests {
         Bucket::on_grid(NonZeroU64::new(refill).unwrap(), NonZeroU64::new(interval).unwrap(), max, initial, 0)
     }
 
-    /// A bucket of 5 that holds `amount`; one credit is one unit.
-    fn holding(amount: i128) -> (Terms, Level) {
-        (Terms::new(Rate::new(NonZeroU64::MIN, NonZeroU64::MIN), NonZeroU64::new(5).unwrap()), Level { amount, at: 0 })
-    }
-
-    /// Settling needs to know how much more the bucket could have held, and how much was cut off.
-    #[test]
-    fn what_overflows_is_recorded_unless_a_waiter_needs_it() {
-        let spilled = |amount, cost| {
-            let (terms, mut level) = holding(amount);
-            let gap = terms.spill(&mut level, 0, cost);
-            ({ level.amount }, gap.room, gap.lost)
-        };
-        assert_eq!([spilled(3, 0), spilled(3, 9), spilled(7, 0)], [(3, 2, 0), (3, 2, 0), (5, 0, 2)]);
-        assert_eq!([spilled(7, 9), spilled(12, 9)], [(7, 2, 0), (9, 0, 3)]);
-        let credited = |amount, units| {
-            let (terms, mut level) = holding(amount);
-            let gap = terms.credit(&mut level, 0, units);
-            ({ level.amount }, gap.room, gap.lost)
-        };
-        assert_eq!([credited(3, 1), credited(3, 4), credited(5, 4)], [(4, 1, 0), (5, 0, 2), (5, 0, 4)]);
-    }
-
     #[test]
     fn a_late_charge_leaves_at_most_the_size_of_the_bucket() {
         let mut grid = grid(1, 10, 2, 0);
@@ -412,9 +407,12 @@ mod tests {
     fn refills_since_the_grant_are_deducted_from_what_is_given_back() {
         let mut grid = grid(1, 10, 5, 5);
         grid.charge(0, 0, 5);
-        grid.terms.give_back(&mut grid.level, 20, 0, 5);
+        let mut state = State::from(grid.level);
+        grid.terms.settle(&mut state, 20, (1, 0), [5, 0]);
+        grid.level = state.level;
         assert_eq!(grid.balance(20), 5);
-        grid.terms.pay(&mut grid.level, 20, 7);
+        grid.terms.pay(&mut state, 20, 7);
+        grid.level = state.level;
         assert_eq!((grid.balance(39), grid.balance(40), grid.balance(50)), (-1, 0, 1), "two were owed");
         // Another rate begins another grid.
         let terms = grid.terms.with_rate("3/20ns".parse().unwrap(), 5);

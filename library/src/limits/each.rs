@@ -1,12 +1,10 @@
 //! The same limits for each of many keys: the part that all keys share, and the thin state of one key.
 //!
-//! The data for settling grants is kept with the state of a key, but only while the key has grants that may be settled.
+//! The open grants of a key, which may be settled, are stored with its state.
 
-use super::bucket::Gap;
 use super::fixed::Fixed;
 use super::grant::Refusal;
 use super::policy::Policy;
-use super::settling::Settling;
 use super::state::{Level, State};
 use super::terms::Terms;
 use super::together::Limits;
@@ -39,7 +37,7 @@ pub struct Each {
     full_at: Nanos,
 }
 
-/// The state of one key, in 32 bytes. A single bucket, the usual case, needs no allocation.
+/// The state of one key, in 32 bytes. A single bucket without open grants, the usual case, needs no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
 pub struct Thin(pub(super) Form);
@@ -49,8 +47,6 @@ pub struct Thin(pub(super) Form);
 pub(super) enum Form {
     One(Level),
     Several(Box<[State]>),
-    /// The state with grants that may be settled.
-    Open(Box<(Vec<State>, Settling)>),
 }
 
 /// When a unit was charged.
@@ -94,7 +90,7 @@ impl Each {
         Limits::of(self.fixed.clone(), thin.with(<[State]>::to_vec), now)
     }
 
-    /// The state of a key with these limits, without open grants. `None` if the limits differ from these.
+    /// The state of a key with these limits. `None` if the limits differ from these.
     pub(crate) fn state_of(&self, limits: &Limits) -> Option<Thin> {
         (limits.fixed == self.fixed).then(|| Thin::of(&self.fixed.terms, limits.states.clone()))
     }
@@ -103,21 +99,18 @@ impl Each {
     pub(crate) fn bytes_of_state(&self, open: usize) -> usize {
         let of = |terms: &Terms| match terms.as_window() {
             Some(window) => 24 + 12 * usize::try_from(window.count().min(window::MAX_EXACT_UNITS + 1)).unwrap_or(0),
-            None => 24,
+            None => 24 + 48 * open,
         };
-        let grants = open * (8 + 40 * self.fixed.terms.len());
-        self.fixed.terms.iter().map(of).sum::<usize>() + grants
+        self.fixed.terms.iter().map(of).sum::<usize>()
     }
 
     /// Whether a state that was read is possible for these limits.
     #[cfg(feature = "shared")]
     pub(crate) fn has_sense(&self, thin: &Thin) -> bool {
-        let is_one = |states: &[State]| {
+        thin.with(|states| {
             states.len() == self.fixed.terms.len()
                 && self.fixed.each(states).all(|(_, terms, state)| terms.has_sense(state))
-        };
-        let has_settling = if let Form::Open(open) = &thin.0 { open.1.has_sense(open.0.len()) } else { true };
-        thin.with(is_one) && has_settling
+        })
     }
 
     /// The state of a new key.
@@ -223,15 +216,26 @@ impl Each {
         thin.with(|states| self.fixed.each(states).map(of).min().unwrap_or(u64::MAX))
     }
 
+    /// For each limit: the units that it allows at `now`; negative if units are owed.
+    pub(crate) fn left(&self, thin: &Thin, now: Nanos) -> Vec<i128> {
+        thin.with(|states| self.fixed.each(states).map(|(_, terms, state)| terms.left(state, now)).collect())
+    }
+
+    /// The latest time by which a limit for itself will have granted these further costs if requests never pause. `None`
+    /// beyond the end of the clock.
+    pub(crate) fn schedule(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> Option<Nanos> {
+        thin.with(|states| self.fixed.schedule(states, now, costs))
+    }
+
     /// Charges a request that was made at `requested` and is granted at `grant`, which is not before
     /// [`conforms_at`](Self::conforms_at) of `requested`. Windows count the request from `counted`, which is not before
     /// `grant`, and forget entries that no longer count at `since`. For a request that is made and granted now, all
     /// four times are now.
     pub fn charge(&self, thin: &mut Thin, [since, requested, grant, counted]: [Nanos; 4], costs: &[u64]) {
         let times = [since, requested, grant, counted];
-        thin.with_mut(|states, settling| {
-            self.fixed.revise(states, settling, |place, terms, state| match self.fixed.cost(place, costs) {
-                0 => Gap::NONE, // A unit of cost 0 does not change a limit: keys do not wait for each other.
+        thin.with_mut(|states| {
+            self.fixed.revise(states, |place, terms, state| match self.fixed.cost(place, costs) {
+                0 => {} // A unit of cost 0 does not change a limit: keys do not wait for each other.
                 cost => terms.charge(state, times, cost),
             });
         });
@@ -240,81 +244,71 @@ impl Each {
     /// Opens the latest charge, which has these costs, so that it can be [settled](Self::settle). It takes memory until
     /// it is settled.
     pub fn open(&self, thin: &mut Thin, grant: Charged, costs: &[u64]) {
-        if self.is_empty() {
-            return;
+        if let Form::One(level) = thin.0 {
+            thin.0 = Form::Several([State::from(level)].into());
         }
-        if !matches!(thin.0, Form::Open(_)) {
-            let states = thin.with(<[State]>::to_vec);
-            thin.0 = Form::Open(Box::new((states, Settling::default())));
-        }
-        thin.with_mut(|states, settling| {
-            let cost = |place| self.fixed.cost(place, costs);
-            settling.open(grant.number, [grant.at, grant.counted], (&self.fixed.terms, states), cost);
-        });
+        thin.with_mut(|states| self.fixed.open(states, grant.number, grant.at, costs));
     }
 
-    /// Windows count the grant from `now`, when its unit was handed over, and no longer from `grant.counted`.
-    pub fn hand_over(&self, thin: &mut Thin, grant: Charged, costs: &[u64], now: Nanos) {
-        thin.with_mut(|states, settling| {
+    /// Windows count the grant from `now`, when its unit was handed over, and no longer from `grant.counted`. Returns
+    /// the grant as it counts now: unchanged if a window has given its room to other grants meanwhile.
+    #[must_use]
+    pub fn hand_over(&self, thin: &mut Thin, grant: Charged, costs: &[u64], now: Nanos) -> Charged {
+        let mut counted = now;
+        thin.with_mut(|states| {
             for (place, window, state) in self.fixed.windows_mut(states) {
                 let cost = self.fixed.cost(place, costs);
-                if cost == 0 || window.hand_over(state, grant.counted, cost, now) {
-                    settling.counted_from(grant.number, place, now);
+                if cost > 0 && !window.hand_over(state, grant.counted, cost, now) {
+                    counted = grant.counted;
                 }
             }
         });
+        Charged { counted, ..grant }
     }
 
     /// Settles a grant at its real costs: `costs` are the charged costs and the real costs. The limits are then as if
     /// the grant had cost its real costs from the start.
     ///
-    /// With too many open grants, this one may no longer be [open](Self::open). Then a lower cost is given back as for
-    /// an unused grant, and a higher cost is owed.
+    /// With too many open grants, this one may no longer be [open](Self::open). Then a higher cost is owed, and a lower
+    /// one is credited less the gain of the limits since.
     pub fn settle(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: [&[u64]; 2]) {
         let known = (grant.number, [grant.at, grant.counted]);
-        thin.with_mut(|states, settling| self.fixed.settle(states, settling, [now; 2], known, costs));
-        self.close_if_settled(thin);
-    }
-
-    /// Frees memory if there are no open grants.
-    fn close_if_settled(&self, thin: &mut Thin) {
-        if let Form::Open(open) = &mut thin.0
-            && open.1.is_empty()
-        {
-            *thin = Thin::of(&self.fixed.terms, std::mem::take(&mut open.0));
-        }
+        thin.with_mut(|states| self.fixed.settle(states, [now; 2], known, costs));
+        thin.narrow(&self.fixed.terms);
     }
 
     /// Credits an unused grant.
     pub(crate) fn give_back(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: &[u64]) {
-        thin.with_mut(|states, settling| {
+        thin.with_mut(|states| {
             if now >= grant.at {
-                let times = [grant.at, grant.counted];
-                self.fixed.revise(states, settling, |place, terms, state| {
-                    terms.give_back(state, now, times, self.fixed.cost(place, costs))
+                let known = (grant.number, [grant.at, grant.counted]);
+                self.fixed.revise(states, |place, terms, state| {
+                    terms.give_back(state, now, known, self.fixed.cost(place, costs));
                 });
             }
-            settling.forget(grant.number);
+            for state in states {
+                state.close(grant.number);
+            }
         });
-        self.close_if_settled(thin);
+        thin.narrow(&self.fixed.terms);
     }
 
     /// Removes an unused grant from the windows. Buckets get no credit for it: its time is lost.
     pub(crate) fn forget(&self, thin: &mut Thin, grant: Charged, costs: &[u64]) {
-        thin.with_mut(|states, settling| {
+        thin.with_mut(|states| {
             for (place, window, state) in self.fixed.windows_mut(states) {
                 window.forget(state, grant.counted, self.fixed.cost(place, costs));
             }
-            settling.forget(grant.number);
+            for state in states {
+                state.close(grant.number);
+            }
         });
-        self.close_if_settled(thin);
+        thin.narrow(&self.fixed.terms);
     }
 
     /// Empties the buckets at `until`. Windows do not change, so the caller itself must grant nothing before that time.
     pub fn empty(&self, thin: &mut Thin, until: Nanos) {
-        thin.with_mut(|states, settling| {
-            self.fixed.revise(states, settling, |_, terms, state| terms.empty(state, until));
-        });
+        thin.with_mut(|states| self.fixed.revise(states, |_, terms, state| terms.empty(state, until)));
     }
 
     /// Whether the state equals a new key's, at `now` and ever after.
@@ -324,6 +318,12 @@ impl Each {
         let rests = |(terms, state): (&Terms, &State)| state.level.at < now && terms.at_rest(state, now);
         (now >= self.full_at && thin.with(|states| self.fixed.terms.iter().zip(states).all(rests)))
             || *thin == self.fresh
+    }
+
+    /// Whether all buckets are full and all windows are empty at `time`, which is not before the latest charge.
+    #[inline]
+    pub(crate) fn is_at_rest(&self, thin: &Thin, time: Nanos) -> bool {
+        thin.with(|states| self.fixed.terms.iter().zip(states).all(|(terms, state)| terms.at_rest(state, time)))
     }
 
     /// The time from which on the state [is fresh](Self::is_fresh) if nothing more is granted.
@@ -342,24 +342,30 @@ impl Each {
 }
 
 impl Thin {
-    /// Keeps only the latest `most` open grants.
+    /// Keeps only the latest `most` open grants of each bucket.
     pub(crate) fn keep_open(&mut self, most: usize) {
-        if let Form::Open(open) = &mut self.0 {
-            open.1.keep(most);
-        }
+        self.with_mut(|states| states.iter_mut().filter_map(State::open_mut).for_each(|open| open.keep(most)));
     }
 
     /// The state of these limits, without open grants.
     pub(crate) fn of_limits(limits: &Limits) -> Self {
-        Thin::of(&limits.fixed.terms, limits.states.clone())
+        Thin::of(&limits.fixed.terms, limits.states.iter().map(State::closed).collect())
     }
 
-    /// A state without open grants.
     fn of(terms: &[Terms], states: Vec<State>) -> Self {
-        Thin(match (terms, &states[..]) {
-            ([terms], [state]) if terms.as_window().is_none() => Form::One(state.level),
-            _ => Form::Several(states.into()),
-        })
+        let mut thin = Thin(Form::Several(states.into()));
+        thin.narrow(terms);
+        thin
+    }
+
+    /// Frees memory if this is a single bucket without open grants.
+    fn narrow(&mut self, terms: &[Terms]) {
+        if let (Form::Several(states), [Terms::Bucket(_)]) = (&self.0, terms)
+            && let [state] = &**states
+            && state.is_level()
+        {
+            self.0 = Form::One(state.level);
+        }
     }
 
     #[inline]
@@ -367,21 +373,19 @@ impl Thin {
         match &self.0 {
             Form::One(level) => act(&[State::from(*level)]),
             Form::Several(states) => act(states),
-            Form::Open(open) => act(&open.0),
         }
     }
 
     #[inline]
-    fn with_mut<R>(&mut self, act: impl FnOnce(&mut [State], &mut Settling) -> R) -> R {
+    fn with_mut<R>(&mut self, act: impl FnOnce(&mut [State]) -> R) -> R {
         match &mut self.0 {
             Form::One(level) => {
                 let mut state = [State::from(*level)];
-                let result = act(&mut state, &mut Settling::default());
+                let result = act(&mut state);
                 *level = state[0].level;
                 result
             }
-            Form::Several(states) => act(states, &mut Settling::default()),
-            Form::Open(open) => act(&mut open.0, &mut open.1),
+            Form::Several(states) => act(states),
         }
     }
 }
@@ -467,7 +471,7 @@ mod tests {
             (&["5/s"][..], 0, 24),
             (&["5/s,window"], 0, 24 + 12 * 5),
             (&["5000/h,window"], 0, 24 + 12 * 1025),
-            (&["5/s,burst=1", "9/s,window"], 3, 24 + (24 + 12 * 9) + 3 * (8 + 2 * 40)),
+            (&["5/s,burst=1", "9/s,window"], 3, 24 + (24 + 12 * 9) + 3 * 48),
         ] {
             assert_eq!(Each::new(&[(&policy(limits), 0)], 0).bytes_of_state(open), bytes, "{limits:?}");
         }
@@ -482,8 +486,8 @@ mod tests {
             each.open(&mut thin, Charged { at: 0, counted: 0, number }, &[1]);
         }
         thin.keep_open(2);
-        let Form::Open(open) = &thin.0 else { panic!("it has open grants") };
-        assert_eq!([1, 2, 3].map(|number| open.1.is_open(number)), [false, true, true]);
+        let is_open = |number| thin.with(|states| states[0].open().unwrap().is_open(number));
+        assert_eq!([1, 2, 3].map(is_open), [false, true, true]);
     }
 
     #[cfg(feature = "shared")]

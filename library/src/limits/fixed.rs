@@ -4,10 +4,8 @@
 //! A limit that conforms stays conforming until something is granted. So the earliest common time is the latest of the
 //! limits' own earliest times.
 
-use super::bucket::Gap;
 use super::costs::CostList;
 use super::policy::Policy;
-use super::settling::{Settling, settle_forgotten};
 use super::state::State;
 use super::terms::Terms;
 use super::window;
@@ -94,37 +92,50 @@ impl Fixed {
         Some(latest)
     }
 
-    /// Settles a grant at its real costs: `costs` are the charged costs and the real costs. The two `times` of the grant
-    /// are its own, and the time from which windows count it. The limits are then as if the grant had cost its real
-    /// costs from the start. If the grant is not open, or no longer, see [`settle_forgotten`]. Windows use the time
-    /// `latest`, which is not before `now` nor the latest grant.
+    /// The time, not before `now`, by which these further costs will have been granted if requests never pause: the latest
+    /// of the times of the single limits. `None` beyond the end of the clock.
+    pub(super) fn schedule(&self, states: &[State], now: Nanos, costs: impl CostList) -> Option<Nanos> {
+        let mut times = self.each(states).map(|(place, terms, state)| match self.cost(place, costs) {
+            0 => Some(now),
+            units => terms.schedule(state, now, units),
+        });
+        times.try_fold(now, |latest, time| Some(latest.max(time?)))
+    }
+
+    /// Opens the latest charge, of a grant at `at` with this number: its costs may change.
+    pub(super) fn open(&self, states: &mut [State], number: u64, at: Nanos, costs: impl CostList) {
+        self.revise(states, |place, terms, state| {
+            if let Terms::Bucket(bucket) = terms {
+                bucket.open(state, number, at, self.cost(place, costs));
+            }
+        });
+    }
+
+    /// Settles a grant at its real costs: `costs` are the charged costs and the real costs. The limits are then as if
+    /// the grant had cost its real costs from the start. It was granted at `at`, and windows count it from `counted` on.
+    /// They use the time `latest`, which is not before `now` nor the latest grant. For a grant that is not open, see
+    /// `bucket::Terms::settle`.
     pub(super) fn settle(
         &self,
         states: &mut [State],
-        settling: &mut Settling,
         [now, latest]: [Nanos; 2],
-        (number, times): (u64, [Nanos; 2]),
+        (number, [at, counted]): (u64, [Nanos; 2]),
         costs: [impl CostList; 2],
     ) {
-        let costs = |place| costs.map(|costs| self.cost(place, costs));
-        if settling.settle(latest, number, (&self.terms, states), |place| costs(place)[1]) {
-            return;
-        }
-        self.revise(states, settling, |place, terms, state| {
-            let now = if terms.as_window().is_some() { latest } else { now };
-            settle_forgotten(terms, state, now, times, costs(place))
+        self.revise(states, |place, terms, state| {
+            let costs = costs.map(|costs| self.cost(place, costs));
+            match terms {
+                Terms::Bucket(bucket) => bucket.settle(state, now, (number, at), costs),
+                Terms::Window(window) => window.correct(state, latest, counted, costs),
+            }
         });
     }
 
     /// Changes each limit by `act`.
-    pub(super) fn revise(
-        &self,
-        states: &mut [State],
-        settling: &mut Settling,
-        act: impl Fn(usize, &Terms, &mut State) -> Gap,
-    ) {
+    #[inline]
+    pub(super) fn revise(&self, states: &mut [State], act: impl Fn(usize, &Terms, &mut State)) {
         for (place, (terms, state)) in self.terms.iter().zip(states).enumerate() {
-            settling.happened(place, act(place, terms, state));
+            act(place, terms, state);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The small state of one limit. This is everything that is stored for each bucket, or for each key.
 
+use super::reflection::Opened;
 use crate::clock::Nanos;
 #[cfg(feature = "shared")]
 use serde::{Deserialize, Serialize};
@@ -40,9 +41,18 @@ pub(crate) struct Gaining {
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(crate) struct State {
     pub(crate) level: Level,
-    /// The grants that a window counts; `None` for other limits.
-    #[allow(clippy::box_collection, reason = "8 bytes instead of 32 in every bucket, which has none")]
-    log: Option<Box<VecDeque<Entry>>>,
+    /// It is boxed because 8 bytes are less than 40 in every bucket, which usually has none.
+    rest: Option<Box<Rest>>,
+}
+
+/// The part of a state that a bucket without open grants does not need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
+struct Rest {
+    /// The grants that a window counts; empty for a bucket.
+    log: VecDeque<Entry>,
+    /// The open grants of a bucket, if there are any.
+    open: Option<Box<Opened>>,
 }
 
 /// Grants in the log of a window, all counted at the time of the latest of them.
@@ -58,23 +68,59 @@ static EMPTY: VecDeque<Entry> = VecDeque::new();
 impl State {
     /// The log of a window: oldest first; times never decrease.
     pub(crate) fn log(&self) -> &VecDeque<Entry> {
-        self.log.as_deref().unwrap_or(&EMPTY)
+        self.rest.as_ref().map_or(&EMPTY, |rest| &rest.log)
     }
 
     /// The times in the log.
     #[cfg(feature = "shared")]
     pub(super) fn times_mut(&mut self) -> impl Iterator<Item = &mut Nanos> {
-        self.log.iter_mut().flat_map(|log| log.iter_mut()).map(|entry| &mut entry.at)
+        self.rest.iter_mut().flat_map(|rest| &mut rest.log).map(|entry| &mut entry.at)
     }
 
     pub(crate) fn log_mut(&mut self) -> &mut VecDeque<Entry> {
-        self.log.get_or_insert_default()
+        &mut self.rest.get_or_insert_default().log
+    }
+
+    /// Whether this is a level alone: neither a log nor open grants.
+    #[inline]
+    pub(super) fn is_level(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// The open grants of a bucket.
+    pub(super) fn open(&self) -> Option<&Opened> {
+        self.rest.as_ref()?.open.as_deref()
+    }
+
+    #[inline]
+    pub(super) fn open_mut(&mut self) -> Option<&mut Opened> {
+        self.rest.as_mut()?.open.as_deref_mut()
+    }
+
+    /// The open grants of a bucket, in which a grant is about to be opened.
+    pub(super) fn open_or_new(&mut self) -> &mut Opened {
+        self.rest.get_or_insert_default().open.get_or_insert_default()
+    }
+
+    /// Closes a grant of a bucket: its cost is final. Frees memory if no open grant is left.
+    pub(super) fn close(&mut self, number: u64) {
+        if let Some(open) = self.open_mut() {
+            open.close(number);
+            if open.is_empty() {
+                self.rest = None;
+            }
+        }
+    }
+
+    /// The same state without open grants: all costs are final.
+    pub(super) fn closed(&self) -> Self {
+        if self.open().is_some() { State::from(self.level) } else { self.clone() }
     }
 }
 
 impl From<Level> for State {
     fn from(level: Level) -> Self {
-        State { level, log: None }
+        State { level, rest: None }
     }
 }
 

@@ -1,7 +1,8 @@
 //! One limit of any kind: its fixed numbers, and functions of a state that the caller passes in.
 
-use super::bucket::Gap;
 use super::policy::Resolved;
+#[cfg(feature = "shared")]
+use super::reflection::Opened;
 use super::state::State;
 use super::{bucket, window};
 use crate::clock::Nanos;
@@ -51,12 +52,11 @@ impl Terms {
     }
 
     /// Charges at `grant`. Windows count the cost from `counted` on, and drop entries that no longer count at `since`.
-    pub(super) fn charge(&self, state: &mut State, [since, requested, grant, counted]: [Nanos; 4], cost: u64) -> Gap {
+    pub(super) fn charge(&self, state: &mut State, [since, requested, grant, counted]: [Nanos; 4], cost: u64) {
         match self {
-            Bucket(bucket) => return bucket.charge(&mut state.level, requested, grant, cost),
+            Bucket(bucket) => bucket.charge(state, requested, grant, cost),
             Window(window) => window.charge(state, since, counted, cost),
         }
-        Gap::NONE
     }
 
     pub(super) fn available(&self, state: &State, now: Nanos) -> u64 {
@@ -104,43 +104,46 @@ impl Terms {
         }
     }
 
-    pub(super) fn give_back(&self, state: &mut State, now: Nanos, [grant, counted]: [Nanos; 2], units: u64) -> Gap {
+    /// Gives back units of the grant with this number, time, and time from which windows count it.
+    pub(super) fn give_back(&self, state: &mut State, now: Nanos, (number, times): (u64, [Nanos; 2]), units: u64) {
         match self {
-            Bucket(bucket) => return bucket.give_back(&mut state.level, now, grant, units),
-            Window(_) => window::Terms::give_back(state, counted, units),
+            Bucket(bucket) => bucket.settle(state, now, (number, times[0]), [units, 0]),
+            Window(_) => window::Terms::give_back(state, times[1], units),
         }
-        Gap::NONE
     }
 
     /// Empties a bucket at `time`.
-    pub(super) fn empty(&self, state: &mut State, time: Nanos) -> Gap {
-        if let Bucket(bucket) = self { bucket.empty(&mut state.level, time) } else { Gap::NONE }
+    pub(super) fn empty(&self, state: &mut State, time: Nanos) {
+        if let Bucket(bucket) = self {
+            bucket.empty(state, time);
+        }
     }
 
-    pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) -> Gap {
+    pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
         match self {
-            Bucket(bucket) => return bucket.pay(&mut state.level, now, units),
+            Bucket(bucket) => bucket.pay(state, now, units),
             Window(window) => window.pay(state, now, units),
         }
-        Gap::NONE
     }
 
-    pub(super) fn credit(&self, state: &mut State, now: Nanos, units: u64) -> Gap {
+    pub(super) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
         match self {
-            Bucket(bucket) => return bucket.credit(&mut state.level, now, units),
+            Bucket(bucket) => bucket.credit(state, now, units),
             Window(window) => window.credit(state, now, units),
         }
-        Gap::NONE
     }
 
     /// Whether a state that was read is possible for this limit. Only a window has a log, and its amount is the sum of
-    /// the log.
+    /// the log. Only a bucket has open grants.
     #[cfg(feature = "shared")]
     pub(super) fn has_sense(&self, state: &State) -> bool {
         let sum = state.log().iter().fold(0_i128, |sum, entry| sum.saturating_add(entry.units.into()));
         match self {
-            Window(_) => state.level.amount == sum && state.log().iter().is_sorted_by_key(|entry| entry.at),
-            Bucket(_) => state.log().is_empty(),
+            Window(_) => {
+                let is_sorted = state.log().iter().is_sorted_by_key(|entry| entry.at);
+                state.open().is_none() && state.level.amount == sum && is_sorted
+            }
+            Bucket(_) => state.log().is_empty() && state.open().is_none_or(Opened::has_sense),
         }
     }
 

@@ -1,11 +1,9 @@
 //! Several limits used as one, with their state.
 
-use super::bucket::Gap;
 use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
 use super::policy::{Policy, Resolved};
-use super::settling::Settling;
 use super::state::{Level, State};
 use super::terms::Terms;
 use super::{bucket, window};
@@ -18,7 +16,6 @@ use std::num::NonZeroU64;
 pub struct Limits {
     pub(super) fixed: Fixed,
     pub(super) states: Vec<State>,
-    pub(super) settling: Settling,
     quantum: u64,
     /// The latest time of a request, return or change. Earlier clock readings arrived out of order, and are clamped to
     /// this time.
@@ -47,11 +44,18 @@ struct Debt {
 impl Debt {
     /// The debt after the bucket `from` has become `to`.
     fn at_rate(self, from: &bucket::Terms, to: &bucket::Terms) -> Self {
-        let (mut level, at) = (self.level, self.level.at);
-        from.change(&mut level, at, to);
-        let mut emptied = level;
-        to.empty(&mut emptied, self.emptied.at);
-        Debt { level, emptied }
+        let mut state = State::from(self.level);
+        from.change(&mut state, self.level.at, to);
+        let level = state.level;
+        to.empty(&mut state, self.emptied.at);
+        Debt { level, emptied: state.level }
+    }
+
+    /// Pays the debt until `now`.
+    fn pay(&mut self, bucket: &bucket::Terms, now: Nanos) {
+        let mut state = State::from(self.level);
+        bucket.advance(&mut state, now);
+        self.level = Level { amount: state.level.amount.min(0), at: state.level.at };
     }
 }
 
@@ -68,19 +72,8 @@ impl Limits {
 
     /// These limits in these states.
     pub(super) fn of(fixed: Fixed, states: Vec<State>, now: Nanos) -> Self {
-        let settling = Settling::default();
-        Limits {
-            fixed,
-            states,
-            settling,
-            quantum: u64::MAX,
-            asked: now,
-            at: now,
-            number: 0,
-            every: 0,
-            next: 0,
-            debts: Vec::new(),
-        }
+        let debts = Vec::new();
+        Limits { fixed, states, quantum: u64::MAX, asked: now, at: now, number: 0, every: 0, next: 0, debts }
     }
 
     /// The number of limits.
@@ -138,10 +131,8 @@ impl Limits {
         self.states.iter().enumerate().try_for_each(|(place, state)| amount(place, state.level).map(drop))?;
         for (place, state) in self.states.iter_mut().enumerate() {
             match amount(place, state.level) {
-                Some(left) if self.settling.is_empty() => state.level = Level { amount: left, at: now },
-                _ => {
-                    self.settling.happened(place, fixed.terms[place].charge(state, [now; 4], fixed.cost(place, costs)));
-                }
+                Some(left) if state.is_level() => state.level = Level { amount: left, at: now },
+                _ => fixed.terms[place].charge(state, [now; 4], fixed.cost(place, costs)),
             }
         }
         (self.asked, self.at, self.number) = (now, now, self.number + 1);
@@ -160,16 +151,8 @@ impl Limits {
         self.fixed.terms.iter().all(|terms| terms.as_usual_bucket().is_some())
     }
 
-    /// Grants a run of the `waiting` units. If all of them or at least a [quantum](Self::quantum) conform now, the run
-    /// is the units that conform now. Otherwise it is one quantum, at the time when it conforms.
-    ///
-    /// # Errors
-    /// [`Refusal::Never`]; nothing is charged then.
-    pub fn take_run(&mut self, now: Nanos, waiting: u64) -> Result<Grant, Refusal> {
-        self.take(now, self.run(now, waiting))
-    }
-
-    /// The number of the `waiting` units that form the next run.
+    /// The number of the `waiting` units that form the next run. If all of them or at least a [quantum](Self::quantum)
+    /// conform now, these are the units that conform now. Otherwise it is one quantum.
     pub(super) fn run(&self, now: Nanos, waiting: u64) -> u64 {
         waiting.min(self.available(now).max(self.quantum)).min(self.at_once())
     }
@@ -227,12 +210,7 @@ impl Limits {
     /// the single limits. `None` beyond the end of the clock.
     #[must_use]
     pub fn schedule(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
-        let now = self.in_order(now).max(self.at);
-        let mut times = self.each().map(|(place, terms, state)| match self.fixed.cost(place, costs) {
-            0 => Some(now),
-            units => terms.schedule(state, now, units),
-        });
-        times.try_fold(now, |latest, time| Some(latest.max(time?)))
+        self.fixed.schedule(&self.states, self.in_order(now).max(self.at), costs)
     }
 
     /// The time of the last of `grants` further grants, by their least distance alone.
@@ -248,43 +226,41 @@ impl Limits {
         let now = self.in_order(now);
         if costs.largest() > 0 && now >= self.at.max(grant.at) {
             (self.asked, self.at) = (now, now);
-            self.revise(|fixed, place, terms, state| {
-                terms.give_back(state, now, [grant.at, grant.counted], fixed.cost(place, costs))
-            });
+            let known = (grant.number, [grant.at, grant.counted]);
+            self.revise(|fixed, place, terms, state| terms.give_back(state, now, known, fixed.cost(place, costs)));
         }
-        self.settling.forget(grant.number);
+        self.close(grant.number);
     }
 
     /// Opens the latest grant, which has these costs, so that it can be [settled](Self::settle). Until it is settled,
-    /// every further grant takes slightly longer. If it will not be settled, call [`forget`](Self::forget). The number
-    /// of open grants is limited. Above that number, the oldest is forgotten.
+    /// every further grant takes slightly longer. If it will not be settled, [close](Self::close) it. The number of open
+    /// grants is limited. Above that number, the oldest is closed.
     pub(crate) fn open(&mut self, grant: &Grant, costs: impl CostList) {
         if costs.largest() > 0 {
-            let limits = (&self.fixed.terms[..], &self.states[..]);
-            self.settling.open(grant.number, [grant.at, grant.counted], limits, |place| self.fixed.cost(place, costs));
+            self.fixed.open(&mut self.states, grant.number, grant.at, costs);
         }
     }
 
-    /// Whether a grant is open.
+    /// Whether a bucket has an open grant.
     pub(crate) fn has_open(&self) -> bool {
-        !self.settling.is_empty()
+        self.states.iter().any(|state| state.open().is_some())
     }
 
     /// Closes a grant that will not be settled: its charge was its real cost.
-    pub(crate) fn forget(&mut self, grant: &Grant) {
-        self.settling.forget(grant.number);
+    pub(crate) fn close(&mut self, number: u64) {
+        self.states.iter_mut().for_each(|state| state.close(number));
     }
 
     /// Settles a grant at its real costs: `costs` are the charged costs and the real costs. If the grant is
     /// [open](Self::open), the limits are then as if it had cost its real costs from the start. A credit is lost if it
     /// would have overflowed the bucket meanwhile. Later requests owe the excess of a higher cost. All other grants
-    /// keep their times. If the grant was forgotten, a lower cost is given back as by [`give_back`](Self::give_back).
+    /// keep their times. If the grant is not open, a lower cost is credited less the gain of the limits since.
     ///
     /// A grant may be settled only once, and not given back as well.
     pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, costs: [impl CostList; 2]) {
         let now = self.in_order(now);
         let (times, known) = ([now, now.max(self.at)], (grant.number, [grant.at, grant.counted]));
-        self.fixed.settle(&mut self.states, &mut self.settling, times, known, costs);
+        self.fixed.settle(&mut self.states, times, known, costs);
     }
 
     /// Removes a grant of these costs from the windows that count it from the time `counted`.
@@ -314,11 +290,10 @@ impl Limits {
         self.empty(until);
         let debt = |place: usize, terms: &Terms| {
             let (Terms::Bucket(bucket), emptied) = (terms, self.states[place].level) else { return None };
-            let mut level = known[place].map_or(before[place], |debt| debt.level);
-            bucket.settle(&mut level, now);
-            level.amount = level.amount.min(0);
+            let mut debt = Debt { level: known[place].map_or(before[place], |debt| debt.level), emptied };
+            debt.pay(bucket, now);
             // A bucket that was charged for a later time is not emptied.
-            (emptied.at == until).then_some(Debt { level, emptied })
+            (emptied.at == until).then_some(debt)
         };
         self.debts = self.fixed.terms.iter().enumerate().map(|(place, terms)| debt(place, terms)).collect();
     }
@@ -327,10 +302,7 @@ impl Limits {
     pub(crate) fn pay_debts(&mut self, now: Nanos) {
         for (slot, terms) in self.debts.iter_mut().zip(&self.fixed.terms) {
             match (slot.as_mut(), terms) {
-                (Some(debt), Terms::Bucket(bucket)) if now < debt.emptied.at => {
-                    bucket.settle(&mut debt.level, now);
-                    debt.level.amount = debt.level.amount.min(0);
-                }
+                (Some(debt), Terms::Bucket(bucket)) if now < debt.emptied.at => debt.pay(bucket, now),
                 _ => *slot = None,
             }
         }
@@ -366,16 +338,14 @@ impl Limits {
         if let Some(Terms::Bucket(from)) = self.fixed.terms.get(place) {
             self.change(place, *from, from.with_burst(burst.get()));
             let (requested, cost) = (self.asked, self.fixed.cost(place, waiting));
-            self.revise_bucket(place, |bucket, level| bucket.spill(level, requested, cost));
+            self.revise_bucket(place, |bucket, state| bucket.spill(state, requested, cost));
         }
     }
 
     /// Replaces the bucket at `place` by `to`.
     fn change(&mut self, place: usize, from: bucket::Terms, to: bucket::Terms) {
         let (requested, debt) = (self.asked, self.debt(place));
-        self.revise_bucket(place, |bucket, level| bucket.settle(level, requested));
-        self.settling.rate_changed(place, &from, &to);
-        from.change(&mut self.states[place].level, requested, &to);
+        from.change(&mut self.states[place], requested, &to);
         self.fixed.terms[place] = Terms::Bucket(to);
         if let Some(debt) = debt {
             let debt = debt.at_rate(&from, &to);
@@ -398,12 +368,12 @@ impl Limits {
             match (from, limits.fixed.terms.get(place)) {
                 _ if fresh.get(place) == Some(&true) => continue,
                 (Terms::Bucket(from), Some(Terms::Bucket(to))) => {
-                    from.change(&mut old.level, now, to);
+                    from.change(old, now, to);
                     if let Some(debt) = &mut debts[place] {
                         *debt = debt.at_rate(from, to);
                         old.level = debt.emptied;
                     }
-                    to.spill(&mut old.level, now, limits.fixed.cost(place, waiting));
+                    to.spill(old, now, limits.fixed.cost(place, waiting));
                 }
                 (Terms::Window(_), Some(Terms::Window(_))) => {}
                 _ => continue,
@@ -428,9 +398,10 @@ impl Limits {
 
     /// Drops credit above the burst at `now`.
     pub(crate) fn spill(&mut self, now: Nanos) {
-        self.revise(|_, _, terms, state| match terms {
-            Terms::Bucket(bucket) => bucket.spill(&mut state.level, now, 0),
-            Terms::Window(_) => Gap::NONE,
+        self.revise(|_, _, terms, state| {
+            if let Terms::Bucket(bucket) = terms {
+                bucket.spill(state, now, 0);
+            }
         });
     }
 
@@ -450,17 +421,16 @@ impl Limits {
         Grant { counted, ..Grant::computed(at, units, None, self.number) }
     }
 
-    /// Changes each limit by `act`, which also gets its index; see [`Fixed::revise`].
-    pub(super) fn revise(&mut self, act: impl Fn(&Fixed, usize, &Terms, &mut State) -> Gap) {
+    /// Changes each limit by `act`, which also gets its index.
+    pub(super) fn revise(&mut self, act: impl Fn(&Fixed, usize, &Terms, &mut State)) {
         let fixed = &self.fixed;
-        let act = |place, terms: &Terms, state: &mut State| act(fixed, place, terms, state);
-        fixed.revise(&mut self.states, &mut self.settling, act);
+        fixed.revise(&mut self.states, |place, terms, state| act(fixed, place, terms, state));
     }
 
     /// Changes the bucket at `place`, if there is one.
-    pub(super) fn revise_bucket(&mut self, place: usize, act: impl FnOnce(&bucket::Terms, &mut Level) -> Gap) {
+    pub(super) fn revise_bucket(&mut self, place: usize, act: impl FnOnce(&bucket::Terms, &mut State)) {
         if let (Some(Terms::Bucket(bucket)), Some(state)) = (self.fixed.terms.get(place), self.states.get_mut(place)) {
-            self.settling.happened(place, act(bucket, &mut state.level));
+            act(bucket, state);
         }
     }
 

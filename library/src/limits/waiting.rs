@@ -1,6 +1,6 @@
 //! The functions of limits that a queue of waiters needs, except grants.
 
-use super::bucket::{self, Bucket, Gap};
+use super::bucket::{self, Bucket};
 use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
@@ -86,7 +86,7 @@ impl Limits {
 
     /// The same limits without open grants.
     pub(crate) fn without_open(&self) -> Self {
-        let mut limits = Limits::of(self.fixed.clone(), self.states.clone(), self.at);
+        let mut limits = Limits::of(self.fixed.clone(), self.states.iter().map(State::closed).collect(), self.at);
         limits.asked = self.asked;
         limits
     }
@@ -134,27 +134,26 @@ impl Limits {
         self.each().all(|(_, terms, state)| terms.at_rest(state, time))
     }
 
-    /// Makes windows count `grant`, which has these costs, from `now`, when it is handed over. Returns `false` if other
+    /// Makes windows count `grant`, which has these costs, from `now`, when it is handed over. Returns the grant as it
+    /// counts now: while a later grant is in the future, windows go on counting it from its own time. `None` if other
     /// grants got its room in the meantime. Then nothing has changed, and the grant has to wait until
     /// [`room_at`](Self::room_at).
-    pub(crate) fn hand_over(&mut self, grant: &Grant, costs: impl CostList, now: Nanos) -> bool {
+    pub(crate) fn hand_over(&mut self, grant: Grant, costs: impl CostList, now: Nanos) -> Option<Grant> {
         if costs.largest() == 0 || !self.has_windows() {
-            return true;
+            return Some(grant);
         }
         let before = if self.windows().count() > 1 { Some(self.states.clone()) } else { None };
         let counts = self.fixed.windows_mut(&mut self.states).all(|(place, window, state)| {
             let units = self.fixed.cost(place, costs);
             units == 0 || window.hand_over(state, grant.counted, units, now)
         });
-        match before {
-            Some(states) if !counts => self.states = states,
-            // While a grant is in the future, windows go on counting the others from their own times.
-            _ if counts && self.at <= now => {
-                (0..self.states.len()).for_each(|place| self.settling.counted_from(grant.number(), place, now));
-            }
-            _ => {}
+        if counts {
+            return Some(if self.at <= now { grant.counted_from(now) } else { grant });
         }
-        counts
+        if let Some(states) = before {
+            self.states = states;
+        }
+        None
     }
 
     /// The earliest time, not before `now`, at which the windows have room for these costs.
@@ -203,7 +202,7 @@ impl Limits {
         let (at, bound_by) = self.conforms_at(requested, costs)?;
         let by = earliest.saturating_sub(at);
         if let Some(place) = bound_by.filter(|_| by > 0) {
-            self.revise_bucket(place, |bucket, level| bucket.delay(level, requested, by));
+            self.revise_bucket(place, |bucket, state| bucket.delay(state, requested, by));
         }
         let at = at.max(earliest);
         Ok(self.charge(requested, [at, at.max(now)], costs))
@@ -211,17 +210,18 @@ impl Limits {
 
     /// Brings the state up to `now` for a waiter of these costs, whose request was made at `requested`.
     pub(crate) fn gather(&mut self, now: Nanos, requested: Nanos, costs: impl CostList) {
-        self.revise(|fixed, place, terms, state| match terms {
-            Terms::Bucket(bucket) => bucket.gather(&mut state.level, now, requested, fixed.cost(place, costs)),
-            Terms::Window(_) => Gap::NONE,
+        self.revise(|fixed, place, terms, state| {
+            if let Terms::Bucket(bucket) = terms {
+                bucket.gather(state, now, requested, fixed.cost(place, costs));
+            }
         });
     }
 
     /// No waiter remains: the rest of a refill is kept up to the size of the bucket.
     pub(crate) fn overflow(&mut self) {
         self.revise(|_, _, terms, state| match terms {
-            Terms::Bucket(bucket) if bucket.is_on_grid => bucket.spill(&mut state.level, 0, 0), // At the time of the level.
-            _ => Gap::NONE,
+            Terms::Bucket(bucket) if bucket.is_on_grid => bucket.spill(state, 0, 0), // At the time of the level.
+            _ => {}
         });
     }
 
@@ -327,13 +327,14 @@ mod tests {
         let grant = limits.take(0, 1_u64).unwrap();
         limits.open(&grant, 1_u64);
         let mut with_later = limits.clone();
-        assert!(limits.hand_over(&grant, 1_u64, 5));
-        assert_eq!(logs(&limits), [[(5, 1)]; 2]);
-        limits.settle(6, &grant, [1_u64, 2]);
+        let grant_at = |limits: &mut Limits, grant, now| limits.hand_over(grant, 1_u64, now).map(|grant| grant.counted);
+        let handed = limits.hand_over(grant, 1_u64, 5).unwrap();
+        assert_eq!((handed.counted, logs(&limits)), (5, [[(5, 1)]; 2].map(Vec::from).to_vec()));
+        limits.settle(6, &handed, [1_u64, 2]);
         assert_eq!(logs(&limits), [[(5, 2)]; 2]);
         // With a grant in the future, the unit counts from its own time.
         let _ = with_later.charge(0, [8; 2], 1_u64);
-        assert!(with_later.hand_over(&grant, 1_u64, 5));
+        assert_eq!(grant_at(&mut with_later, grant, 5), Some(0));
         with_later.settle(5, &grant, [1_u64, 2]);
         assert_eq!(logs(&with_later), [[(0, 2), (8, 1)]; 2]);
         // The second window has given its room to another unit.
@@ -341,7 +342,7 @@ mod tests {
         let late = limits.take(0, 1_u64).unwrap();
         let _ = limits.take(10, 1_u64).unwrap();
         let before = limits.clone();
-        assert!(!limits.hand_over(&late, 1_u64, 10));
+        assert_eq!(grant_at(&mut limits, late, 10), None);
         assert_eq!(limits, before);
         // A window in which the unit costs nothing does not change.
         let mut limits = limits_of(&["5/10ns,window", "5/20ns,window"]);

@@ -1,6 +1,6 @@
-//! A supply: grants for a stream of units, from any store. The pump draws from it.
+//! A supply: grants for a stream of units, from a shared bucket. The pump draws from it.
 //!
-//! A supply requests leases from a shared store: consecutive reservations in one step, for units that were read. It
+//! A supply requests leases from a store: consecutive reservations in one step, for units that were read. It
 //! hands them out one by one. From a remote store it requests the next lease while one is in use, so that a slow
 //! network costs no rate.
 
@@ -42,8 +42,7 @@ impl Supply {
 
     /// See [`Take::open`].
     fn open_for(&self) -> Option<Nanos> {
-        let is_open = self.store.is_shared() && self.settles.load(Ordering::Relaxed);
-        is_open.then(|| self.store.learns())
+        self.settles.load(Ordering::Relaxed).then(|| self.store.learns())
     }
 
     /// The clock of all grant times.
@@ -106,24 +105,10 @@ impl Supply {
         Ok(!self.is_outdated()? && has_come && !handed.is_some_and(is_lost))
     }
 
-    /// The caller has slept until the time of `grant`, the latest grant, for units of these costs. Returns the grant to
-    /// use. It has an earlier time if the grant has moved up. With private limits it has a later time if the caller woke
-    /// so late that its units would leave in a burst.
-    pub fn woke(&self, grant: Grant, costs: &[u64]) -> Grant {
-        let (handed, rules) = {
-            let leased = self.leased();
-            (leased.handed.as_ref().map(|(handed, _)| *handed), leased.lease.rules())
-        };
-        let grant = handed.filter(|handed| handed.number() == grant.number()).unwrap_or(grant);
-        if self.store.is_shared() {
-            return grant;
-        }
-        let (mut used, late) = (grant, self.clock().now().saturating_sub(grant.at));
-        if rules.only_windows.is_some() && !rules.is_too_late(late, || 0) {
-            return grant; // Windows count the grant from the time when it leaves, with the rest of its lease.
-        }
-        self.store.own(&mut |ledger, now| used = ledger.woke(now, grant, costs));
-        used
+    /// `grant`, the latest grant, at its present time: it may have moved up during the [sleep](Self::sleep_unless).
+    pub fn moved(&self, grant: Grant) -> Grant {
+        let handed = self.leased().handed.as_ref().map(|(handed, _)| *handed);
+        handed.filter(|handed| handed.number() == grant.number()).unwrap_or(grant)
     }
 
     /// Whether a server has refused a unit of another process since the latest grant was made. Then that grant is given
@@ -132,7 +117,7 @@ impl Supply {
     /// # Errors
     /// [`StoreError`]; the grant must not be used then.
     pub fn is_outdated(&self) -> Result<bool, StoreError> {
-        if !self.store.is_shared() || !with_ledger(&*self.store, Ledger::was_refused) {
+        if !with_ledger(&*self.store, Ledger::was_refused) {
             return Ok(false);
         }
         let (mut leased, now) = (self.leased(), self.clock().now());
@@ -280,9 +265,7 @@ impl Supply {
         leased.settled = self.settled.load(Ordering::SeqCst);
         let (grant, requested_at) = self.store.take_as(take.clone()).map_err(|error| self.explained(error))?;
         leased.requested_at = requested_at;
-        if self.store.is_shared()
-            && let Err(error) = self.check_policy()
-        {
+        if let Err(error) = self.check_policy() {
             self.store.give_back(&grant, &take)?;
             return Err(error);
         }
@@ -291,24 +274,8 @@ impl Supply {
         Ok((grant, requested_at))
     }
 
-    /// Grants one more unit of these costs if it may leave now, together with the unit before it. Returns false if that
-    /// needs a request to another process, or if windows count the unit from its departure.
-    #[must_use]
-    pub fn take_now(&self, costs: &[u64]) -> bool {
-        let mut leased = self.leased();
-        let mut taken = false;
-        self.store.own(&mut |ledger, now| {
-            let take = Take { costs: costs.into(), ..Take::default() };
-            taken = !ledger.limits().has_windows() && ledger.take(now, [0; 2], &take).is_ok();
-        });
-        if taken {
-            leased.count(costs);
-        }
-        taken
-    }
-
-    /// Grants a run of the `waiting` units, which must all have been read; see
-    /// [`Limits::take_run`](crate::limits::Limits::take_run). Also returns the time of the request.
+    /// Grants a run of the `waiting` units, which must all have been read: the units that conform now, or at least a
+    /// [quantum](Self::quantum). Also returns the time of the request.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
@@ -331,17 +298,10 @@ impl Supply {
         leased.next(waiting).map(|run| (run, requested_at)).ok_or(Refusal::Never.into())
     }
 
-    /// Grants up to `units` units that may leave now and need no request to another process. The units must have been
-    /// read.
+    /// Grants up to `units` units of the current lease that may leave now. The units must have been read.
     #[must_use]
     pub fn take_available(&self, units: u64) -> u64 {
-        let mut leased = self.leased();
-        if leased.lease.is_empty() {
-            let mut taken = 0;
-            self.store.own(&mut |ledger, now| taken = ledger.take_ready(now, units));
-            return taken;
-        }
-        let now = self.clock().now();
+        let (mut leased, now) = (self.leased(), self.clock().now());
         if leased.lease.is_stale(now, || 2 * self.store.one_way()) { 0 } else { leased.lease.due(now, units) }
     }
 
@@ -368,33 +328,12 @@ impl Supply {
         }
     }
 
-    /// A unit of these costs is about to leave. Its grant may be settled later; see [`settle`](Self::settle). If the
-    /// real costs are not known later, settle it at the same costs. Does nothing unless the supply
-    /// [settles](Self::settles).
-    pub fn open(&self, grant: &Grant, costs: &[u64]) {
-        if !self.settles.load(Ordering::Relaxed) {
-            return;
-        }
-        self.leased().leaving = Some((grant.number(), None));
-        self.store.own(&mut |ledger, now| ledger.open(now, grant, costs));
-    }
-
-    /// Settles a grant, requested by `take`, at its real costs; see [`Store::settle`].
+    /// Settles a grant, requested by `take`, at its real costs; see [`Store::settle`]. Wakes the sleeper: waiting grants
+    /// of this process may move up at once.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is settled then.
     pub fn settle(&self, grant: &Grant, take: &Take, real: &[u64]) -> Result<(), StoreError> {
-        let leaving = |leased: &mut Leased| {
-            let leaving = leased.leaving.as_mut().filter(|(number, _)| *number == grant.number() && take.key.is_none());
-            leaving.map(|(_, settled)| *settled = Some(real.into()))
-        };
-        // The lock is not held while a server answers.
-        let is_leaving = leaving(&mut self.leased()).is_some();
-        if is_leaving { Ok(()) } else { self.settle_now(grant, take, real) }
-    }
-
-    /// Settles, and wakes the sleeper: waiting grants of this process may move up at once.
-    fn settle_now(&self, grant: &Grant, take: &Take, real: &[u64]) -> Result<(), StoreError> {
         self.store.settle(grant, take, real)?;
         self.settled.fetch_add(1, Ordering::SeqCst);
         if let Some(sleeper) = &*unpoisoned(self.sleeper.lock()) {
@@ -403,20 +342,9 @@ impl Supply {
         Ok(())
     }
 
-    /// Reports that units of these costs, of the run of `grant`, have left now. A settlement that arrived meanwhile is
-    /// applied only now. Windows of private limits count the units from now on; shared limits count them from the time
-    /// of the grant.
-    pub fn handed_over(&self, grant: &Grant, costs: &[u64]) {
-        self.store.own(&mut |ledger, now| ledger.hand_over(now, grant, costs));
-        let leaving = {
-            let mut leased = self.leased();
-            leased.handed = None; // It has left, even if the clock goes back to a time before the grant.
-            leased.leaving.take()
-        };
-        if let Some((_, Some(real))) = leaving {
-            // Best effort: without it, later requests wait longer.
-            let _ = self.settle_now(grant, &Take::of(costs), &real);
-        }
+    /// Reports that the units of the latest grant have left now, even if the clock goes back to a time before the grant.
+    pub fn handed_over(&self) {
+        self.leased().handed = None;
     }
 
     /// Waits for the requested lease, if there is one. If it does not arrive, it is requested again when it is needed.
@@ -471,7 +399,7 @@ impl Supply {
             from: 0,
             served,
         };
-        // Other spans belong to a store that is not shared, or whose clock is not the real one.
+        // The clock of a store with another span is not the real one.
         if !(2..=SECOND).contains(&span) {
             return at_once(waiting);
         }
@@ -523,7 +451,7 @@ pub fn wait_for(
     mut sleep: impl FnMut(Nanos, Nanos) -> bool,
     mut moved: impl FnMut(&Grant),
 ) -> bool {
-    while let Some(time) = grant.next_look(store.clock().now(), take.open).filter(|_| store.is_shared()) {
+    while let Some(time) = grant.next_look(store.clock().now(), take.open) {
         if !sleep(time, grant.at) {
             return false;
         }
@@ -538,7 +466,7 @@ pub fn wait_for(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Memory;
+    use super::super::Simulated;
     use super::*;
     use crate::clock::{FakeClock, MILLISECOND};
     use crate::limits::Policy;
@@ -548,7 +476,7 @@ mod tests {
     /// A store that is far away, and cannot send a request without waiting for the answer.
     #[derive(Debug)]
     struct Remote {
-        ledger: Memory<FakeClock>,
+        ledger: Simulated<FakeClock>,
         leases: Arc<Mutex<Vec<Ask>>>,
     }
 
@@ -588,7 +516,7 @@ mod tests {
     fn remote(limit: &str) -> (Supply, FakeClock, Arc<Mutex<Vec<Ask>>>) {
         let (clock, leases) = (FakeClock::default(), Arc::<Mutex<Vec<Ask>>>::default());
         let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
-        let ledger = Memory::new(&policy, clock.clone());
+        let ledger = Simulated::new(&policy, clock.clone());
         (Supply::new(Box::new(Remote { ledger, leases: Arc::clone(&leases) })), clock, leases)
     }
 
@@ -611,6 +539,39 @@ mod tests {
             let _ = supply.next_run(1).unwrap();
             let _ = supply.store().take(&[1], Nanos::MAX).unwrap(); // another stream
         }
+    }
+
+    fn supply(limit: &str) -> (Supply, FakeClock) {
+        let clock = FakeClock::default();
+        let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
+        (Supply::new(Box::new(Simulated::new(&policy, clock.clone()))), clock)
+    }
+
+    /// A settlement between a request and the sleep was noticed only at the old time.
+    #[test]
+    fn a_settlement_before_a_sleep_moves_up_the_sleep() {
+        let (supply, clock) = supply("10/min,burst=10");
+        supply.settles(true);
+        let (first, _) = supply.take(&[10]).unwrap();
+        supply.handed_over();
+        let (waits, _) = supply.take(&[10]).unwrap();
+        clock.advance(Duration::from_secs(20));
+        supply.settle(&first, &Take::of(&[10]), &[4]).unwrap();
+        assert!(supply.sleep_unless(&clock, waits.at, &|| false).unwrap());
+        assert_eq!((clock.now(), supply.moved(waits).at), (24 * SECOND, 24 * SECOND));
+    }
+
+    /// The estimate of a server's clock can go back. Then a unit that had left was given back.
+    #[test]
+    fn a_unit_that_left_stays_charged_when_the_clock_goes_back() {
+        let (supply, clock) = supply("10/h,window");
+        clock.set(Duration::from_millis(100));
+        let _ = supply.take(&[4]).unwrap();
+        supply.handed_over();
+        clock.set(Duration::from_millis(99));
+        supply.hold(None, 150 * MILLISECOND, Vec::new()).unwrap();
+        clock.set(Duration::from_millis(200));
+        assert_eq!(supply.store().view().unwrap().left, [6]);
     }
 
     #[cfg(feature = "shared")]

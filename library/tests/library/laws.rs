@@ -16,8 +16,9 @@ use std::time::Duration;
 use throttle_limits::bucket::Bucket;
 use throttle_limits::clock::{FakeClock, NanoClock, SECOND};
 use throttle_limits::limits::{Grant, Limits, Policy, Refusal, Take};
+use throttle_limits::line::{Line, Next, Rules};
 use throttle_limits::rate::{Amount, Rate};
-use throttle_limits::store::{Memory, Store, StoreError};
+use throttle_limits::store::{Simulated, Store, StoreError};
 
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
@@ -90,6 +91,12 @@ impl Pair {
 fn core(limits: &[Limit], now: u64) -> Limits {
     let limits: Vec<_> = limits.iter().map(written).collect();
     Limits::new(&Policy::new(&limits, None).unwrap(), now)
+}
+
+/// A line of plain units under these limits.
+fn line(limits: &[Limit]) -> Line<()> {
+    let policy = Policy::new(&limits.iter().map(written).collect::<Vec<_>>(), None).unwrap();
+    Line::new(&Rules { all: &[(&policy, 0)], ..Rules::default() }, 0)
 }
 
 pub(crate) fn written(limit: &Limit) -> throttle_limits::rate::Limit {
@@ -313,23 +320,28 @@ fn law1_the_nth_of_millions_of_grants_is_at_its_exact_time() {
 #[test]
 fn law1_late_runs_get_exactly_the_rate() {
     for (units, period, burst) in [(1_000_003, SECOND, 10_000), (3, 2, 15_000_000), (700, MINUTE, 7), (10, 1, 1000)] {
-        let mut core = core(&[bucket(units, period, burst)], 0);
-        let clock = FakeClock::default();
+        let limits = [bucket(units, period, burst)];
+        let (mut line, quantum) = (line(&limits), u128::from(core(&limits, 0).quantum()));
+        line.want(0, u64::MAX);
         let by = |time: u64| u128::from(burst) + u128::from(units) * u128::from(time) / u128::from(period);
         // A run may leave up to one unit behind, so the bucket is full after one unit less.
-        let (full_after, mut total) = (time_of(burst - 1, units, period), 0);
+        let (full_after, mut total, mut now) = (time_of(burst - 1, units, period), 0, 0);
         for n in 0..100_000 {
-            let asked = clock.now();
-            let grant = core.take_run(asked, u64::MAX).unwrap();
-            total += u128::from(grant.units);
-            if grant.at == asked {
-                assert_eq!(total, by(asked), "all units available");
-            } else {
-                assert!(by(grant.at - 1) < total && total <= by(grant.at), "a quantum, at the earliest time");
-                assert_eq!(grant.units, core.quantum());
+            match line.poll(now, u64::MAX) {
+                Next::Run(run) => {
+                    total += u128::from(run.units);
+                    assert!(
+                        (total..total + quantum).contains(&by(now)),
+                        "all units available, but less than a quantum"
+                    );
+                }
+                Next::At(at) => {
+                    let next = total + quantum;
+                    assert!(by(at - 1) < next && next <= by(at), "a quantum, at the earliest time");
+                    now = at + share(full_after, n * 7919 % 1000);
+                }
+                next => panic!("{next:?}"),
             }
-            clock.sleep_until(grant.at);
-            clock.advance(Duration::from_nanos(share(full_after, n * 7919 % 1000)));
         }
     }
 }
@@ -580,7 +592,6 @@ fn law2_the_largest_costs_and_bursts_never_overflow() {
                     for time in [0, now, huge] {
                         let core = &pair.core;
                         let _ = (core.available(time), core.schedule(time, cost), core.conforms_at(time, cost));
-                        let _ = core.clone().take_run(time, cost);
                     }
                 }
                 pair.never_over();
@@ -683,18 +694,24 @@ proptest! {
         (units, period) in any_rate(), burst in prop_oneof![1..50_u64, any_size(30).prop_map(|burst| burst.max(1))],
         steps in prop::collection::vec((any_size(32), 0..=4_u64, 0..=3000_u64), 1..80)
     ) {
-        let mut core = core(&[bucket(units, period, burst)], 0);
-        let (clock, mut left) = (FakeClock::default(), Vec::new());
+        let mut line = line(&[bucket(units, period, burst)]);
+        let (mut now, mut left) = (0_u64, Vec::new());
         let fill = size(&bucket(units, period, burst)).1;
         for (waiting, kind, permille) in steps {
-            let Ok(grant) = core.take_run(clock.now(), waiting.max(1)) else { break };
-            prop_assert!(grant.units > 0);
-            clock.sleep_until(grant.at);
+            line.want(now, waiting.max(1));
             let late = if kind < 2 { share(fill, permille).saturating_mul(1 + 999 * kind) } else { 0 };
-            clock.set(Duration::from_nanos(clock.now().saturating_add(late)));
-            left.push((clock.now(), grant.units));
+            match line.poll(now, u64::MAX) {
+                Next::Run(run) => left.push((now, run.units)),
+                Next::At(at) => match at.checked_add(late) {
+                    Some(time) if time < u64::MAX => now = time,
+                    _ => break,
+                },
+                next => panic!("{next:?}"),
+            }
         }
-        let allowed = Limit::Bucket { units, period, burst: 2 * burst, initial: 0 };
+        // The allowance is at most the time that fills the bucket, rounded up to a nanosecond.
+        let most = 2 * burst + units.div_ceil(period);
+        let allowed = Limit::Bucket { units, period, burst: most, initial: 0 };
         prop_assert_eq!(excess(&allowed, &left), None);
     }
 }
@@ -717,7 +734,7 @@ fn law3_after_an_hour_asleep_one_bucket_leaves_then_the_rate() {
 /// A bucket that knows what it has granted for later.
 #[derive(Debug)]
 struct Remembering {
-    store: Memory<FakeClock>,
+    store: Simulated<FakeClock>,
     clock: FakeClock,
 }
 
@@ -725,7 +742,7 @@ impl Remembering {
     fn new(limits: &[Limit], now: u64) -> Self {
         let (clock, limits) =
             (FakeClock::at(Duration::from_nanos(now)), limits.iter().map(written).collect::<Vec<_>>());
-        Remembering { store: Memory::new(&Policy::new(&limits, None).unwrap(), clock.clone()), clock }
+        Remembering { store: Simulated::new(&Policy::new(&limits, None).unwrap(), clock.clone()), clock }
     }
 
     fn take(&self, now: u64, cost: u64) -> Result<Grant, StoreError> {
@@ -945,8 +962,6 @@ fn law6_a_cost_above_one_windows_count_is_refused_by_all() {
     let mut core = core(&limits, 0);
     let untouched = core.clone();
     assert_eq!(core.take(0, 6), Err(Refusal::Never));
-    assert_eq!(core.take_run(u64::MAX, 6).map(|grant| grant.units), Ok(5), "a run contains only what conforms");
-    let mut core = untouched.clone();
     assert_eq!(core.take_within(0, 6, u64::MAX), Err(Refusal::Never));
     assert_eq!(core, untouched);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use throttle_limits::clock::{FakeClock, NanoClock};
 use throttle_limits::limiter::{AcquireError, Limiter, Oversize};
 use throttle_limits::limits::{Grant, Limits, Policy, Take};
-use throttle_limits::store::{Memory, Store, StoreError};
+use throttle_limits::store::{Simulated, Store, StoreError};
 
 /// The library next to the core, as long as its numbers suffice.
 pub(crate) struct Beside {
@@ -116,11 +116,11 @@ fn in_units(limit: Limit, unit: u64) -> Limit {
     }
 }
 
-/// The ledger, as the store in memory has it.
+/// The ledger of a shared bucket.
 pub(crate) struct Both {
     pub(crate) limits: Vec<Limit>,
     pub(crate) clock: FakeClock,
-    pub(crate) core: Memory<FakeClock>,
+    pub(crate) core: Simulated<FakeClock>,
     pub(crate) held: Vec<(Grant, Costs)>,
     /// In nanoseconds: the unit of times in steps.
     unit: u64,
@@ -130,7 +130,7 @@ impl Both {
     pub(crate) fn new(limits: Vec<Limit>, unit: u64) -> Self {
         let limits: Vec<Limit> = limits.into_iter().map(|limit| in_units(limit, unit)).collect();
         let clock = FakeClock::default();
-        let core = Memory::new(&policy(&limits), clock.clone());
+        let core = Simulated::new(&policy(&limits), clock.clone());
         Both { limits, clock, core, held: Vec::new(), unit }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::limiters::ms;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 use throttle_limits::Semaphore;
@@ -99,6 +99,41 @@ fn a_grant_that_nobody_fetches_is_given_back() {
         .await;
         assert_eq!((limiter.available(), semaphore.available()), (5, 2));
         within.try_acquire(&3, 5).unwrap();
+    });
+}
+
+/// A drop used to deduct what the rate had brought since the grant, as if the bucket had been full then. So a grant that
+/// was dropped beside another one gave back one unit too little.
+#[test]
+fn grants_that_nobody_fetches_give_back_all_beside_others() {
+    in_task(async {
+        let limiter = Limiter::new(1, 5).unwrap();
+        let request = |settles: bool| -> Pin<Box<dyn Future<Output = bool> + Send>> {
+            let (plain, open) = (limiter.acquire(2), limiter.acquire_to_settle(2));
+            if settles { Box::pin(async { open.await.is_ok() }) } else { Box::pin(async { plain.await.is_ok() }) }
+        };
+        for (settles, is_last_first) in [[false; 2], [false, true], [true, false], [true; 2]]
+            .into_iter()
+            .flat_map(|both| [(both, false), (both, true)])
+        {
+            use_up_budget().await;
+            std::future::poll_fn(|context| {
+                let mut both = settles.map(request);
+                for one in &mut both {
+                    assert!(one.as_mut().poll(context).is_pending());
+                }
+                if is_last_first {
+                    both.reverse();
+                }
+                for one in both {
+                    std::thread::sleep(ms(2));
+                    drop(one);
+                }
+                assert_eq!(limiter.available(), 5, "{settles:?} {is_last_first}");
+                Poll::Ready(())
+            })
+            .await;
+        }
     });
 }
 

@@ -1,19 +1,17 @@
 use super::*;
 use crate::flow::framing::{Buffer, Framing};
-use crate::flow::{Look, Sorting};
+use crate::flow::{Look, Next, Silent, Sorting, Terms, Waiting};
 use crate::launch::attempt::Running;
+use crate::launch::job::{Job, Outcome};
 use crate::launch::reply::Reply;
 use crate::launch::{
-    Backoff, Events, Job, Numbers, Options, Output, Place, Reading, RetryPolicy, Screen, Settling, Shape, Template,
-    Verdict,
+    Backoff, Events, Numbers, Options, Output, Place, Reading, RetryPolicy, Screen, Settling, Shape, Template, Verdict,
 };
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::num::NonZeroU32;
 use std::time::Instant;
-use throttle_limits::clock::{MILLISECOND, SECOND, SystemClock};
-use throttle_limits::limits::Policy;
-use throttle_limits::store::{Memory, Supply};
+use throttle_limits::clock::{MILLISECOND, SECOND};
 
 struct NoScreen;
 
@@ -28,13 +26,19 @@ impl Screen for NoScreen {
 /// This number of units, with limits kept per key.
 fn with_keys(units: u64) -> Launching<Numbers> {
     let look = Look { per: Some("f1".parse().unwrap()), ..Look::default() };
-    launching(units, Some(Sorting { look, ahead: 100, fails: NonZeroU32::new(1), ..Sorting::default() }), None)
+    let fails = NonZeroU32::new(1);
+    launching(units, Sorting { look, ahead: 100, fails, has_keys: true, ..Sorting::default() }, None)
 }
 
-fn launching(units: u64, by_key: Option<Sorting>, again: Option<RetryPolicy>) -> Launching<Numbers> {
+/// How units without keys are sorted.
+fn unsorted() -> Sorting {
+    Sorting { ahead: 100, ..Sorting::default() }
+}
+
+fn launching(units: u64, sorting: Sorting, again: Option<RetryPolicy>) -> Launching<Numbers> {
     let reading = Reading { replace: None, max_args: 1, place: Place::Arguments, columns: None };
     let template = Template::new(&["true".into()], &reading).unwrap();
-    let look = by_key.as_ref().map(|sorting| sorting.look.clone()).unwrap_or_default();
+    let sorting = Sorting { jobs: Some(NonZeroU32::MAX), ..sorting };
     let options = Options {
         template: template.clone(),
         program: None,
@@ -48,33 +52,49 @@ fn launching(units: u64, by_key: Option<Sorting>, again: Option<RetryPolicy>) ->
         again,
         passed_input: None,
         settling: Settling::default(),
-        by_key,
+        per: sorting.look.per.clone(),
+        fails: sorting.fails,
+        ahead: sorting.ahead,
         ignore_sigpipe: false,
         second: Duration::from_secs(1),
     };
-    let store = Memory::new(&Policy::default(), SystemClock);
-    let supply = Arc::new(Supply::new(Box::new(store)));
-    let launcher = Launcher::new(options, Arc::new(NoScreen), None, supply, Events::default()).unwrap();
+    let terms = Terms { has_keys: sorting.has_keys, runs: true };
+    let grants = Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), None, terms));
+    let launcher = Launcher::new(options, Arc::new(NoScreen), None, grants, Events::default()).unwrap();
     let shape = Shape { max_args: 1, to_stdin: false, skip_blank: true, keep: false };
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 4096);
+    let look = sorting.look.clone();
     Launching::new(Batches::new(Numbers::to(Some(units)), buffer, shape, &template, None, look), launcher)
+}
+
+/// The next event of this flow.
+fn next(grants: &Grants<Attempt>) -> Next<Attempt> {
+    grants.poll(1, &Waiting { patience: &Silent, begins: &|_, _, _| () }).unwrap()
+}
+
+/// Starts the next attempt.
+fn start_next(flow: &mut Launching<Numbers>, passed: &mut Passed) {
+    let grants = Arc::clone(&flow.queue().grants);
+    flow.fill(&grants).unwrap();
+    let Next::Go(granted, attempt) = next(&grants) else { panic!("no attempt may start") };
+    flow.go(&grants, granted, attempt, passed).unwrap();
 }
 
 /// A run on a bucket with keys ended with units left: the pump called without a wait and got the end.
 #[test]
 fn the_end_is_told_only_when_no_unit_waits() {
     let mut flow = with_keys(3);
-    for wait in [0, 1] {
-        while flow.fill(wait).unwrap() == Filled::Some {}
-        assert_eq!(flow.fill(wait).unwrap(), Filled::Nothing, "three units wait");
+    let grants = Arc::clone(&flow.queue().grants);
+    for _ in 0..9 {
+        flow.fill(&grants).unwrap();
+        assert!(!flow.is_over(&grants).unwrap(), "three units wait");
     }
     assert!(flow.queue().is_all_read());
     let mut passed = Passed::default();
     for waiting in [2, 1, 0] {
-        flow.pass(Turn::Usual(1), &mut passed).unwrap();
-        assert_eq!(flow.state().ahead, Passed { units: waiting, bytes: 2 * waiting });
-        let expected = if waiting > 0 { Filled::Nothing } else { Filled::End };
-        assert_eq!((flow.fill(0).unwrap(), flow.waiting()), (expected, waiting));
+        start_next(&mut flow, &mut passed);
+        assert_eq!(flow.state(&grants).ahead, Passed { units: waiting, bytes: 2 * waiting });
+        assert_eq!(flow.is_over(&grants).unwrap(), waiting == 0);
     }
     assert_eq!(passed.units, 3);
 }
@@ -83,18 +103,22 @@ fn the_end_is_told_only_when_no_unit_waits() {
 /// counts these jobs again. It must neither get the end nor sleep.
 #[test]
 fn the_end_is_not_told_while_jobs_are_ready_that_were_held_up() {
-    let mut flow = launching(3, None, None);
-    while flow.fill(0).unwrap() == Filled::Some {}
-    let shared = Arc::clone(&flow.launcher.shared);
-    shared.is_held_up.store(true, Ordering::SeqCst);
-    assert_eq!((flow.waiting(), flow.fill(1).unwrap()), (0, Filled::Nothing));
-    shared.is_held_up.store(false, Ordering::SeqCst);
-    for wait in [0, Nanos::MAX] {
-        assert_eq!((flow.fill(wait).unwrap(), flow.waiting()), (Filled::Nothing, 3));
-    }
+    let mut flow = launching(3, unsorted(), None);
+    let (grants, shared) = (Arc::clone(&flow.queue().grants), Arc::clone(&flow.launcher.shared));
     let mut passed = Passed::default();
-    flow.pass(Turn::Usual(3), &mut passed).unwrap();
-    assert_eq!((flow.fill(0).unwrap(), passed.units), (Filled::End, 3));
+    start_next(&mut flow, &mut passed);
+    shared.is_held_up.store(true, Ordering::SeqCst);
+    for _ in 0..9 {
+        flow.fill(&grants).unwrap();
+    }
+    assert!(grants.is_empty() && !flow.is_over(&grants).unwrap());
+    shared.is_held_up.store(false, Ordering::SeqCst);
+    let begun = Instant::now();
+    flow.wait(&grants, None).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(20) && !flow.is_over(&grants).unwrap());
+    (0..2).for_each(|_| start_next(&mut flow, &mut passed));
+    flow.fill(&grants).unwrap();
+    assert_eq!((flow.is_over(&grants).unwrap(), passed.units), (true, 3));
 }
 
 fn attempts() -> RetryPolicy {
@@ -122,12 +146,16 @@ fn read(flow: &mut Launching<Numbers>) -> Job {
 
 /// Takes the next attempt, as if its command had started now.
 fn started(queue: &Queue) -> Running {
-    while queue.choose().is_none() {
-        thread::sleep(Duration::from_millis(1));
-    }
-    let (attempt, granted) = queue.take_chosen(|_| unreachable!()).unwrap();
+    let (granted, attempt) = loop {
+        match next(&queue.grants) {
+            Next::Go(granted, attempt) => break (granted, attempt),
+            _ => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    queue.choose(attempt, granted);
+    let (attempt, granted) = queue.take_chosen().unwrap();
     let granted = Some(granted.unwrap());
-    Running { attempt, slot: 0, started: Instant::now(), reply: None, granted, charge: None, feed: None }
+    Running { attempt, slot: 0, started: Instant::now(), reply: None, granted, feed: None }
 }
 
 /// Ends it with this exit code, and returns its next attempt to the queue.
@@ -136,39 +164,38 @@ fn ended(queue: &Queue, mut running: Running, code: i32) -> Verdict {
     // Due long ago, so that it has arrived by now on the clock of the queue.
     let due = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
     let next = verdict.due().map(|_| running.attempt.next(due));
-    queue.ended(running.granted, &[], next);
+    queue.ended(running.granted.as_ref(), next);
     verdict
 }
 
 #[test]
-fn only_a_pause_of_all_units_is_reported_at_once() {
+fn a_pause_holds_all_units_or_those_of_a_key() {
     let look = Look { per: Some("f1".parse().unwrap()), ..Look::default() };
-    for by_key in [None, Some(Sorting { look, ahead: 100, ..Sorting::default() })] {
-        let mut flow = launching(2, by_key, Some(attempts()));
-        let job = read(&mut flow);
+    for sorting in [unsorted(), Sorting { look, has_keys: true, ..unsorted() }] {
+        let has_keys = sorting.has_keys;
+        let mut flow = launching(3, sorting, Some(attempts()));
+        let jobs = [read(&mut flow), read(&mut flow)];
+        let [one, other] = jobs;
         let queue = flow.queue();
-        queue.add(job);
-        assert!(!queue.has_news());
+        queue.add(one);
         assert!(matches!(ended(queue, started(queue), 75), Verdict::Later(_)));
-        assert_eq!(queue.has_news(), !queue.is_keyed);
-        queue.take_answers();
-        assert!(!queue.has_news(), "it was reported");
+        queue.add(other);
+        assert_eq!(queue.grants.line().held_until().is_some(), !has_keys);
+        assert_eq!(matches!(next(&queue.grants), Next::Go(..)), has_keys, "a unit of another key");
     }
 }
 
 #[test]
-fn the_queue_waits_only_while_no_attempt_may_start() {
-    let mut flow = launching(1, None, None);
-    let job = read(&mut flow);
+fn the_queue_waits_until_a_time_unless_there_is_news() {
+    let flow = launching(1, unsorted(), None);
     let took = |wait, is_news| {
         let begun = Instant::now();
-        flow.queue().wait(None, wait, || is_news).unwrap();
+        flow.queue().wait(None, Some(SystemClock.now() + wait), || is_news).unwrap();
         begun.elapsed()
     };
     assert!(took(20 * MILLISECOND, false) >= Duration::from_millis(20));
     assert!(took(20 * SECOND, true) < Duration::from_secs(20));
-    flow.queue().add(job);
-    flow.queue().choose().unwrap();
+    flow.queue().wake_pump();
     assert!(took(20 * SECOND, false) < Duration::from_secs(20));
 }
 
@@ -183,51 +210,20 @@ fn units_of_a_key_that_is_given_up_never_start() {
         if is_first {
             assert_eq!(ended(queue, started(queue), 1), Verdict::Failed);
         } else {
-            queue.choose().unwrap();
-            let (_, granted) = queue.take_chosen(|_| unreachable!()).unwrap();
-            assert!(matches!(granted, Err(Outcome::KeyFailed(_))), "{granted:?}");
+            let refused = next(&queue.grants);
+            assert!(matches!(refused, Next::Refused(_, Refusal::KeyFailed(_))), "{refused:?}");
         }
     }
 }
 
 #[test]
 fn while_only_suspects_wait_one_other_unit_is_read() {
-    let mut flow = launching(9, None, Some(attempts()));
+    let mut flow = launching(9, unsorted(), Some(attempts()));
     let job = read(&mut flow);
     flow.queue().add(job);
     for read in [0, 1] {
         ended(flow.queue(), started(flow.queue()), 75);
-        flow.seek_others();
+        flow.sort();
         assert_eq!(flow.queue().new_units().units, read);
     }
-}
-
-/// A unit of another key that arrives while a shared bucket decides on the first one is next: its key has had nothing.
-#[test]
-fn a_key_whose_unit_is_away_has_had_its_turn() {
-    let sorting = Sorting {
-        all: vec![(Policy::new(&["1000/s".parse().unwrap()], None).unwrap(), 0)],
-        jobs: Some(NonZeroU32::MAX),
-        ahead: 100,
-        shared: Some(1),
-        ..Sorting::default()
-    };
-    let mut flow = launching(3, Some(sorting), None);
-    let shared = Arc::clone(&flow.launcher.shared);
-    let mut add = |key: &[u8]| {
-        let mut job = read(&mut flow);
-        (job.key, job.costs) = (Some(key.into()), [1].into());
-        shared.queue.add(job);
-    };
-    add(b"a");
-    let next = || {
-        let Price::OfKey { take, .. } = shared.queue.price() else { panic!("no unit") };
-        take.key.unwrap().name
-    };
-    assert_eq!(*next(), *b"a");
-    // The limit has had time to pay for the first unit.
-    thread::sleep(Duration::from_millis(2));
-    add(b"a");
-    add(b"b");
-    assert_eq!([next(), next()], [b"b".as_slice(), b"a"].map(Box::from));
 }

@@ -1,6 +1,6 @@
 //! The pauses of a key, or of all units, and what is known about a server that sent "later".
 
-use super::policy::{RetryPolicy, Verdict};
+use super::policy::Verdict;
 use std::time::Duration;
 use throttle_limits::clock::{Nanos, SECOND, in_nanos};
 use throttle_limits::limits::{Pace, Served, Start};
@@ -102,12 +102,6 @@ impl History {
 /// The pauses of a key, or of all units.
 #[derive(Debug)]
 pub(super) struct Pause {
-    pub(super) pace: Pace,
-    /// Whether a bucket learns the pace. Then `pace` is the bucket's pace at the latest start, with the events since
-    /// then.
-    pub(super) is_learned_by_bucket: bool,
-    /// Without such a bucket: the earliest time of the next start at the learned pace.
-    pub(super) next: Nanos,
     /// The end of the pause. Nothing starts before it.
     pub(super) until: Nanos,
     /// Whether the pump has not received the latest `until` yet.
@@ -139,11 +133,8 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    pub(super) fn new(policy: &RetryPolicy) -> Self {
+    pub(super) fn new() -> Self {
         Pause {
-            pace: Pace::new(in_nanos(policy.interval)),
-            is_learned_by_bucket: false,
-            next: 0,
             until: 0,
             is_news: false,
             incidents: 0,
@@ -161,27 +152,16 @@ impl Pause {
         }
     }
 
-    /// Records a start. The next start follows after the learned interval. Lateness of up to a tenth of that interval
-    /// is made up for.
-    pub(super) fn started(&mut self, now: Nanos) -> Start {
-        self.pace.started(now, 1);
-        let learned = self.pace.learned();
-        let from = |interval| self.next.max(now.saturating_sub(interval / 10)).saturating_add(interval);
-        self.next = learned.map_or(0, from);
-        self.pace.start(now)
-    }
-
     /// Records a success, even if its attempt started before the latest pause: a refusal may come much sooner than a
     /// success.
-    pub(super) fn succeeded(&mut self, ended: Judged, history: History) {
+    pub(super) fn succeeded(&mut self, ended: Judged, history: History, pace: &Pace) {
         if self.incidents > 0 {
             self.needed = self.incidents;
         }
         (self.incidents, self.since) = (0, None);
         self.recent[0] = self.recent[0].max(ended.started);
         self.recent.sort_unstable();
-        self.served += u32::from(!self.pace.is_old(history.start));
-        self.pace.succeeded(self.success(history), ended.at);
+        self.served += u32::from(!pace.is_old(history.start));
         self.in_a_row = 0;
         self.took = ended.at.saturating_sub(ended.started);
     }
@@ -263,16 +243,16 @@ impl Pause {
     pub(super) fn later(
         &mut self,
         (ended, history): (Judged, History),
-        named: Option<Duration>,
+        (named, pace): (Option<Duration>, &Pace),
         unnamed: impl Fn(u32) -> Nanos,
     ) -> Nanos {
-        let is_known = self.pace.is_old(history.start);
+        let is_known = pace.is_old(history.start);
         self.since.get_or_insert(ended.at);
         let first = self.first_incident();
         self.in_a_row = self.in_a_row.saturating_add(u32::from(history.refusals == 0));
         (self.served, self.alone) = (0, 0);
         // Running attempts without an answer count as allowed: their answers may take longer than refusals.
-        let serves_nothing = !is_known && !self.pace.has_allowed();
+        let serves_nothing = !is_known && !pace.has_allowed();
         let may_probe = serves_nothing && named.is_none() && !self.is_at_end;
         let is_probe = may_probe && self.is_probe(unnamed(self.incidents.saturating_add(1)));
         self.probes = if is_probe { self.probes + 1 } else { 0 };
@@ -299,7 +279,6 @@ impl Pause {
             self.until = until;
             self.is_news = true;
         }
-        self.pace.refused(history.start, self.until);
         self.until
     }
 }

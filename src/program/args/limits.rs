@@ -165,20 +165,17 @@ impl Limits {
         }
     }
 
-    /// How to sort units under `policy`, the policy in force. Units are sorted in four cases: `policy` has limits for
-    /// each key, it counts running commands, units are dropped, or commands may report their cost. Otherwise the result
-    /// is `None`.
+    /// How to sort units under `policy`, the policy in force.
     ///
     /// # Errors
     /// A selector or a cost of `policy` cannot be parsed.
-    pub(crate) fn sorting(&self, policy: &Policy, stream: Stream) -> Result<Option<Sorting>, String> {
-        let (keys, Stream { ahead, runs, settles, drop_after }) = (policy.of_keys(), stream);
+    pub(crate) fn sorting(&self, policy: &Policy, stream: Stream) -> Result<Sorting, String> {
+        let (keys, Stream { ahead, runs, drop_after }) = (policy.of_keys(), stream);
         let is_shared = matches!(self, Limits::Shared(..));
-        let settles = settles && policy.has_costs() && !is_shared;
-        if keys.is_none() && !policy.counts_jobs() && drop_after.is_none() && !settles {
-            return Ok(None);
-        }
-        let (mut look, first) = (look(policy)?, policy.len());
+        let is_sorted = keys.is_some() || policy.counts_jobs() || drop_after.is_some();
+        // Units that all cost 1 need not be looked at.
+        let look = if is_sorted || policy.has_costs() { look(policy) } else { Ok(Look::default()) };
+        let (mut look, first) = (look?, policy.len());
         let named = self.named().map(|named| named.named.clone()).unwrap_or_default();
         // Many keys share equal limits.
         let mut seen = HashSet::new();
@@ -191,19 +188,22 @@ impl Limits {
         }
         // A bucket counts the commands of a key itself. A request to the bucket keeps its key.
         let jobs = keys.and_then(|keys| keys.jobs).filter(|_| !is_shared).unwrap_or(NonZeroU32::MAX);
-        Ok(Some(Sorting {
+        Ok(Sorting {
             look,
             each: keys.map(|keys| alone(&keys.each, first)).unwrap_or_default(),
             all: alone(policy, 0),
             named,
             jobs: (runs || is_shared).then_some(jobs),
             fails: keys.and_then(|keys| keys.fails),
+            pace: None,
             max_wait: drop_after.map(in_nanos),
             ahead,
+            has_keys: keys.is_some() || is_shared && policy.counts_jobs(),
+            is_sorted,
             shared: is_shared.then_some(first),
             counts_jobs: is_shared && policy.counts_jobs(),
             found: None,
-        }))
+        })
     }
 
     pub(crate) fn bucket(&self) -> Option<&Bucket> {
@@ -241,8 +241,6 @@ pub(crate) struct Stream {
     pub(crate) ahead: usize,
     /// Whether a command runs for each unit.
     pub(crate) runs: bool,
-    /// Whether commands may report their real cost. Then units that wait for a limit with costs wait uncharged.
-    pub(crate) settles: bool,
     /// The longest wait of a unit. Units that would wait longer are dropped.
     pub(crate) drop_after: Option<Duration>,
 }

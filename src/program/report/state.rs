@@ -4,7 +4,6 @@ use crate::program::time_of_day::until_text;
 use crate::program::unit_name::counted;
 use throttle::flow::meter::Reading;
 use throttle_limits::clock::{self, Nanos};
-use throttle_limits::store::View;
 
 /// `; 5 of 16 slots busy, 12 units read ahead; 5/s: 0 left, next in 180 ms`, or `paused until 14:05 (3m 20s)` at the
 /// end. `paused` is the end of the pause, before which nothing starts.
@@ -12,15 +11,12 @@ pub(super) fn text(
     reading: &Reading,
     now: Nanos,
     slots: Option<String>,
-    limits: Option<&View>,
+    limits: &[(&String, i128)],
     paused: Option<Nanos>,
 ) -> String {
     let ahead = (reading.units_ahead > 0).then(|| format!("{} read ahead", counted(reading.units_ahead, "unit")));
     let mut state = Vec::new();
-    if let Some(View { policy, left: rest, .. }) = limits {
-        let rest = rest.iter().enumerate();
-        state.extend(rest.map(|(place, units)| format!("{}: {} left", policy.describe(place), (*units).max(0))));
-    }
+    state.extend(limits.iter().map(|(limit, units)| format!("{limit}: {} left", (*units).max(0))));
     let wait = |until: Nanos| until.saturating_sub(now);
     let next = match (paused.map(wait).filter(|wait| *wait > 0), reading.wait) {
         (Some(wait), _) => Some(format!("paused {} ({})", until_text(wait), clock::shown_wait(wait))),

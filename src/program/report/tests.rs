@@ -3,9 +3,9 @@ use crate::program::task::{Pipe, Task};
 use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump;
-use throttle::flow::{Copying, Look, Sink, Source};
+use throttle::flow::{Copying, First, Grants, Look, Silent, Sink, Source, Terms};
 use throttle_limits::clock::{FakeClock, NanoClock};
-use throttle_limits::store::{Memory, Supply};
+use throttle_limits::line::{Line, Next, Rules};
 
 const MS: Nanos = 1_000_000;
 
@@ -29,8 +29,8 @@ impl Source for Script {
 struct Slow(FakeClock, Nanos);
 
 impl Sink for Slow {
-    fn ready(&mut self) -> std::io::Result<()> {
-        Ok(())
+    fn ready(&mut self) -> std::io::Result<bool> {
+        Ok(false)
     }
 
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -39,15 +39,25 @@ impl Sink for Slow {
     }
 }
 
-fn report(args: &[&str]) -> (FakeClock, Report) {
+fn report(args: &[&str]) -> (FakeClock, Arc<Grants<First>>, Report) {
     let Task::Pipe(pipe) = Task::from_words(args).unwrap() else { panic!("{args:?}") };
     let Pipe { limits, input, reporting, .. } = *pipe;
     let policy = &limits.named().unwrap().policy();
     let unit = UnitName::of(input.framing(policy).unwrap());
     let clock = FakeClock::at(Duration::from_secs(1000));
-    let supply = Supply::new(Box::new(Memory::new(policy, clock.clone())));
+    let line = Line::new(&Rules { all: &[(policy, 0)], ..Rules::default() }, clock.now());
+    let grants = Arc::new(Grants::new(line, Arc::new(clock.clone()), None, Terms::default()));
     let progress = Progress::new(&reporting, true, None);
-    (clock, Report::new(unit, None, supply, limits.written(policy), false, None, progress))
+    let overview = Arc::clone(&grants) as Arc<dyn Overview>;
+    let limits = (policy, limits.written(policy), false);
+    (clock, grants, Report::new(unit, None, overview, limits, None, progress))
+}
+
+/// So many units leave now.
+fn leave(grants: &Grants<First>, units: u64) {
+    grants.want(units);
+    let next = grants.line().next(grants.now());
+    assert!(matches!(next, Next::Run(run) if run.units == units), "{next:?}");
 }
 
 /// At 10/s with burst 2, `a` and `b` arrive and leave at 300 ms, and take 5 ms to write. `c` is requested at 305 ms and
@@ -55,12 +65,12 @@ fn report(args: &[&str]) -> (FakeClock, Report) {
 /// ms.
 #[test]
 fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
-    let (clock, report) = report(&["-r", "10/s", "-b", "2", "-r", "1000/h"]);
+    let (clock, grants, report) = report(&["-r", "10/s", "-b", "2", "-r", "1000/h"]);
     let start = clock.now();
     let input = Script(clock.clone(), vec![(start + 300 * MS, b"a\nb\nc\nd\n")]);
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
     let mut flow = Copying::new(input, Slow(clock.clone(), 5 * MS), buffer, Look::default(), &report.meter);
-    pump::run(&mut flow, &report.supply, report.supply.clock(), &report.meter).unwrap();
+    pump::run(&mut flow, &grants, &Silent, &report.meter).unwrap();
     assert_eq!(
         report.summary_json(&report.read()),
         json!({
@@ -94,19 +104,19 @@ fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
 /// the window until 60.25 s.
 #[test]
 fn a_wait_counts_for_the_limit_that_caused_it() {
-    let (clock, report) = report(&["-r", "1/s", "-b", "2", "-r", "3/min"]);
+    let (clock, grants, report) = report(&["-r", "1/s", "-b", "2", "-r", "3/min"]);
     let input = Script(clock.clone(), vec![(0, b"a\nb\nc\nd\n")]);
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
     let mut flow = Copying::new(input, Slow(clock, 0), buffer, Look::default(), &report.meter);
-    pump::run(&mut flow, &report.supply, report.supply.clock(), &report.meter).unwrap();
+    pump::run(&mut flow, &grants, &Silent, &report.meter).unwrap();
     assert_eq!(report.read().limits, [SECOND, 59 * SECOND + SECOND / 4]);
 }
 
 #[test]
 fn the_time_left_comes_from_the_schedule() {
-    let (clock, mut report) = report(&["-r", "100B/s", "-b", "50"]);
+    let (clock, grants, mut report) = report(&["-r", "100B/s", "-b", "50"]);
     report.total = Some(Total::Bytes(1000));
-    assert_eq!(report.supply.take_available(100), 50);
+    leave(&grants, 50);
     report.meter.passed(50, 50, clock.now());
     // 950 more units follow at 100/s, from an empty bucket. The limit is shown as it was written.
     let shown = report.shown(&report.read(), 100.0);
@@ -118,14 +128,13 @@ fn the_time_left_comes_from_the_schedule() {
 
 /// While the second of three units waits, two hours are left, not three.
 #[test]
-fn a_waiting_unit_has_paid_and_does_not_count_twice() {
-    let (clock, mut report) = report(&["-r", "1/h", "-b", "1"]);
+fn a_waiting_unit_does_not_count_twice() {
+    let (clock, grants, mut report) = report(&["-r", "1/h", "-b", "1"]);
     report.total = Some(Total::Units(3));
-    assert_eq!(report.supply.take_available(1), 1);
+    leave(&grants, 1);
     report.meter.passed(1, 2, clock.now());
-    let (grant, requested) = report.supply.next_run(2).unwrap();
-    report.meter.enter(throttle::flow::meter::Phase::Limit(0), requested);
-    report.meter.waits_until(grant.at, grant.units);
+    report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
+    report.meter.waits_until(clock.now() + 3600 * SECOND, 0);
     assert_eq!(report.time_left(&report.read()), Some(2 * 3600 * SECOND));
     clock.advance(Duration::from_secs(1800));
     assert_eq!(report.time_left(&report.read()), Some(5400 * SECOND));
@@ -139,7 +148,7 @@ fn a_waiting_unit_has_paid_and_does_not_count_twice() {
 
 #[test]
 fn without_a_known_total_no_time_left_is_shown() {
-    let (_, report) = report(&["-r", "unlimited"]);
+    let (.., report) = report(&["-r", "unlimited"]);
     assert_eq!(report.shown(&report.read(), 12.34).text(), "0 lines, 0 B, 12.3/s now, no limit");
 }
 
@@ -147,10 +156,10 @@ fn without_a_known_total_no_time_left_is_shown() {
 /// are 250 lines, and 230 of them are left.
 #[test]
 fn the_lines_of_a_file_are_estimated_from_those_read() {
-    let (clock, mut report) = report(&["-r", "2/s", "-b", "1"]);
+    let (clock, grants, mut report) = report(&["-r", "2/s", "-b", "1"]);
     report.total = Some(Total::Bytes(10_000));
     assert_eq!(report.time_left(&report.read()), None, "nothing is known yet");
-    assert_eq!(report.supply.take_available(1), 1);
+    leave(&grants, 1);
     report.meter.passed(20, 800, clock.now());
     report.meter.read_ahead(5, 200, [0, 0]);
     let shown = report.shown(&report.read(), 2.0);
@@ -163,7 +172,7 @@ fn the_lines_of_a_file_are_estimated_from_those_read() {
 /// Ten lines took 5 s, which the program spent waiting for the reader.
 #[test]
 fn if_the_reader_is_slow_the_time_left_is_that_of_the_reader() {
-    let (clock, mut report) = report(&["-r", "1000/s"]);
+    let (clock, _, mut report) = report(&["-r", "1000/s"]);
     report.total = Some(Total::Bytes(1000));
     report.meter.enter(throttle::flow::meter::Phase::Sink, clock.now());
     clock.advance(Duration::from_secs(5));
@@ -173,7 +182,7 @@ fn if_the_reader_is_slow_the_time_left_is_that_of_the_reader() {
 
 #[test]
 fn a_slow_bar_shows_the_time_to_the_next_unit() {
-    let (clock, report) = report(&["-r", "1/h"]);
+    let (clock, _, report) = report(&["-r", "1/h"]);
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
     report.meter.waits_until(clock.now() + 3600 * SECOND, 1);
     clock.advance(Duration::from_secs(125));
@@ -210,15 +219,15 @@ fn the_rate_now_is_that_of_the_last_two_seconds() {
 
 #[test]
 fn the_status_has_the_rest_of_each_limit_and_the_next_unit() {
-    let (clock, report) = report(&["-r", "10/s", "-b", "4", "-r", "1000/h"]);
-    assert_eq!(report.supply.take_available(3), 3);
+    let (clock, grants, report) = report(&["-r", "10/s", "-b", "4", "-r", "1000/h"]);
+    leave(&grants, 3);
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
     report.meter.waits_until(clock.now() + 100 * MS, 1);
     report.meter.read_ahead(7, 14, [0, 0]);
     let limits = "10/s,burst=4: 1 left, 1000/h,window,slack=250ms: 997 left";
     let state = |report: &Report| report.state_text(&report.read());
     assert_eq!(state(&report), format!("; 7 units read ahead; {limits}, next in 100 ms"));
-    report.supply.store().hold_until(clock.now() + 200 * SECOND).unwrap();
+    grants.line().hold_all_until(clock.now(), clock.now() + 200 * SECOND);
     let paused = state(&report);
     assert!(paused.contains(", paused until ") && paused.ends_with(" (3m 20s)"), "{paused}");
 }

@@ -101,7 +101,7 @@ impl Pipe {
 
     pub(crate) fn stream(&self) -> Stream {
         let ahead = if self.keep_order { 1 } else { self.input.ahead() };
-        Stream { ahead, runs: false, settles: false, drop_after: self.drop_after }
+        Stream { ahead, runs: false, drop_after: self.drop_after }
     }
 }
 
@@ -137,7 +137,7 @@ impl Launch {
     }
 
     pub(crate) fn stream(&self) -> Stream {
-        Stream { ahead: self.commands.input.ahead(), runs: true, settles: true, drop_after: None }
+        Stream { ahead: self.commands.input.ahead(), runs: true, drop_after: None }
     }
 }
 

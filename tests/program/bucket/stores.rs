@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 use throttle_limits::clock::{FakeClock, NanoClock, Nanos};
 use throttle_limits::limits::{Ask, Grant, OfKey, OfKeys, Operation, Policy, Reply, Take};
-use throttle_limits::store::{Claim, File, Machine, Memory, Place, Redis, Store, Supply};
+use throttle_limits::store::{Claim, File, Machine, Place, Redis, Simulated, Store, Supply};
 
 const SECOND: u128 = 1_000_000_000;
 
@@ -49,15 +49,16 @@ impl Opened {
 }
 
 /// All kinds of stores. Add a new kind here.
-const STORES: [fn(&Policy) -> Option<Opened>; 3] = [|policy| Some(memory(policy)), |policy| Some(file(policy)), redis];
+const STORES: [fn(&Policy) -> Option<Opened>; 3] =
+    [|policy| Some(simulated(policy)), |policy| Some(file(policy)), redis];
 
 /// Where every store's clock stands at first.
 const START: Nanos = 5_000;
 
-fn memory(policy: &Policy) -> Opened {
+fn simulated(policy: &Policy) -> Opened {
     let clock = FakeClock::at(Duration::from_nanos(START));
-    let store = Supply::new(Box::new(Memory::new(policy, clock.clone())));
-    Opened { name: "memory", clock, store, many: MANY, at_once: 1, _home: Home::Nowhere }
+    let store = Supply::new(Box::new(Simulated::new(policy, clock.clone()).with_span(10_000_000)));
+    Opened { name: "simulated", clock, store, many: MANY, at_once: 1, _home: Home::Nowhere }
 }
 
 fn file(policy: &Policy) -> Opened {
@@ -514,8 +515,8 @@ mod a_file {
         let (bucket, clock) = (Bucket::new(), FakeClock::default());
         let file = Supply::new(Box::new(bucket.open(&clock, 1, 0, &["1000/s,burst=1"])));
         for _ in 0..3 {
-            let (run, _) = file.next_run(100).unwrap();
-            file.handed_over(&run, &[run.units]);
+            let _ = file.next_run(100).unwrap();
+            file.handed_over();
         }
         let watcher = bucket.open(&clock, 1, 0, &["1000/s"]);
         assert_eq!(wait(&watcher), 10_000_000, "ten milliseconds are reserved");
@@ -892,7 +893,7 @@ mod a_server {
                 // Of twelve units three leave, or more if they leave together.
                 let leaves = |waiting| {
                     let (run, _) = store.next_run(waiting).unwrap();
-                    store.handed_over(&run, &[run.units]);
+                    store.handed_over();
                     run
                 };
                 let first = leaves(12);

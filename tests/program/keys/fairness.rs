@@ -35,7 +35,8 @@ impl Run {
     /// A unit arrives now, with this cost for the limits of all.
     fn add(&mut self, key: u64, cost: u64) {
         self.age += 1;
-        let unit = Unit { age: self.age, costs: [cost, 1].into(), size: 1, arrived: self.now, content: () };
+        let unit =
+            Unit { age: self.age, costs: [cost, 1].into(), size: 1, arrived: self.now, settles: false, content: () };
         self.order.add(self.now, Some(&key.to_be_bytes()), unit).unwrap();
     }
 

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
 use throttle_limits::ledger::{self, Ledger, Request, Taken};
 use throttle_limits::limits::Policy;
-use throttle_limits::line::{Charged, Crowd, KeyId, Line, NamedKey, Next, Rules, Unit};
+use throttle_limits::line::{Crowd, KeyId, Line, NamedKey, Next, Rules, Unit};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
@@ -21,7 +21,7 @@ fn policy(limits: &[&str]) -> Policy {
 }
 
 fn unit(age: u64, arrived: Nanos, cost: u64) -> Unit<()> {
-    Unit { age, costs: [cost].into(), size: 1, arrived, content: () }
+    Unit { age, costs: [cost].into(), size: 1, arrived, settles: false, content: () }
 }
 
 /// An order of units that cost 1 and wait since 0; each key is one letter of `keys`.
@@ -41,11 +41,12 @@ fn transcript(order: &mut Line<()>, ends_after: Option<Nanos>) -> String {
             Next::Go(key, unit, charged) => {
                 assert_eq!(charged.at, now);
                 text.push(format!("{}{}{}", now / MS, String::from_utf8_lossy(order.name(key)), unit.age));
-                running.extend(ends_after.map(|time| (now + time, key)));
+                running.extend(ends_after.map(|time| (now + time, charged.number)));
             }
-            Next::Drop(key, unit) => {
+            Next::Refused(key, unit, _) => {
                 text.push(format!("{}-{}{}", now / MS, String::from_utf8_lossy(order.name(key)), unit.age));
             }
+            Next::Run(run) => panic!("{run:?}"),
             Next::Nothing if running.is_empty() => break,
             next @ (Next::At(_) | Next::Nothing) => {
                 let until = if let Next::At(time) = next { time } else { Nanos::MAX };
@@ -53,9 +54,9 @@ fn transcript(order: &mut Line<()>, ends_after: Option<Nanos>) -> String {
                 now = running.iter().map(|(end, _)| *end).chain([until]).min().unwrap();
             }
         }
-        running.retain(|(end, key)| {
+        running.retain(|(end, number)| {
             if *end <= now {
-                order.ended(*end, *key);
+                order.ended(*end, *number);
             }
             *end > now
         });
@@ -87,7 +88,7 @@ fn a_crowd_counts_only_keys_with_units_that_wait_or_will_arrive() {
 #[test]
 fn a_request_that_has_left_or_was_cancelled_is_not_cancelled() {
     let mut ledger = Ledger::new(&Rules::default(), 0);
-    let request = |age| Request { age, costs: &[1], arrived: 0, weight: 0 };
+    let request = |age| Request { age, costs: &[1], arrived: 0, weight: 0, settles: false };
     let [first, second] = [0, 1].map(|age| ledger.ask(0, Some(b"a"), &request(age)).unwrap());
     assert!(matches!(ledger.next(0), ledger::Next::Granted(Taken { age: 0, .. }, _)));
     assert!(ledger.cancel(first).is_none() && ledger.cancel(second).is_some() && ledger.cancel(second).is_none());
@@ -215,7 +216,9 @@ fn turns_go_on_while_a_unit_is_away_at_a_shared_bucket() {
         let now = 60 * SECOND;
         order.add(now, Some(b"a"), unit(1, now, 1)).unwrap();
         order.add(now, Some(b"b"), unit(2, now, 1)).unwrap();
-        let Next::Go(key, ..) = order.next(now) else { panic!("none goes") };
+        // Nothing could leave meanwhile, so both are ready before one of them goes.
+        assert_eq!(order.poll(now, 0), Next::Nothing);
+        let Next::Go(key, ..) = order.next(now + 1) else { panic!("none goes") };
         assert_eq!(order.name(key), first, "{away} away");
     }
 }
@@ -309,7 +312,8 @@ fn a_cost_that_no_window_ever_has_room_for_is_refused() {
     let (each, all) = (policy(&["5/s,window"]), policy(&["7/s,window"]));
     let rules = Rules { each: &[(&each, 0)], all: &[(&all, 1)], ..Rules::default() };
     let mut order = Line::new(&rules, 0);
-    let unit = |age, costs: [u64; 2]| Unit { age, costs: costs.into(), size: 1, arrived: 0, content: () };
+    let unit =
+        |age, costs: [u64; 2]| Unit { age, costs: costs.into(), size: 1, arrived: 0, settles: false, content: () };
     assert!(order.add(0, None, unit(0, [6, 1])).is_err());
     assert!(order.add(0, None, unit(1, [5, 8])).is_err());
     assert_eq!(order.pass(0, None, &[6, 1]), None);
@@ -329,22 +333,22 @@ fn windows_count_from_the_time_of_handing_over() {
     assert_eq!(order.next(40 * MS), Next::At(SECOND + 40 * MS));
 }
 
-/// The unit that goes at `now`, which may be settled.
-fn open_next(order: &mut Line<()>, now: Nanos) -> (KeyId, Unit<()>, Charged) {
+/// The number of the grant of the unit that goes at `now`.
+fn number_of_next(order: &mut Line<()>, now: Nanos) -> u64 {
     let next = order.next(now);
-    let Next::Go(key, unit, charged) = next else { panic!("{next:?} at {now}") };
-    order.open(key, charged, &unit.costs);
-    (key, unit, charged)
+    let Next::Go(_, _, charged) = next else { panic!("{next:?} at {now}") };
+    charged.number
 }
 
 #[test]
 fn a_unit_that_cost_nothing_lets_the_next_go_at_once() {
     let (each, all) = (policy(&["1/s"]), policy(&["2/s,burst=1"]));
     let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], jobs: NonZeroU32::new(9), ..Rules::default() };
-    let mut order = order_of(&rules, "aa");
-    let (key, unit, charged) = open_next(&mut order, 0);
+    let mut order = Line::new(&rules, 0);
+    (0..2).for_each(|age| drop(order.add(0, Some(b"a"), Unit { settles: true, ..unit(age, 0, 1) })));
+    let number = number_of_next(&mut order, 0);
     assert_eq!(order.next(MS), Next::At(SECOND));
-    order.settle(MS, key, charged, [&unit.costs, &[0]]);
+    order.settle(MS, number, &[0]);
     assert!(matches!(order.next(MS), Next::Go(_, _, charged) if charged.at == MS));
 }
 
@@ -355,19 +359,19 @@ fn overflow_is_lost_to_a_key_and_to_all_together() {
     let rules = Rules { each: &[(&each, 0)], all: &[(&all, 1)], jobs: NonZeroU32::new(9), ..Rules::default() };
     let mut order = Line::new(&rules, 0);
     let add = |order: &mut Line<()>, age, now, key: &[u8], costs: [u64; 2]| {
-        order.add(now, Some(key), Unit { age, costs: costs.into(), size: 1, arrived: now, content: () }).unwrap();
+        order.add(now, Some(key), Unit { settles: true, costs: costs.into(), ..unit(age, now, 1) }).unwrap();
     };
     add(&mut order, 0, 0, b"a", [10, 1000]);
-    let first = open_next(&mut order, 0);
+    let first = number_of_next(&mut order, 0);
     add(&mut order, 1, 900 * MS, b"a", [9, 900]);
-    let second = open_next(&mut order, 900 * MS);
-    order.settle(900 * MS, first.0, first.2, [&first.1.costs, &[0, 0]]);
+    let second = number_of_next(&mut order, 900 * MS);
+    order.settle(900 * MS, first, &[0, 0]);
     add(&mut order, 2, 900 * MS, b"a", [2, 1]);
     assert_eq!(order.next(900 * MS), Next::At(SECOND), "the key's was full");
     order.drain();
     add(&mut order, 3, 900 * MS, b"b", [1, 101]);
     assert_eq!(order.next(900 * MS), Next::At(901 * MS), "that of all was full");
-    order.settle(900 * MS, second.0, second.2, [&second.1.costs, &[12, 1300]]);
+    order.settle(900 * MS, second, &[12, 1300]);
     assert_eq!(order.next(900 * MS), Next::At(1301 * MS), "300 are owed");
     order.drain();
     add(&mut order, 4, 900 * MS, b"a", [1, 0]);
@@ -381,18 +385,17 @@ fn many_overcharged_commands_use_most_of_the_limit() {
     let (mut order, mut running, mut used) = (Line::new(&rules, 0), VecDeque::new(), [0; 6]);
     let add = |order: &mut Line<()>, age: u64, now| {
         let key = [b"a", b"b", b"c"][usize::try_from(age % 3).unwrap()];
-        order.add(now, Some(key), Unit { arrived: now, ..unit(age, 0, 4000) }).unwrap();
+        order.add(now, Some(key), Unit { settles: true, ..unit(age, now, 4000) }).unwrap();
     };
     (0..12).for_each(|age| add(&mut order, age, 0));
     let mut age = 12;
     for now in (0..36_000).map(|tick| tick * 10 * MS) {
-        while let Some((ends, (key, unit, charged))) = running.pop_front_if(|(ends, _): &mut (Nanos, _)| *ends <= now) {
-            let unit: Unit<()> = unit;
-            order.settle(ends, key, charged, [&unit.costs, &[1000]]);
-            order.ended(ends, key);
+        while let Some((ends, number)) = running.pop_front_if(|(ends, _): &mut (Nanos, _)| *ends <= now) {
+            order.settle(ends, number, &[1000]);
+            order.ended(ends, number);
         }
         while running.len() < 64 && order.ready_at(now).is_some_and(|at| at <= now) {
-            running.push_back((now + 20 * SECOND, open_next(&mut order, now)));
+            running.push_back((now + 20 * SECOND, number_of_next(&mut order, now)));
             used[usize::try_from(now / (60 * SECOND)).unwrap()] += 1000;
             add(&mut order, age, now);
             age += 1;
@@ -408,7 +411,7 @@ fn answers(order: &mut Line<()>, now: Nanos) -> Vec<Option<Nanos>> {
     for (key, costs) in
         [b"a", b"b", b"c"].into_iter().flat_map(|key| [[1, 0], [7, 0], [0, 1], [2, 9]].map(|costs| (key, costs)))
     {
-        let unit = Unit { age: u64::MAX, costs: costs.into(), size: 1, arrived: now, content: () };
+        let unit = Unit { age: u64::MAX, costs: costs.into(), size: 1, arrived: now, settles: false, content: () };
         order.add(now, Some(key), unit).unwrap();
         found.push(order.ready_at(now));
         order.drain();
@@ -447,27 +450,27 @@ proptest! {
             let key = &[b'a' + key];
             let costs = |pick: fn(u64, u64) -> u64| [0, 1].map(|kind| pick(one[kind], other[kind]));
             let (charged, real) = (costs(u64::max), costs(u64::min));
-            let unit = |costs: [u64; 2]| Unit { age, costs: costs.into(), size: 1, arrived: now, content: () };
+            let unit = |costs: [u64; 2]| Unit { settles: true, costs: costs.into(), ..unit(age, now, 1) };
             estimates.add(now, Some(key), unit(charged)).unwrap();
             if estimates.ready_at(now) == Some(now) {
                 knows.add(now, Some(key), unit(real)).unwrap();
                 let Next::Go(known, _, known_grant) = knows.next(now) else { panic!("its costs are less") };
-                let (key, _, grant) = open_next(&mut estimates, now);
+                let Next::Go(key, _, grant) = estimates.next(now) else { panic!("it is ready") };
                 now += started * MS;
                 estimates.handed_over(now, key, grant, &charged);
                 knows.handed_over(now, known, known_grant, &real);
-                open.push((key, known, grant, charged, real));
+                open.push((grant.number, known_grant.number, real));
             }
             estimates.drain();
             for _ in 0..settled.min(open.len()) {
-                let (key, known, grant, charged, real) = open.swap_remove(settled % open.len());
-                estimates.settle(now, key, grant, [&charged, &real]);
-                estimates.ended(now, key);
+                let (number, known, real) = open.swap_remove(settled % open.len());
+                estimates.settle(now, number, &real);
+                estimates.ended(now, number);
                 knows.ended(now, known);
             }
         }
-        for (key, _, grant, charged, real) in open {
-            estimates.settle(now, key, grant, [&charged, &real]);
+        for (number, _, real) in open {
+            estimates.settle(now, number, &real);
         }
         prop_assert_eq!(answers(&mut estimates, now), answers(&mut knows, now));
     }
@@ -478,7 +481,7 @@ fn with_suspects(limit: &str, weights: &[u32]) -> Line<u64> {
     let all = policy(&[limit]);
     let rules = Rules { all: &[(&all, 0)], jobs: Some(NonZeroU32::MAX), ..Rules::default() };
     let mut line = Line::new(&rules, 0);
-    let unit = |content| Unit { age: content, costs: [1].into(), size: 1, arrived: 0, content };
+    let unit = |content| Unit { age: content, costs: [1].into(), size: 1, arrived: 0, settles: false, content };
     for (content, weight) in (1000..).zip(weights) {
         line.add_suspect(0, None, unit(content), *weight).unwrap();
     }
@@ -515,11 +518,24 @@ fn suspects_get_one_turn_for_each_eight_of_the_others() {
     }
 }
 
+/// Before, a suspect that joined behind another one waited for the turns of that one only.
+#[test]
+fn each_suspect_waits_for_its_own_first_turn() {
+    let mut line = with_suspects("100/s,burst=1", &[8, 32, 8]);
+    let left = contents(&mut line);
+    let places = |left: &[u64]| [1000, 1001, 1002].map(|unit| left.iter().position(|left| *left == unit));
+    assert_eq!(places(&left), [Some(8), Some(33), Some(66)], "in the order in which they came");
+    let mut line = with_suspects("100/s,burst=1", &[32, 8]);
+    let first = line.waiting_of(line.find(None).unwrap()).find(|ticket| ticket.slot() == 0).unwrap();
+    assert!(line.cancel(first).is_some());
+    assert_eq!(places(&contents(&mut line)), [None, Some(8), None]);
+}
+
 /// By age, units that are always refused stayed in front of the other suspects, some of which were lost.
 #[test]
 fn a_suspect_that_is_refused_again_lets_younger_ones_go_first() {
     let mut line = Line::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
-    let unit = |content| Unit { age: content, costs: [].into(), size: 1, arrived: 0, content };
+    let unit = |content| Unit { age: content, costs: [].into(), size: 1, arrived: 0, settles: false, content };
     (1..=3).for_each(|content| assert!(line.add_suspect(0, None, unit(content), 8).is_ok()));
     let Next::Go(_, first, _) = line.next(0) else { panic!() };
     assert_eq!(first.content, 1);
@@ -544,7 +560,7 @@ fn all_are_held_and_start_with_an_empty_bucket() {
 fn a_suspect_alone_goes_at_once_and_the_next_one_behind_eight() {
     let rules = Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() };
     let mut line = Line::new(&rules, 0);
-    let unit = |content| Unit { age: content, costs: [].into(), size: 1, arrived: 0, content };
+    let unit = |content| Unit { age: content, costs: [].into(), size: 1, arrived: 0, settles: false, content };
     line.add_suspect(0, None, unit(1), 8).unwrap();
     assert!(line.has_only_suspects());
     assert_eq!(contents(&mut line), [1]);
@@ -570,14 +586,15 @@ fn all_waiting_units_come_out_in_the_order_of_their_age() {
     assert_eq!(order.next(9 * SECOND), Next::Nothing);
 }
 
-/// Windows count units when they are handed over, and jobs count them one by one.
+/// Windows count units when they are handed over, and the end of a job must be reported.
 #[test]
 fn no_further_units_pass_at_once_with_windows_or_jobs() {
     let (bucket, window) = (policy(&["9/s,burst=9"]), policy(&["9/s,window"]));
-    for (each, jobs, more) in [(&bucket, None, 8), (&window, None, 0), (&bucket, NonZeroU32::new(2), 0)] {
+    for (each, jobs, more) in [(&bucket, None, Some(8)), (&window, None, Some(0)), (&bucket, NonZeroU32::new(2), None)]
+    {
         let mut order: Line<()> = Line::new(&Rules { each: &[(each, 0)], jobs, ..Rules::default() }, 0);
-        let key = order.pass(0, Some(b"a"), &[1]).unwrap();
-        assert_eq!(order.more(key, &[1]), more);
+        let key = order.pass(0, Some(b"a"), &[1]);
+        assert_eq!(key.map(|key| order.more(key, &[1])), more);
     }
 }
 
@@ -619,15 +636,21 @@ fn a_suspect_that_comes_later_delays_no_other() {
     for content in 0..4 {
         assert!(matches!(line.next(0), Next::Go(_, unit, _) if unit.content == content));
     }
-    line.add_suspect(0, None, Unit { age: 2000, costs: [1].into(), size: 1, arrived: 0, content: 2000 }, 8).unwrap();
+    line.add_suspect(
+        0,
+        None,
+        Unit { age: 2000, costs: [1].into(), size: 1, arrived: 0, settles: false, content: 2000 },
+        8,
+    )
+    .unwrap();
     let left = contents(&mut line);
     assert_eq!([1000, 2000].map(|unit| left.iter().position(|left| *left == unit)), [Some(4), Some(13)]);
 }
 
-/// The unit that goes now, and its key.
-fn goes(order: &mut Line<()>, now: Nanos) -> (KeyId, Unit<()>) {
+/// The unit that goes now, its key, and the number of its grant.
+fn goes(order: &mut Line<()>, now: Nanos) -> (KeyId, Unit<()>, u64) {
     match order.next(now) {
-        Next::Go(key, unit, _) => (key, unit),
+        Next::Go(key, unit, charged) => (key, unit, charged.number),
         other => panic!("{other:?} at {now}"),
     }
 }
@@ -662,13 +685,13 @@ fn a_unit_that_is_put_back_changes_no_turns_of_others() {
     }
     // `d` waits for its grant all the time; the first of `a` and of `b` leave at once.
     let left = [1, 1, 1].map(|away| {
-        let (key, unit) = goes(&mut order, 0);
+        let (key, unit, _) = goes(&mut order, 0);
         order.set_away(0, away);
         (key, unit.age)
     });
     assert_eq!(left.map(|(_, age)| age), [0, 1, 2]);
     order.not_before(0, left[2].0, 60 * MS);
-    let (a, second) = goes(&mut order, 0);
+    let (_, second, a) = goes(&mut order, 0);
     assert_eq!(second.age, 3);
     order.set_away(0, 1);
     order.put_back(0, a, second, 70 * MS).unwrap();

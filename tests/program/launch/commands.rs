@@ -478,3 +478,20 @@ fn the_summary_counts_commands() {
     }
     assert_eq!(summary["limits"][0]["limit"], "100/s,burst=1");
 }
+
+/// The input can be read all the time, so the wait for the next grant ended at once, again and again.
+#[test]
+fn a_run_whose_next_unit_waits_uses_no_cpu() {
+    for attempts in ["1", "2"] {
+        let mut run = Running::start(throttle(["-r", "1/h", "--attempts", attempts, "true"]));
+        run.stdin().write_all(numbers(100).as_bytes()).unwrap();
+        let used = || {
+            let before = cpu_time(run.pid());
+            thread::sleep(Duration::from_millis(500));
+            cpu_time(run.pid()) - before
+        };
+        is_right_once(used, |used| *used < 10);
+        run.signal(rustix::process::Signal::INT);
+        run.finish();
+    }
+}

@@ -472,3 +472,15 @@ fn a_rate_takes_its_time() {
     passed(&["-r", "1MB/s,burst=100kB"], &noise(400_000));
     assert!(start.elapsed() >= Duration::from_millis(300), "{:?}", start.elapsed());
 }
+
+/// The line of a shared bucket kept a grant of each unit with a cost of its own.
+#[test]
+fn units_with_costs_of_a_bucket_take_no_memory_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = folder.path().join("bucket");
+    let options = ["--bucket", bucket.to_str().unwrap(), "-r", "1G/s,cost=f1", "-q"];
+    let ended = crate::support::run(options, "1\n".repeat(30_000));
+    assert_eq!(ended.code(), Some(0), "{}", ended.err);
+    let few = crate::support::run(options, "1\n".repeat(1000));
+    assert!(ended.peak < few.peak + 4 * 1024, "{} KiB, not {}", ended.peak, few.peak);
+}

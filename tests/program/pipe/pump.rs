@@ -8,10 +8,11 @@ use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump;
-use throttle::flow::{Copying, Descriptor, Flow, Look, Sink, Source};
+use throttle::flow::{Copying, Descriptor, First, Flow, Grants, Look, Overview, Silent, Sink, Source, Terms};
 use throttle_limits::clock::{FakeClock, NanoClock, Nanos, SystemClock};
 use throttle_limits::limits::Policy;
-use throttle_limits::store::{Memory, StoreError, Supply};
+use throttle_limits::line::{Line, Rules};
+use throttle_limits::store::StoreError;
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
@@ -55,11 +56,12 @@ struct Transcript {
 }
 
 impl Sink for &mut Transcript {
-    fn ready(&mut self) -> io::Result<()> {
+    fn ready(&mut self) -> io::Result<bool> {
+        let waits = self.clock.now() < self.blocked_until;
         self.clock.sleep_until(self.blocked_until);
         match self.gone_after {
             Some(writes) if self.writes.len() >= writes => Err(io::ErrorKind::BrokenPipe.into()),
-            _ => Ok(()),
+            _ => Ok(waits),
         }
     }
 
@@ -75,11 +77,17 @@ fn plan(limits: &[&str]) -> Policy {
     Policy::new(&limits, None).unwrap()
 }
 
+/// The grants of a run with these limits.
+fn grants(plan: &Policy, clock: impl NanoClock + 'static) -> Grants<First> {
+    let line = Line::new(&Rules { all: &[(plan, 0)], ..Rules::default() }, clock.now());
+    Grants::new(line, Arc::new(clock), None, Terms::default())
+}
+
 struct Run {
     transcript: Transcript,
     result: Result<(), pump::PumpError>,
     reads: usize,
-    available: u64,
+    available: i128,
     units: u64,
     end: Nanos,
 }
@@ -87,19 +95,19 @@ struct Run {
 fn pump(limits: &[&str], framing: Framing, size: usize, input: &[(Nanos, &[u8])], sink: Transcript) -> Run {
     let clock = sink.clock.clone();
     let plan = plan(limits);
-    let store = Supply::new(Box::new(Memory::new(&plan, clock.clone())));
+    let grants = grants(&plan, clock.clone());
     let meter = Meter::new(clock.now(), plan.len());
     let input = input.iter().map(|(time, bytes)| (*time, bytes.to_vec())).collect();
     let mut source = Script { clock: clock.clone(), input, reads: 0 };
     let mut transcript = sink;
     let mut flow = Copying::new(&mut source, &mut transcript, Buffer::new(framing, size), Look::default(), &meter);
-    let result = pump::run(&mut flow, &store, store.clock(), &meter);
+    let result = pump::run(&mut flow, &grants, &Silent, &meter);
     let reads = source.reads;
     Run {
         transcript,
         result,
         reads,
-        available: store.available(),
+        available: grants.left().unwrap().into_iter().min().unwrap_or(i128::MAX),
         units: meter.read(clock.now()).units,
         end: clock.now(),
     }
@@ -273,6 +281,17 @@ fn a_window_counts_units_when_they_are_written() {
     }
 }
 
+#[test]
+fn a_unit_joins_another_only_if_it_conforms_without_windows() {
+    let clock = FakeClock::default();
+    let buckets = grants(&plan(&["10/s,burst=3"]), clock.clone());
+    assert_eq!([2, 2, 1, 1].map(|cost| buckets.passes(&[cost])), [true, false, true, false]);
+    clock.advance(Duration::from_millis(100));
+    assert!(buckets.passes(&[1]) && !buckets.passes(&[1]));
+    let windows = grants(&plan(&["10/s,burst=3", "100/min"]), clock);
+    assert!(!windows.passes(&[1]), "it would count from now on, and not from when it leaves");
+}
+
 /// The clock of a process that is stopped at the first of two times, and goes on at the second.
 struct Stopped(FakeClock, [Nanos; 2]);
 
@@ -298,12 +317,13 @@ impl NanoClock for Stopped {
 fn leave_around_a_stop(limits: &[&str], last: u32, stop: [Nanos; 2]) -> Vec<Nanos> {
     let mut sink = Transcript::default();
     let (clock, plan) = (Stopped(sink.clock.clone(), stop.map(|time| time * MS)), plan(limits));
-    let supply = Supply::new(Box::new(Memory::new(&plan, clock.0.clone())));
+    let fake = clock.0.clone();
+    let grants = grants(&plan, clock);
     let meter = Meter::new(0, plan.len());
     let input: String = (0..=last).flat_map(|line| [line.to_string(), "\n".to_owned()]).collect();
-    let mut source = Script { clock: clock.0.clone(), input: vec![(0, input.into_bytes())], reads: 0 };
+    let mut source = Script { clock: fake, input: vec![(0, input.into_bytes())], reads: 0 };
     let mut flow = Copying::new(&mut source, &mut sink, Buffer::new(LINES, 1 << 20), Look::default(), &meter);
-    pump::run(&mut flow, &supply, &clock, &meter).unwrap();
+    pump::run(&mut flow, &grants, &Silent, &meter).unwrap();
     let of = |(time, bytes): &(Nanos, Vec<u8>)| vec![time / MS; bytes.split(|byte| *byte == b'\n').count() - 1];
     sink.writes.iter().flat_map(of).collect()
 }
@@ -366,8 +386,8 @@ fn a_pump_and_a_limiter_share_one_fake_clock() {
     assert_eq!(*woken.1.lock().unwrap(), [250, 500]);
 }
 
-/// Retires the supply when the clock wakes it.
-struct Retire(Arc<Supply>);
+/// Retires the run when the clock wakes it.
+struct Retire(Arc<Grants<First>>);
 
 impl Wake for Retire {
     fn wake(self: Arc<Self>) {
@@ -376,27 +396,25 @@ impl Wake for Retire {
 }
 
 #[test]
-fn a_pump_that_sleeps_is_stopped_and_its_grant_is_given_back() {
+fn a_pump_that_sleeps_is_stopped_and_charged_nothing() {
     let mut sink = Transcript::default();
     let (clock, plan) = (sink.clock.clone(), plan(&["1/h"]));
-    let supply = Arc::new(Supply::new(Box::new(Memory::new(&plan, clock.clone()))));
-    clock.wake_at(7 * SECOND, &Waker::from(Arc::new(Retire(Arc::clone(&supply)))));
+    let grants = Arc::new(grants(&plan, clock.clone()));
+    clock.wake_at(7 * SECOND, &Waker::from(Arc::new(Retire(Arc::clone(&grants)))));
     let meter = Meter::new(0, plan.len());
     let mut source = Script { clock: clock.clone(), input: vec![(0, b"a\nb\n".to_vec())], reads: 0 };
     let mut flow = Copying::new(&mut source, &mut sink, Buffer::new(LINES, 100), Look::default(), &meter);
-    let result = pump::run(&mut flow, &supply, supply.clock(), &meter);
+    let result = pump::run(&mut flow, &grants, &Silent, &meter);
     assert!(matches!(result, Err(pump::PumpError::Store(StoreError::Stopped))), "{result:?}");
-    assert_eq!(flow.waiting(), 1);
+    assert_eq!(flow.state(&grants).ahead.units, 1);
     assert_eq!((clock.now(), sink.writes), (7 * SECOND, vec![(0, b"a\n".to_vec())]));
-    assert!(matches!(supply.next_run(1), Err(StoreError::Stopped)));
-    let next = supply.store().take(&[1], Nanos::MAX).unwrap().0;
-    assert_eq!(next.at, 3600 * SECOND, "the second grant was not used");
+    assert_eq!(grants.schedule(1), Some(3600 * SECOND), "the second line was charged nothing");
 }
 
 #[test]
 fn a_pump_that_sleeps_in_real_time_is_stopped() {
     let plan = plan(&["1/h"]);
-    let supply = Supply::new(Box::new(Memory::new(&plan, SystemClock)));
+    let grants = grants(&plan, SystemClock);
     let meter = Meter::new(SystemClock.now(), plan.len());
     let (input, mut writer) = io::pipe().unwrap();
     writer.write_all(b"a\nb\n").unwrap();
@@ -404,12 +422,12 @@ fn a_pump_that_sleeps_in_real_time_is_stopped() {
         let pump = scope.spawn(|| {
             let sink = Descriptor(std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap());
             let mut flow = Copying::new(Descriptor(input), sink, Buffer::new(LINES, 100), Look::default(), &meter);
-            pump::run(&mut flow, &supply, supply.clock(), &meter)
+            pump::run(&mut flow, &grants, &Silent, &meter)
         });
         while meter.read(SystemClock.now()).wait.is_none() {
             thread::yield_now();
         }
-        supply.retire();
+        grants.retire();
         pump.join().unwrap()
     });
     assert!(matches!(result, Err(pump::PumpError::Store(StoreError::Stopped))), "{result:?}");

@@ -36,6 +36,18 @@ fn stopped(folder: &Path, options: &[&str], stop: impl FnOnce(&Running)) -> Ende
     run.finish()
 }
 
+/// The unit whose grant the run awaits was taken out of the queue, and nothing was said about it.
+#[test]
+fn an_attempt_that_waits_for_a_shared_grant_is_named_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = folder.path().join("bucket");
+    let bucket = ["--bucket", bucket.to_str().unwrap(), "--stop-after", "1s"];
+    let ended = attempts(2).rate("2/h,burst=2").backoff("1ms").options(&bucket).script("exit 1").run("a\nb\n");
+    for line in ["throttle: line 1 'a': not tried again", "throttle: line 2 'b': not tried again"] {
+        assert!(ended.err.lines().any(|found| found == line), "{line}: {}", ended.err);
+    }
+}
+
 /// The first of ten units is done, the second waits for another attempt.
 #[test]
 #[ignore = "slow: 3 s"]

@@ -96,7 +96,7 @@ impl Queue {
         let limits = &mut tail.limits;
         if let Turn::Late(grant) = entry.turn {
             let at = limits.room_at(self.now, &entry.cost)?;
-            limits.hand_over(&grant, &entry.cost, at);
+            let _ = limits.hand_over(grant, &entry.cost, at);
             return Some(false);
         }
         if let Turn::Promised(promised) = entry.turn

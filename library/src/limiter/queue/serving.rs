@@ -60,11 +60,9 @@ impl Queue {
             return false;
         }
         let earliest = self.now.saturating_sub(self.allowance);
-        let opens = entry.opens;
         let Ok(grant) = self.limits.take_not_before(self.now, asked, &cost, earliest) else { return false };
-        if opens {
-            self.limits.open(&grant, &cost);
-        }
+        // Until the waiter has seen the grant, it may be given back.
+        self.limits.open(&grant, &cost);
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };
         self.hold_places(cost.largest());
@@ -92,8 +90,9 @@ impl Queue {
         let Turn::Granted(grant) = entry.turn else { return };
         // While a reservation lies in the future, windows go on to count grants from their own times.
         let tail = self.tail.take().filter(|_| !self.limits.has_windows() || self.limits.latest() <= self.now);
-        if self.limits.hand_over(&grant, &entry.cost, self.now) {
+        if let Some(counted) = self.limits.hand_over(grant, &entry.cost, self.now) {
             self.tail = tail.and_then(|tail| tail.count_later([grant.counted, self.now], &entry.cost));
+            self.gone.entry(key).and_modify(|entry| entry.turn = Turn::Granted(counted));
             return;
         }
         let Some(mut entry) = self.gone.remove(&key) else { return };
@@ -111,9 +110,10 @@ impl Queue {
         self.serve_promises();
         let at = self.with_promises().room_at(self.now.max(self.floor), cost);
         self.due = at;
-        if at.is_none_or(|at| at > self.now) || !self.limits.hand_over(&grant, cost, self.now) {
+        if at.is_none_or(|at| at > self.now) {
             return false;
         }
+        let Some(grant) = self.limits.hand_over(grant, cost, self.now) else { return false };
         self.due = None;
         self.grant(key, grant.counted_from(self.now), effects);
         true
@@ -277,7 +277,7 @@ impl Queue {
     pub(super) fn give_back(&mut self, grant: &Grant, cost: &Cost) {
         self.tail = None;
         if self.is_paused() && self.now >= self.limits.latest() {
-            return self.limits.forget(grant); // The buckets stay empty until the end of a pause.
+            return self.limits.close(grant.number()); // The buckets stay empty until the end of a pause.
         }
         let at = if self.now >= self.limits.latest() {
             self.gather()

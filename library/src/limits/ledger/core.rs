@@ -262,7 +262,7 @@ impl Ledger {
     /// is lost.
     pub(super) fn late(&mut self, now: Nanos, back: &GiveBack) {
         self.settle_past(now);
-        let is_open = self.base.settling.is_open(back.number);
+        let has_open = self.base.has_open();
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
             self.counts.given_back = self.counts.given_back.saturating_add(costs.largest());
             self.base.forget_in_windows(*at, costs);
@@ -271,9 +271,9 @@ impl Ledger {
             }
         }
         self.jobs.end(back.number);
-        self.base.settling.forget(back.number);
-        // Without windows, keys and an open grant, the limits have not changed. Many late grants then cost little time.
-        if is_open || self.base.has_windows() || self.keys.is_some() {
+        self.base.close(back.number);
+        // Without windows, keys and open grants, the limits have not changed. Many late grants then cost little time.
+        if has_open || self.base.has_windows() || self.keys.is_some() {
             self.recharge(now, true);
         }
     }
@@ -540,43 +540,6 @@ impl Ledger {
     /// The limits with all grants charged.
     pub(crate) fn limits(&self) -> &Limits {
         &self.all
-    }
-
-    /// Records that this grant will be settled. It must be the latest grant, and its time must have come.
-    pub(crate) fn open(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
-        self.settle_past(now);
-        if self.entries.is_empty() && grant.number == self.number {
-            for limits in [&mut self.base, &mut self.all] {
-                limits.open(grant, costs);
-            }
-        }
-    }
-
-    /// Handles the wake-up of the owner of `grant`, the latest grant, after its wait. If the owner wakes later than the
-    /// allowance permits, the grant is given back and granted again. The time beyond the allowance is lost. Windows
-    /// count the grant from now on.
-    pub(crate) fn woke(&mut self, now: Nanos, grant: Grant, costs: &[u64]) -> Grant {
-        let at = grant.at.max(now.saturating_sub(self.all.allowance()));
-        if at == grant.at && !self.all.has_windows() {
-            return grant;
-        }
-        self.settle_past(now);
-        if !self.entries.is_empty() || grant.number != self.number || grant.at != self.base.at {
-            return grant;
-        }
-        self.base.give_back(at, &grant, costs);
-        let _ = self.base.charge(at, [at, now], costs);
-        self.recharge(now, false);
-        Grant { at, counted: now, ..grant }
-    }
-
-    /// Windows count a grant from `now` on, when it leaves.
-    pub(crate) fn hand_over(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
-        if self.all.has_windows() {
-            self.settle_past(now);
-            self.base.hand_over(grant, costs, now);
-            self.recharge(now, false);
-        }
     }
 
     /// Continues as if everything that the overall limits and the limits of each key allow had been taken at `now`.

@@ -7,10 +7,6 @@ use crate::limits::together::Limits;
 #[cfg(feature = "shared")]
 use serde::{Deserialize, Serialize};
 
-/// The most unsettled grants of a ledger. Beyond that, the oldest grant is settled like an unused grant: a lower cost
-/// is credited, less the gain since the grant.
-const MAX_OPEN: usize = 1024;
-
 /// A grant whose time has not come, the latest grant, or a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
@@ -110,7 +106,6 @@ impl Entry {
                 let grant = limits.charge(self.requested, [self.at; 2], costs);
                 if open.is_some() {
                     limits.open(&Grant { number: self.number, ..grant }, costs);
-                    limits.settling.keep(MAX_OPEN);
                 }
             }
             Charge::Runs { runs } => {

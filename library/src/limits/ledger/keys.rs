@@ -22,9 +22,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::ops::Bound;
 
-/// The most unsettled grants stored per key. Beyond that, the oldest grant is settled like an unused grant: a lower
-/// cost is credited, less the gain since the grant.
-const MAX_OPEN: usize = 8;
+/// The most open grants of a key. They are fewer than `MAX_OPEN` because a snapshot has room for many keys with them.
+const MAX_OPEN_OF_KEY: usize = 8;
 
 /// A key's name.
 pub(super) type Name = Box<[u8]>;
@@ -114,8 +113,8 @@ impl Keys {
             None => return None,
         };
         let each = Each::of(Limits::new(limits, kept.made));
-        let most =
-            (MAX_BYTES / (MAX_NAME_BYTES + MAX_LEARNED_BYTES + each.bytes_of_state(MAX_OPEN))).clamp(1, MAX_KEYS);
+        let most = (MAX_BYTES / (MAX_NAME_BYTES + MAX_LEARNED_BYTES + each.bytes_of_state(MAX_OPEN_OF_KEY)))
+            .clamp(1, MAX_KEYS);
         let interval = limits.interval().max(policy.interval());
         Some(Keys { each, interval, fails, most, kept, ahead: BTreeMap::new() })
     }
@@ -513,7 +512,7 @@ fn charge(each: &Each, thin: &mut Thin, entry: &Entry, of: &OfKey) {
     each.charge(thin, [requested, requested, at, at], &of.costs);
     if let Charge::One { open: Some(_), .. } = entry.charge {
         each.open(thin, Charged { at, counted: at, number }, &of.costs);
-        thin.keep_open(MAX_OPEN);
+        thin.keep_open(MAX_OPEN_OF_KEY);
     }
 }
 

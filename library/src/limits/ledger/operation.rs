@@ -56,7 +56,7 @@ pub enum Operation {
     Settle {
         /// The number of the grant.
         number: u64,
-        /// The time of the grant.
+        /// The time of the grant. In a private bucket, it is the time from which windows count it.
         at: Nanos,
         /// The costs that were charged.
         charged: Box<[u64]>,

@@ -217,13 +217,6 @@ impl Ledger {
         if self.all.has_windows() { 0 } else { turn.others + singles.count() }
     }
 
-    /// Takes the units that conform now, at most `units`.
-    pub(crate) fn take_ready(&mut self, now: Nanos, units: u64) -> u64 {
-        let units = self.all.available(now).min(units);
-        let take = Take { costs: [units].into(), ..Take::default() };
-        self.take(now, [0; 2], &take).map_or(0, |grant| grant.units)
-    }
-
     pub(super) fn new_entry(&mut self, owner: Owner, now: Nanos, at: Nanos, charge: Charge) -> Entry {
         self.number = self.number.saturating_add(1);
         let entry = Entry { number: self.number, owner, requested: now, seen_after: 0, at, charge };

@@ -9,7 +9,6 @@ use super::shares::Shares;
 use crate::clock::Nanos;
 use crate::limits::pace::Pace;
 use crate::limits::policy::Policy;
-use crate::limits::settling::Settling;
 use crate::limits::state::State;
 use crate::limits::together::Limits;
 use serde::de::Error;
@@ -29,7 +28,6 @@ pub(super) struct Saved {
     /// grant.
     base: [Nanos; 3],
     states: Vec<State>,
-    settling: Settling,
     entries: VecDeque<Entry>,
     moved: VecDeque<(u64, Nanos)>,
     recent: VecDeque<Recent>,
@@ -43,7 +41,7 @@ pub(super) struct Saved {
 
 impl Serialize for Ledger {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Limits { states, settling, asked, at, next, .. } = self.base.clone();
+        let Limits { states, asked, at, next, .. } = self.base.clone();
         let mut saved = Saved {
             policy: self.policy.clone(),
             number: self.number,
@@ -52,7 +50,6 @@ impl Serialize for Ledger {
             asked: self.all.asked,
             base: [asked, at, next],
             states,
-            settling,
             entries: self.entries.clone(),
             moved: self.moved.clone(),
             recent: self.recent.clone(),
@@ -80,14 +77,13 @@ impl<'de> Deserialize<'de> for Ledger {
                 *number = last;
             });
         });
-        let Saved { policy, number, first, counts, states, settling, entries, moved, recent, jobs, shares, .. } = saved;
+        let Saved { policy, number, first, counts, states, entries, moved, recent, jobs, shares, .. } = saved;
         let (pace, outdated) = saved.pace;
         let keys = saved.keys.and_then(|kept| Keys::of(&policy, kept));
         let mut base = Limits::new(&policy, 0);
         let makes_sense = !policy.is_empty()
             && states.len() == base.states.len()
             && base.fixed.each(&states).all(|(_, terms, state)| terms.has_sense(state))
-            && settling.has_sense(states.len())
             && entries.len() <= 2 * MAX_ENTRIES
             && entries.iter().is_sorted_by_key(|entry| entry.at)
             && entries.iter().all(Entry::has_sense)
@@ -99,7 +95,7 @@ impl<'de> Deserialize<'de> for Ledger {
         if !makes_sense {
             return Err(D::Error::custom("this is not a ledger"));
         }
-        ([base.asked, base.at, base.next], base.states, base.settling) = (saved.base, states, settling);
+        ([base.asked, base.at, base.next], base.states) = (saved.base, states);
         base.every = pace.learned().unwrap_or(0);
         let mut ledger = Ledger {
             policy,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 /// The version of the format. Raise it whenever the same ledger is encoded differently, or the same operations lead to
 /// another ledger.
-pub(super) const VERSION: u64 = 16;
+pub(super) const VERSION: u64 = 17;
 
 /// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;

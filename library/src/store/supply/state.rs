@@ -49,8 +49,6 @@ pub(super) struct Leased {
     pub(super) shared_until: Nanos,
     /// The latest grant: a run, or a unit with its own costs and its request.
     pub(super) handed: Option<(Grant, Option<Take>)>,
-    /// The number of a grant that is about to leave, and the costs of a settlement that arrived meanwhile.
-    pub(super) leaving: Option<(u64, Option<Box<[u64]>>)>,
     /// The sum of each cost of the units with their own costs, and the number of these units.
     pub(super) charged: (Vec<u64>, u64),
     /// Successes since the last request to the bucket.
@@ -115,7 +113,7 @@ impl Supply {
     }
 
     pub(super) fn knows_outdated(&self, number: u64) -> bool {
-        self.store.is_shared() && with_ledger(&*self.store, |ledger| ledger.is_outdated(number))
+        with_ledger(&*self.store, |ledger| ledger.is_outdated(number))
     }
 
     /// New limits may take over only if they count the same: units, bytes, or the same costs.

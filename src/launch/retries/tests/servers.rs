@@ -14,12 +14,11 @@ use fates::{Events, Fate};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
-use throttle_limits::clock::{FakeClock, MILLISECOND, NanoClock};
-use throttle_limits::limits::{Grant, Ledger, Operation, Policy, Reply as Answer, Take};
+use throttle_limits::clock::{FakeClock, MILLISECOND};
+use throttle_limits::limits::{Grant, Policy, Take};
 use throttle_limits::line::{KeyId, Line, Next, Rules, Unit};
-use throttle_limits::store::{Memory, Store, StoreError, Supply};
+use throttle_limits::store::{Simulated, Supply};
 
 /// The limit of a server. Periods are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -235,47 +234,12 @@ enum Happens {
     Other,
 }
 
-/// A bucket that the processes of this run share, as they would share a bucket in a file.
-#[derive(Debug)]
-struct Bucket {
-    store: Arc<Memory<FakeClock>>,
-    is_shared: bool,
-}
-
-impl Store for Bucket {
-    fn clock(&self) -> &dyn NanoClock {
-        self.store.clock()
-    }
-
-    fn place(&self) -> String {
-        self.store.place()
-    }
-
-    fn apply(&self, operation: Operation) -> Result<(Answer, Nanos), StoreError> {
-        self.store.apply(operation)
-    }
-
-    fn sync(&self) -> Result<(), StoreError> {
-        self.store.sync()
-    }
-
-    fn see(&self, look: &mut dyn FnMut(&Ledger)) {
-        self.store.see(look);
-    }
-
-    fn span(&self) -> Nanos {
-        if self.is_shared { 20 * MILLISECOND } else { 0 }
-    }
-
-    fn is_shared(&self) -> bool {
-        self.is_shared
-    }
-}
-
 /// A process that shares the bucket, with its part of the slots.
 struct Process {
     retries: Retries,
-    supply: Supply,
+    /// The shared bucket, and its pace at the latest start with the events since then. `None`: the line applies the
+    /// limits.
+    supply: Option<(Supply, Pace)>,
     /// The waiting units.
     order: Line<usize>,
     key: Option<KeyId>,
@@ -350,16 +314,23 @@ impl Run {
         };
         let clock = FakeClock::default();
         let limits = Policy::new(&[format!("{}/10000s", row.rate * row.tenths).parse().unwrap()], None).unwrap();
-        let (store, is_shared) = (Arc::new(Memory::new(&limits, clock.clone())), row.processes > 1 || row.restarts > 0);
+        let store = Simulated::new(&limits, clock.clone()).with_span(20 * MILLISECOND);
+        let is_shared = row.processes > 1 || row.restarts > 0;
+        let all = [(&limits, 0)];
+        let all: &[_] = if is_shared { &[] } else { &all };
+        let jobs = Some(NonZeroU32::MAX);
         let units = |place| {
-            let mut order = Line::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
+            let mut order = Line::new(
+                &Rules { all, jobs, paced: Some(requested_interval), only_observes: !row.learns, ..Rules::default() },
+                0,
+            );
             let own = (0..row.units).filter(|unit| unit % row.processes == place);
             own.for_each(|unit| drop(order.add(0, None, waiting(unit, 0))));
             order
         };
         let process = |place| Process {
             retries: Retries::new(policy.clone()),
-            supply: Supply::new(Box::new(Bucket { store: Arc::clone(&store), is_shared })),
+            supply: is_shared.then(|| (Supply::new(Box::new(store.clone())), Pace::new(requested_interval))),
             order: units(place),
             key: None,
             grant: None,
@@ -540,14 +511,36 @@ impl Run {
         let chance = |most| self.chance.u64(0..=most);
         let mut others = key.iter().flat_map(|key| order.units_of(*key)).map(|unit| self.histories[*unit]);
         let no_others_wait = move || others.all(History::was_refused);
-        let verdict = retries.judge(&None, (judged, &mut history), (outcome, reply), no_others_wait, chance);
+        let of_line = |key: &KeyId| order.pace_of(*key).cloned();
+        let pace = match supply {
+            Some((_, pace)) => pace.clone(),
+            None => key.iter().find_map(of_line).unwrap_or_else(|| Pace::new(0)),
+        };
+        let verdict = retries.judge(&None, (judged, &mut history), (outcome, reply, &pace), no_others_wait, chance);
         self.histories[unit] = history;
-        let ServerReport { hold, refused, served, .. } =
-            retries.take_reports(self.now).remove(&None).unwrap_or_default();
-        supply.served(None, served);
-        if hold.is_some() || !refused.is_empty() {
-            supply.hold(None, hold.map_or(0, |hold| self.now + hold), refused).unwrap();
-            grant.take_if(|_| hold.is_some());
+        let until = self.now + retries.pause_left(&None, self.now);
+        let ServerReport { refused, served, .. } = retries.take_reports().remove(&None).unwrap_or_default();
+        let hold = retries.take_hold(&None, self.now);
+        if let Some((supply, pace)) = supply {
+            pace.succeeded(served, self.now);
+            for start in &refused {
+                pace.refused(*start, until);
+            }
+            supply.served(None, served);
+            if hold.is_some() || !refused.is_empty() {
+                supply.hold(None, hold.map_or(0, |hold| self.now + hold), refused).unwrap();
+                grant.take_if(|_| hold.is_some());
+            }
+        } else {
+            if let Some(key) = *key {
+                order.served(self.now, key, served);
+                for start in refused {
+                    order.refused(self.now, key, start, until);
+                }
+            }
+            if let Some(hold) = hold {
+                order.hold_all_until(self.now, self.now + hold);
+            }
         }
         if let Some(due) = verdict.due() {
             order.add_suspect(self.now, None, waiting(unit, due), self.histories[unit].weight()).unwrap();
@@ -572,24 +565,37 @@ impl Run {
                 Some(due) if due.max(self.machine_at) > self.now => return self.wake(place, due.max(self.machine_at)),
                 Some(_) => {}
             }
-            let current = grant.map(|grant| supply.store().look(&grant, &Take::of(&[1])).unwrap());
-            let current = if supply.is_outdated().unwrap() { None } else { current };
-            let granted = current.unwrap_or_else(|| supply.next_run(1).unwrap().0);
-            if granted.at > self.now {
-                *grant = Some(granted);
-                return self.wake(place, granted.at.min(self.now + SECOND));
+            if let Some((supply, _)) = supply {
+                let current = grant.map(|grant| supply.store().look(&grant, &Take::of(&[1])).unwrap());
+                let current = if supply.is_outdated().unwrap() { None } else { current };
+                let granted = current.unwrap_or_else(|| supply.next_run(1).unwrap().0);
+                if granted.at > self.now {
+                    *grant = Some(granted);
+                    return self.wake(place, granted.at.min(self.now + SECOND));
+                }
+                *grant = None;
+                supply.handed_over();
             }
-            *grant = None;
-            let Next::Go(id, Unit { content: unit, .. }, _) = order.next(self.now) else { return };
+            let Next::Go(id, Unit { content: unit, .. }, charged) = order.next(self.now) else { return };
             *key = Some(id);
-            order.ended(self.now, id);
-            supply.handed_over(&granted, &[1]);
             *running += 1;
             if let Starts::Machine(rate) = self.row.starts {
                 self.machine_at = self.now + SECOND / rate;
             }
-            let known = self.row.learns.then(|| supply.pace(None));
-            retries.started(&None, self.now, &mut self.histories[unit], known);
+            let start = match supply {
+                Some((supply, learned)) if self.row.learns => {
+                    let start;
+                    (*learned, start) = supply.pace(None);
+                    start
+                }
+                Some((_, learned)) => {
+                    learned.started(self.now, 1);
+                    learned.start(self.now)
+                }
+                None => order.start_of(charged.number).unwrap(),
+            };
+            order.ended(self.now, charged.number);
+            retries.started(&None, self.now, &mut self.histories[unit], start);
             self.started[unit] = self.now;
             let arrival = if self.requested_interval > 20 * MILLISECOND { 4 } else { 1 } * MILLISECOND;
             let arrival = self.between([arrival / 5, arrival * 9 / 5]);
@@ -600,7 +606,7 @@ impl Run {
 
 /// A unit that has waited since `arrived`.
 fn waiting(unit: usize, arrived: Nanos) -> Unit<usize> {
-    Unit { age: unit as u64, costs: [].into(), size: 1, arrived, content: unit }
+    Unit { age: unit as u64, costs: [1].into(), size: 1, arrived, settles: false, content: unit }
 }
 
 /// The shortest possible time of the run, in nanoseconds.
@@ -880,8 +886,8 @@ fn processes_that_share_a_bucket_learn_together() {
 fn a_start_granted_before_a_refusal_is_requested_again() {
     let clock = FakeClock::default();
     let limits = Policy::new(&["10/s,burst=1".parse().unwrap()], None).unwrap();
-    let store = Arc::new(Memory::new(&limits, clock.clone()));
-    let supply = || Supply::new(Box::new(Bucket { store: Arc::clone(&store), is_shared: true }));
+    let store = Simulated::new(&limits, clock.clone()).with_span(20 * MILLISECOND);
+    let supply = || Supply::new(Box::new(store.clone()));
     let (one, other) = (supply(), supply());
     let _ = one.next_run(1).unwrap();
     clock.set(Duration::from_millis(100));

@@ -4,7 +4,7 @@ use super::*;
 
 /// Attempts that start and end one after the other, unless they are given times.
 struct Judge {
-    retries: Retries,
+    retries: Paced,
     now: Nanos,
     /// Whether no other unit waits.
     is_at_end: bool,
@@ -12,18 +12,17 @@ struct Judge {
 
 impl Judge {
     fn new(policy: RetryPolicy) -> Self {
-        Judge { retries: Retries::new(policy), now: SECOND, is_at_end: false }
+        Judge { retries: Paced::new(policy), now: SECOND, is_at_end: false }
     }
 
-    /// The earliest time of the next start.
-    fn start(&mut self, unit: &mut History) -> Nanos {
-        self.retries.started(&None, self.now, unit, None)
+    fn start(&mut self, unit: &mut History) {
+        self.retries.started(self.now, unit);
     }
 
     /// Ends an attempt that began at `started`.
     fn end(&mut self, unit: &mut History, started: Nanos, (_, outcome, reply): Life) -> Verdict {
         let (judged, is_at_end) = (Judged { started, at: self.now }, self.is_at_end);
-        self.retries.judge(&None, (judged, unit), (&outcome, &reply), || is_at_end, |_| 0)
+        self.retries.judge((judged, unit), (&outcome, &reply), is_at_end)
     }
 
     fn run(&mut self, unit: &mut History, life: Life) -> Verdict {
@@ -54,7 +53,7 @@ impl Judge {
     }
 
     fn learned(&self) -> Nanos {
-        self.retries.learned(&None).unwrap_or(0)
+        self.retries.pace.learned().unwrap_or(0)
     }
 }
 
@@ -227,34 +226,6 @@ fn taken_back(refusals: usize) -> usize {
 #[test]
 fn a_slowdown_is_taken_back_once_for_a_unit_refused_twice() {
     assert_eq!([1, 2, 3].map(taken_back), [0, 1, 1]);
-}
-
-/// Lateness of up to a tenth of the interval.
-#[test]
-fn starts_at_the_learned_pace_make_up_for_little_lateness() {
-    let mut judge = learning();
-    judge.serve(9);
-    judge.run(&mut History::default(), refused());
-    judge.pause();
-    let interval = judge.learned();
-    let mut next = judge.start(&mut History::default());
-    assert_eq!(next, judge.now - interval / 10 + interval);
-    for (late, made_up) in [(0, 0), (interval / 20, interval / 20), (interval, interval / 10)] {
-        judge.now = next + late;
-        next = judge.start(&mut History::default());
-        assert_eq!(next, judge.now - made_up + interval, "{late}");
-    }
-}
-
-#[test]
-fn without_a_bucket_that_learns_nothing_is_reported_to_it() {
-    let mut judge = learning();
-    judge.serve(9);
-    judge.run(&mut History::default(), refused());
-    judge.retries.take_reports(judge.now);
-    judge.pause();
-    judge.serve(3);
-    assert!(judge.learned() > 0 && judge.retries.take_reports(judge.now).is_empty());
 }
 
 #[test]

@@ -1,0 +1,118 @@
+//! Units that were granted: they leave, end, and are settled at their real costs.
+//!
+//! A grant is stored while it may change: while its unit runs, or until it is settled.
+
+use super::requests::Costs;
+use super::state::{Ledger, Open, Run, Taken};
+use crate::clock::Nanos;
+use crate::limits::{Charged, Each, KeyId, Thin};
+
+impl Ledger {
+    /// Stores a grant that runs or will be settled.
+    pub(super) fn open(&mut self, id: u32, taken: &Taken, charged: Charged) {
+        let (runs, start) = (self.jobs.is_some(), self.start(id));
+        if !runs && !taken.settles {
+            return;
+        }
+        if taken.settles {
+            let (each, thin) = self.keys.state_mut(taken.key);
+            each.open(thin, charged, &taken.costs);
+            self.all.open(&mut self.thin, charged, &taken.costs);
+        }
+        let flow = &mut self.flows[id];
+        (flow.open, flow.running) = (flow.open + 1, flow.running + u32::from(runs));
+        let open = Open { key: taken.key, costs: taken.costs.clone(), charged, start, runs, settles: taken.settles };
+        self.grants.insert(charged.number, open);
+    }
+
+    /// Reports the real costs of a unit, once for each grant whose [request](super::Request) settles. The limits are
+    /// then as if the unit had cost that from the start. A credit is lost if it would have overflowed the bucket
+    /// meanwhile. Later units owe the excess of a higher cost. The turns of the key change in the same way.
+    pub fn settle(&mut self, now: Nanos, number: u64, real: &[u64]) {
+        let now = self.tick(now);
+        let Some(open) = self.grants.get_mut(&number).filter(|open| open.settles) else { return };
+        open.settles = false;
+        let (key, charged, costs, runs) = (open.key, open.charged, open.costs.clone(), open.runs);
+        self.close_before_change();
+        if let Some(id) = self.keys.flow(key) {
+            let [was, is] = [&*costs, real].map(|costs| self.length(costs));
+            let finish = &mut self.flows[id].finish;
+            *finish = finish.saturating_sub(was).saturating_add(is);
+            self.turns.finished(*finish);
+        }
+        self.revise(key, |limits, thin| limits.settle(thin, now, charged, [&costs, real]));
+        if !runs {
+            self.drop_grant(now, number);
+        }
+    }
+
+    /// Reports the end of a unit. It no longer takes a job, and its cost is final: it can no longer be settled.
+    pub fn ended(&mut self, now: Nanos, number: u64) {
+        let now = self.tick(now);
+        let Some(open) = self.grants.get_mut(&number) else { return };
+        if std::mem::take(&mut open.settles) {
+            let (key, charged, costs) = (open.key, open.charged, open.costs.clone());
+            self.revise(key, |limits, thin| limits.settle(thin, now, charged, [&costs, &costs]));
+        }
+        self.drop_grant(now, number);
+    }
+
+    /// Reports that a granted unit is not used. It has ended. If its request settles, its cost is 0.
+    pub fn unused(&mut self, now: Nanos, number: u64) {
+        if let Some(open) = self.grants.get(&number) {
+            let nothing: Costs = open.costs.iter().map(|_| 0).collect::<Vec<_>>()[..].into();
+            self.settle(now, number, &nothing);
+        }
+        self.ended(now, number);
+    }
+
+    /// Reports that a granted unit was handed over just now: windows count it from `now` on.
+    pub fn handed_over(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: &[u64]) {
+        if self.has_windows {
+            let now = self.tick(now);
+            let mut counted = now;
+            self.revise(key, |limits, thin| {
+                counted = counted.min(limits.hand_over(thin, charged, costs, now).counted);
+            });
+            if let Some(open) = self.grants.get_mut(&charged.number) {
+                open.charged.counted = counted;
+            }
+        }
+    }
+
+    /// Like [`handed_over`](Self::handed_over), for plain units.
+    pub fn run_left(&mut self, now: Nanos, run: &Run) {
+        self.handed_over(now, run.key, run.charged, &[run.units]);
+    }
+
+    fn drop_grant(&mut self, now: Nanos, number: u64) {
+        let Some(open) = self.grants.remove(&number) else { return };
+        let (Some(id), jobs) = (self.keys.flow(open.key), self.jobs) else { return };
+        let flow = &mut self.flows[id];
+        flow.open -= 1;
+        if open.runs {
+            let was_full = Some(flow.running) == jobs;
+            flow.running -= 1;
+            if was_full {
+                // Nothing was granted while all jobs were taken.
+                flow.since = flow.since.max(now);
+                self.leave(id);
+                self.enter(id);
+            }
+        }
+        self.release(id);
+    }
+
+    /// Corrects the overall limits and the limits of a key for a unit that has left.
+    fn revise(&mut self, key: KeyId, mut act: impl FnMut(&Each, &mut Thin)) {
+        act(&self.all, &mut self.thin);
+        let (each, thin) = self.keys.state_mut(key);
+        act(each, thin);
+        self.turns.changed();
+        if let Some(id) = self.keys.flow(key) {
+            self.leave(id);
+            self.enter(id);
+        }
+        self.keys.note(key);
+    }
+}

@@ -1,0 +1,262 @@
+//! The data of a ledger, and the events that it returns.
+
+use super::flows::{Flow, Flows, Hold, Paces};
+use super::heap::Heap;
+use super::keys::Table;
+use super::requests::{Costs, NONE, Requests, Ticket};
+use super::rules::{NamedKey, Rules};
+use super::turns::{FRACTION_BITS, Tag, Tags, Turns};
+use crate::clock::Nanos;
+use crate::limits::{Charged, Each, KeyId, Limits, Start, Thin};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::num::NonZeroU32;
+
+/// The most keys that are stored.
+const MAX_KEYS: usize = 1_000_000;
+
+/// A request for one unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The age of the request. It is unique, and the oldest request has the least.
+    pub age: u64,
+    /// One cost of each kind.
+    pub costs: &'a [u64],
+    /// When the request begins to wait: at this time, or now if that is later. Until then other requests of its key may
+    /// be granted first.
+    pub arrived: Nanos,
+    /// 0 for a usual request. A request with a weight is a suspect: its unit was refused again and again. The suspects
+    /// of a key get one turn for `weight` turns of its usual requests, and all turns while no usual request waits.
+    pub weight: u32,
+    /// Whether the costs may change after the grant. Then [`Ledger::settle`] reports the real costs, or
+    /// [`Ledger::ended`] makes the charged costs final.
+    pub settles: bool,
+}
+
+/// A request that was taken out of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its name while it waited.
+    pub ticket: Ticket,
+    /// Its key.
+    pub key: KeyId,
+    /// Its age.
+    pub age: u64,
+    /// Its costs.
+    pub costs: Costs,
+    /// When it began to wait.
+    pub arrived: Nanos,
+    /// Whether its costs may change after the grant.
+    pub settles: bool,
+}
+
+/// Plain units that are granted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Their number.
+    pub units: u64,
+    /// Whether they had to wait for the limits.
+    pub has_waited: bool,
+    /// When they were charged.
+    pub charged: Charged,
+    pub(super) key: KeyId,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has reached the longest wait.
+    TooLate,
+    /// Its key is given up: after this number of failures in a row, or by [`Ledger::give_up`].
+    GivenUp(Option<NonZeroU32>),
+}
+
+/// The next event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// This request is granted and charged.
+    Granted(Taken, Charged),
+    /// These [plain units](Ledger::want) are granted and charged.
+    Run(Run),
+    /// This request is not granted any more.
+    Refused(Taken, Refusal),
+    /// Nothing happens before this time.
+    At(Nanos),
+    /// Nothing happens until a unit ends or a request is added. Either no request waits, or no waiting key may run
+    /// another unit.
+    Nothing,
+}
+
+/// A grant that may still change.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) key: KeyId,
+    pub(super) costs: Costs,
+    pub(super) charged: Charged,
+    /// Its start, if a pace is learned.
+    pub(super) start: Option<Start>,
+    /// Whether it takes a job of its key until it ends.
+    pub(super) runs: bool,
+    /// Whether its real costs are still to be reported.
+    pub(super) settles: bool,
+}
+
+/// Waiting requests, and the limits that they wait for.
+///
+/// A [`KeyId`] is valid while requests of its key wait or run. After that it is valid until the next call that may add
+/// a key: [`ask`](Self::ask), [`pass`](Self::pass) or [`poll`](Self::poll).
+#[derive(Debug)]
+pub struct Ledger {
+    pub(super) keys: Table,
+    pub(super) all: Each,
+    pub(super) thin: Thin,
+    /// For each overall limit: the index of the kind of cost that it counts, and the length of a request of cost 1. A
+    /// length is the time that the limit needs for a cost, in the units of a [`Tag`].
+    lengths: Vec<(usize, Tag)>,
+    pub(super) has_windows: bool,
+    /// How far a grant may lie in the past when its unit leaves.
+    pub(super) allowance: Nanos,
+    pub(super) jobs: Option<u32>,
+    pub(super) max_wait: Option<Nanos>,
+    pub(super) fails: Option<NonZeroU32>,
+    /// The latest clock reading.
+    pub(super) now: Nanos,
+    pub(super) flows: Flows,
+    pub(super) requests: Requests,
+    pub(super) turns: Turns,
+    /// The requests that join their flow later, and those that expire, by that time.
+    pub(super) timers: Heap,
+    /// Flows of new keys that have no room in the table of keys yet, by the age of their first request. These flows are
+    /// *outside*.
+    pub(super) outside: Heap,
+    /// The number of flows outside, including flows without a request.
+    pub(super) outsiders: usize,
+    /// The hold of all keys.
+    pub(super) hold: Hold,
+    /// The number of requests that join their flow later.
+    pub(super) later: usize,
+    /// The number of flows with requests that have joined them.
+    pub(super) waiting: usize,
+    /// The number of usual requests that have joined their flow.
+    pub(super) usual: usize,
+    /// The number of grants so far, which is the number of the latest one.
+    pub(super) granted: u64,
+    /// The grants that may still change, by number.
+    pub(super) grants: BTreeMap<u64, Open>,
+    pub(super) paces: Paces,
+    /// The number of failures in a row of keys whose latest unit has failed.
+    pub(super) failed: HashMap<Box<[u8]>, u32>,
+    /// The keys that are given up.
+    pub(super) given_up: HashMap<Box<[u8]>, Refusal>,
+    /// The refused requests that were not returned yet.
+    pub(super) refusals: VecDeque<(Ticket, Refusal)>,
+    /// The request for plain units, if there is one.
+    pub(super) plain: u32,
+    /// The fewest plain units that are worth a wake-up: 1 ms' worth of the slowest limit of all.
+    pub(super) quantum: u64,
+    /// Whether the caller had no room for a grant at its latest call.
+    pub(super) is_blocked: bool,
+    /// Whether memory for more requests is short.
+    pub(super) is_short: bool,
+    /// If a shared bucket applies the limits: what the order of turns needs to know about it.
+    pub(super) away: Option<Box<Away>>,
+}
+
+/// What `away.rs` stores: what the order of turns depends on while a shared bucket applies the limits.
+#[derive(Debug, Default)]
+pub(super) struct Away {
+    /// The number of granted requests that wait for their time in the shared bucket. While there are any, the limits may
+    /// be busy.
+    pub(super) pending: usize,
+    /// When the overall limits have paid for the latest grant.
+    pub(super) busy_until: Nanos,
+    /// The latest grant: its key, its age, and the state before it.
+    pub(super) latest: Option<(KeyId, u64, (Tags, Nanos))>,
+}
+
+impl Ledger {
+    /// A ledger without requests. New keys have buckets made at `now`.
+    #[must_use]
+    pub fn new(rules: &Rules<'_>, now: Nanos) -> Self {
+        Ledger::with_max_keys(rules, now, MAX_KEYS)
+    }
+
+    /// Like [`new`](Self::new), but stores at most `most` keys.
+    #[must_use]
+    pub fn with_max_keys(rules: &Rules<'_>, now: Nanos, most: usize) -> Self {
+        let lengths = Each::new(rules.all, now).lengths(FRACTION_BITS);
+        let all = Each::new(if rules.is_shared { &[] } else { rules.all }, now);
+        let each = Each::new(if rules.is_shared { &[] } else { rules.each }, now);
+        let keys = Table::new(each, NamedKey::limits(rules.named, now), most);
+        let allowance = keys.limits().chain([&all]).filter_map(Each::allowance).min().unwrap_or(0);
+        let has_windows = keys.limits().chain([&all]).any(Each::has_windows);
+        Ledger {
+            has_windows,
+            keys,
+            thin: all.fresh(),
+            all,
+            lengths,
+            allowance,
+            // The end of a unit of a shared bucket is reported.
+            jobs: rules.jobs.map(NonZeroU32::get).or(rules.is_shared.then_some(u32::MAX)),
+            max_wait: rules.max_wait,
+            fails: rules.fails,
+            now,
+            flows: Flows::default(),
+            requests: Requests::default(),
+            turns: Turns::default(),
+            timers: Heap::default(),
+            outside: Heap::default(),
+            outsiders: 0,
+            hold: Hold::default(),
+            later: 0,
+            waiting: 0,
+            usual: 0,
+            granted: 0,
+            grants: BTreeMap::new(),
+            paces: Paces::new(rules),
+            failed: HashMap::new(),
+            given_up: HashMap::new(),
+            refusals: VecDeque::new(),
+            plain: NONE,
+            quantum: rules.all.iter().map(|(policy, _)| Limits::new(policy, now).quantum()).min().unwrap_or(u64::MAX),
+            is_blocked: false,
+            is_short: false,
+            away: rules.is_shared.then(Box::default),
+        }
+    }
+
+    /// Continues with the state of a bucket that has the same limits, and with the states of these keys. For each key
+    /// the iterator returns the name, the state, and the end of its pause.
+    pub fn resume<'a>(
+        &mut self,
+        now: Nanos,
+        all: &Thin,
+        keys: impl IntoIterator<Item = (&'a [u8], &'a Thin, Option<Nanos>)>,
+    ) {
+        let now = self.tick(now);
+        self.thin.clone_from(all);
+        self.turns.changed();
+        for (name, state, paused_until) in keys {
+            let key = self.keys.find(name).unwrap_or_else(|| self.keys.add(name, now));
+            self.keys.state_mut(key).1.clone_from(state);
+            self.not_before(now, key, paused_until.unwrap_or(0));
+        }
+    }
+
+    /// The length of a request: the longest time that an overall limit needs for its costs.
+    #[inline]
+    pub(super) fn length(&self, costs: &[u64]) -> Tag {
+        let of =
+            |(kind, one): &(usize, Tag)| costs.get(*kind).or(costs.last()).map_or(0, |cost| cost.saturating_mul(*one));
+        self.lengths.iter().map(of).max().unwrap_or(0).max(1)
+    }
+
+    /// Applies `act` to the flow of a key. This may change when its first request conforms.
+    pub(super) fn change(&mut self, key: KeyId, act: impl FnOnce(&mut Flow)) {
+        let id = self.flow(key);
+        self.leave(id);
+        act(&mut self.flows[id]);
+        self.enter(id);
+        self.release(id);
+    }
+}

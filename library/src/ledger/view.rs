@@ -1,0 +1,201 @@
+//! Questions about a ledger, which change nothing but the time.
+
+use super::requests::{List, NONE, Ticket};
+use super::state::Ledger;
+use crate::clock::Nanos;
+use crate::limits::{Each, KeyId, NO_KEY, Thin};
+
+impl Ledger {
+    /// The number of plain units that wait.
+    #[must_use]
+    pub fn wanted(&self) -> u64 {
+        if self.plain == NONE { 0 } else { self.requests.get(self.plain).units }
+    }
+
+    /// Whether usual requests, which are no suspects, have arrived.
+    #[must_use]
+    pub fn has_usual(&self) -> bool {
+        let [_, due_usual] = self.due();
+        self.usual + due_usual > 0
+    }
+
+    /// Until when all keys are held.
+    #[must_use]
+    pub fn held_until(&self) -> Option<Nanos> {
+        Some(self.hold.until).filter(|time| *time > self.now)
+    }
+
+    /// Whether more plain units should be read before the next wait: fewer wait than are worth a wake-up, and the limits
+    /// allow fewer now.
+    pub fn wants_more(&mut self, now: Nanos) -> bool {
+        let now = self.tick(now);
+        self.wanted() < self.quantum && self.all.available(&self.thin, now, &[1]) < self.quantum
+    }
+
+    /// Whether units must be reported as [handed over](Self::handed_over).
+    #[must_use]
+    pub fn has_windows(&self) -> bool {
+        self.has_windows
+    }
+
+    /// The number of waiting requests, including later arrivals.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.requests.len
+    }
+
+    /// Whether no request waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// When the next request joins its flow or reaches the longest wait.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.timers.first().map(|timer| timer.at)
+    }
+
+    /// When the next request is granted, if nothing else happens first. Differs from [`ready_at`](Self::ready_at) if a
+    /// request joins its flow before it can be granted.
+    pub fn grants_at(&mut self, now: Nanos) -> Option<Nanos> {
+        self.tick(now);
+        let decided = self.decide().map(|decision| decision.at);
+        let joins = self.timers.first().filter(|timer| !self.requests.get(timer.id).is_linked).map(|timer| {
+            let request = self.requests.get(timer.id);
+            let flow = &self.flows[request.flow];
+            let own = if flow.is_outside { 0 } else { self.own_time(flow, timer.id) };
+            self.overall().conforms_at(own.max(timer.at), request.arrived, &request.costs)
+        });
+        decided.into_iter().chain(joins).min()
+    }
+
+    /// The number of waiting requests that have arrived.
+    pub fn arrived(&mut self, now: Nanos) -> usize {
+        self.tick(now);
+        let [due, _] = self.due();
+        self.len() - self.later + due + self.refusals.iter().filter(|(ticket, _)| self.requests.has(*ticket)).count()
+    }
+
+    /// Whether requests have arrived and all of them are suspects.
+    #[must_use]
+    pub fn has_only_suspects(&self) -> bool {
+        let [due, due_usual] = self.due();
+        self.usual + due_usual == 0 && self.waiting + due > 0
+    }
+
+    /// The number of requests that have arrived and join their flow at the next poll, and the number of usual requests
+    /// among them.
+    fn due(&self) -> [usize; 2] {
+        let mut due = [0, 0];
+        if self.later > 0 {
+            self.timers.visit(&mut Vec::new(), |timer| {
+                let request = self.requests.get(timer.id);
+                let is_due = timer.at <= self.now;
+                if is_due && !request.is_linked {
+                    due = [due[0] + 1, due[1] + usize::from(request.weight == 0)];
+                }
+                is_due
+            });
+        }
+        due
+    }
+
+    /// The number of keys with waiting requests.
+    #[must_use]
+    pub fn keys_waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// The number of stored keys: the keys in use, and the keys whose state differs from a new key's.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The most keys that can be stored, if there is no memory for more keys. Otherwise `None`.
+    #[must_use]
+    pub fn max_keys_in_memory(&self) -> Option<u64> {
+        self.keys.most_in_memory()
+    }
+
+    /// Whether there is too little memory for more requests.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// The number of keys with waiting requests, including requests that arrive later, and the key with the most of
+    /// them.
+    #[must_use]
+    pub fn busiest(&self) -> (usize, Option<KeyId>) {
+        let waiting = || self.flows.iter().filter(|flow| flow.waiting + flow.later > 0);
+        let most = waiting().max_by_key(|flow| (flow.waiting + flow.later, flow.key));
+        (waiting().count(), most.map(|flow| flow.key))
+    }
+
+    /// The key with this name, if it is stored. `None` stands for units without a key.
+    #[must_use]
+    pub fn find(&self, key: Option<&[u8]>) -> Option<KeyId> {
+        self.keys.find(key.unwrap_or(NO_KEY))
+    }
+
+    /// The limits of a key with their state; without a key, the overall limits.
+    #[must_use]
+    pub fn limits(&self, key: Option<KeyId>) -> (&Each, &Thin) {
+        key.map_or((&self.all, &self.thin), |key| self.keys.state(key))
+    }
+
+    /// For each limit of all: the units that it allows now; negative if units are owed.
+    pub fn left(&mut self, now: Nanos) -> Vec<i128> {
+        let now = self.tick(now);
+        self.all.left(&self.hold.state_after(&self.all, &self.thin), now)
+    }
+
+    /// The time by which these further costs will have been granted to all keys together if requests never pause, by each
+    /// limit of all for itself. `None` beyond the end of the clock.
+    pub fn schedule(&mut self, now: Nanos, costs: &[u64]) -> Option<Nanos> {
+        let now = self.tick(now);
+        self.all.schedule(&self.hold.state_after(&self.all, &self.thin), now, costs)
+    }
+
+    /// The index of the limit of all for which the next request waits. `None` if it waits for none.
+    pub fn bound_by(&mut self) -> Option<usize> {
+        let id = self.decide()?.flow;
+        let first = self.requests.get(self.flows[id].first());
+        let plain = [first.units.min(self.quantum)];
+        let costs = if first.units == 1 { &*first.costs } else { &plain };
+        self.all.conforms_at(&self.hold.state_after(&self.all, &self.thin), first.arrived, costs)?.1
+    }
+
+    /// The name of a key; `(none)` for units without one.
+    #[must_use]
+    pub fn name(&self, key: KeyId) -> &[u8] {
+        self.keys.name(key)
+    }
+
+    /// The waiting requests of one key: first the requests that have arrived, in their order.
+    pub fn waiting_of(&self, key: KeyId) -> impl Iterator<Item = Ticket> {
+        let flow = self.keys.flow(key);
+        let lists = flow.map_or([List::EMPTY; 2], |id| [self.flows[id].usual, self.flows[id].suspects]);
+        let later = flow.filter(|id| self.flows[*id].later > 0);
+        let is_its = move |slot: &u32| {
+            let request = self.requests.get(*slot);
+            !request.is_linked && Some(request.flow) == later
+        };
+        let timers = later.into_iter().flat_map(|_| self.timers.iter());
+        let arrived = lists.into_iter().flat_map(|list| self.requests.of(list));
+        arrived.chain(timers.map(|timer| timer.id).filter(is_its)).map(|slot| self.requests.ticket(slot))
+    }
+
+    /// The key of a waiting request.
+    #[must_use]
+    pub fn key_of(&self, ticket: Ticket) -> KeyId {
+        self.flows[self.requests.get(ticket.slot).flow].key
+    }
+
+    /// All waiting requests, in no order.
+    pub fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.requests.all().map(|slot| self.requests.ticket(slot))
+    }
+}

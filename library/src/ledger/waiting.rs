@@ -1,0 +1,273 @@
+//! Requests come in, and leave again without a grant.
+
+use super::flows::Flow;
+use super::heap::Item;
+use super::requests::{NONE, Ticket};
+use super::state::{Ledger, Request, Taken};
+use crate::clock::Nanos;
+use crate::limits::{Each, KeyId, NO_KEY};
+use std::collections::TryReserveError;
+
+impl Ledger {
+    /// Adds a request behind the older requests of its key.
+    ///
+    /// `None` if the request can never be granted, because one of its costs is above a window's count.
+    pub fn ask(&mut self, now: Nanos, key: Option<&[u8]>, request: &Request<'_>) -> Option<Ticket> {
+        let now = self.tick(now);
+        self.add(now, key.unwrap_or(NO_KEY), &Request { arrived: request.arrived.max(now), ..*request })
+    }
+
+    /// Adds a request. One that has arrived joins its flow at once.
+    pub(super) fn add(&mut self, now: Nanos, name: &[u8], request: &Request<'_>) -> Option<Ticket> {
+        let never = |each: &Each| each.has_windows() && each.never_grants(request.costs);
+        if never(self.keys.limits_of(name)) || never(&self.all) {
+            return None;
+        }
+        self.forget();
+        let key = self.find_or_add(name, now);
+        let flow = self.flow(key);
+        let ticket = self.requests.add(request.age, request.arrived, request.costs, flow, request.weight);
+        self.requests.get_mut(ticket.slot).settles = request.settles;
+        if request.arrived > now {
+            self.flows[flow].later += 1;
+            self.later += 1;
+            self.timers.push(Item { at: request.arrived, age: request.age, id: ticket.slot });
+        } else {
+            self.join(ticket.slot);
+        }
+        if let Some(why) = self.given_up.get(name).filter(|_| !self.given_up.is_empty()) {
+            self.refuse(ticket, *why);
+        }
+        self.is_short = self.try_reserve().is_err();
+        Some(ticket)
+    }
+
+    /// Adds plain units, each of cost 1 and without a key. All of them together are one request. They leave in runs.
+    pub fn want(&mut self, now: Nanos, units: u64) {
+        let now = self.tick(now);
+        if self.plain != NONE {
+            let wanted = &mut self.requests.get_mut(self.plain).units;
+            let was_short = *wanted < self.quantum;
+            *wanted = wanted.saturating_add(units);
+            if was_short {
+                self.turns.changed();
+            }
+        } else if units > 0 {
+            self.forget();
+            let key = self.find_or_add(NO_KEY, now);
+            let flow = self.flow(key);
+            let slot = self.requests.add(0, now, &[1], flow, 0).slot;
+            self.requests.get_mut(slot).units = units;
+            self.plain = slot;
+            self.join(slot);
+        }
+    }
+
+    /// Cancels the plain units that wait.
+    pub fn want_nothing(&mut self) {
+        if self.plain != NONE {
+            self.remove(self.plain);
+        }
+    }
+
+    /// Makes room for one more request with a new key.
+    fn try_reserve(&mut self) -> Result<(), TryReserveError> {
+        let slot = self.requests.try_reserve()?;
+        let flow = self.flows.try_reserve()?;
+        self.turns.try_reserve(flow)?;
+        self.timers.try_reserve(slot)?;
+        self.outside.try_reserve(flow)
+    }
+
+    /// A request joins its flow. It waits from now on.
+    pub(super) fn join(&mut self, slot: u32) {
+        let request = self.requests.get(slot);
+        let (id, weight, age, arrived) = (request.flow, request.weight, request.age, request.arrived);
+        if let Some(longest) = self.max_wait {
+            self.timers.push(Item { at: arrived.saturating_add(longest), age, id: slot });
+        }
+        let first = self.flows[id].first();
+        if weight == 0 {
+            self.requests.link(&mut self.flows[id].usual, slot);
+        } else {
+            let first_turn = self.length(&self.requests.get(slot).costs).saturating_mul(weight.into());
+            let flow = &mut self.flows[id];
+            self.requests.get_mut(slot).pays_at = flow.debt.usual.saturating_add(first_turn);
+            // A suspect that is refused again lets the other suspects go first, even younger ones.
+            self.requests.append(&mut flow.suspects, slot);
+            flow.note_first_suspect(&self.requests);
+        }
+        let flow = &mut self.flows[id];
+        self.waiting += usize::from(flow.waiting == 0);
+        self.usual += usize::from(weight == 0);
+        flow.waiting += 1;
+        if flow.first() != first {
+            self.leave(id);
+            self.enter(id);
+        }
+    }
+
+    /// Cancels a request. `None` if it no longer waits.
+    pub fn cancel(&mut self, ticket: Ticket) -> Option<Taken> {
+        self.requests.has(ticket).then(|| self.remove(ticket.slot))
+    }
+
+    /// Removes a request that has not been granted.
+    pub(super) fn remove(&mut self, slot: u32) -> Taken {
+        let id = self.requests.get(slot).flow;
+        self.withdraw(slot);
+        self.flows[id].later -= 1;
+        self.later -= 1;
+        let taken = self.free(slot);
+        self.release(id);
+        taken
+    }
+
+    /// A request waits no longer. It is as one that joins its flow later, but without a timer.
+    pub(super) fn withdraw(&mut self, slot: u32) {
+        let (id, is_linked) = (self.requests.get(slot).flow, self.requests.get(slot).is_linked);
+        if !is_linked {
+            self.timers.remove(slot);
+            return;
+        }
+        if slot == self.plain {
+            self.plain = NONE;
+        }
+        let first = self.flows[id].first();
+        self.unlink(slot);
+        self.flows[id].later += 1;
+        self.later += 1;
+        if self.flows[id].first() != first {
+            self.leave(id);
+            self.enter(id);
+        }
+    }
+
+    /// Takes a request out of the list of its flow.
+    pub(super) fn unlink(&mut self, slot: u32) {
+        let (id, weight) = (self.requests.get(slot).flow, self.requests.get(slot).weight);
+        let flow = &mut self.flows[id];
+        self.requests.unlink(flow.list(weight), slot);
+        if weight > 0 {
+            flow.note_first_suspect(&self.requests);
+        }
+        self.usual -= usize::from(weight == 0);
+        flow.waiting -= 1;
+        self.waiting -= usize::from(flow.waiting == 0);
+        if self.max_wait.is_some() {
+            self.timers.remove(slot);
+        }
+    }
+
+    pub(super) fn free(&mut self, slot: u32) -> Taken {
+        let (ticket, key) = (self.requests.ticket(slot), self.flows[self.requests.get(slot).flow].key);
+        let gone = self.requests.free(slot);
+        Taken { ticket, key, age: gone.age, costs: gone.costs, arrived: gone.arrived, settles: gone.settles }
+    }
+
+    /// The flow of a key, which may be idle or new.
+    pub(super) fn flow(&mut self, key: KeyId) -> u32 {
+        if let Some(id) = self.keys.flow(key) {
+            self.flows.wake(id);
+            return id;
+        }
+        let id = self.flows.add(key);
+        self.keys.set_flow(key, id);
+        id
+    }
+
+    /// The key with this name. If the key is new and the table has no room for it, its flow is outside.
+    fn find_or_add(&mut self, name: &[u8], now: Nanos) -> KeyId {
+        if let Some(key) = self.keys.find(name) {
+            return key;
+        }
+        let has_room = self.has_room(now);
+        let key = self.keys.add(name, now);
+        if !has_room {
+            let id = self.flow(key);
+            self.flows[id].is_outside = true;
+            self.outsiders += 1;
+        }
+        key
+    }
+
+    /// Whether there is room for a key that is new now.
+    pub(super) fn has_room(&mut self, now: Nanos) -> bool {
+        self.outside.is_empty() && self.keys.has_room(self.outsiders, now)
+    }
+
+    /// The first request of a flow stops competing.
+    pub(super) fn leave(&mut self, id: u32) {
+        if self.flows[id].is_outside {
+            self.outside.remove(id);
+        } else {
+            self.turns.leave(id);
+        }
+    }
+
+    /// The first request of a flow begins to wait for its limits, or for room.
+    pub(super) fn enter(&mut self, id: u32) {
+        let flow = &self.flows[id];
+        let first = flow.first();
+        if first == NONE || self.jobs.is_some_and(|jobs| flow.running >= jobs) {
+            return;
+        }
+        let age = self.requests.get(first).age;
+        if flow.is_outside {
+            return self.outside.push(Item { at: age, age, id });
+        }
+        let own = self.own_time(flow, first);
+        self.turns.enter(id, own, self.tag_of(id, own), age);
+    }
+
+    /// When a request conforms to the limits of its key.
+    pub(super) fn own_time(&self, flow: &Flow, slot: u32) -> Nanos {
+        let request = self.requests.get(slot);
+        let (each, thin) = self.keys.state(flow.key);
+        let thin = flow.hold.state_after(each, thin);
+        let own = each.has_room_at(&thin, request.arrived, &request.costs).unwrap_or(Nanos::MAX);
+        own.max(flow.ready_from())
+    }
+
+    /// Stores a flow that is idle for as long as it is needed, or frees it.
+    pub(super) fn release(&mut self, id: u32) {
+        if !self.flows[id].is_idle() {
+            return;
+        }
+        let key = self.flows[id].key;
+        if self.flows.rest(id, self.least_tag(), self.now) {
+            self.keys.set_idle(key);
+        }
+    }
+
+    /// Frees idle flows that are no longer needed.
+    #[inline]
+    pub(super) fn forget(&mut self) {
+        if self.flows.has_ahead() {
+            self.forget_passed();
+        }
+        while let Some(id) = self.flows.pop_rested(self.now) {
+            let flow = &self.flows[id];
+            let key = flow.key;
+            if flow.is_outside {
+                self.outsiders -= 1;
+                self.flows.free(id);
+                self.keys.set_idle(key);
+                self.keys.forget(key);
+            } else {
+                self.release(id);
+            }
+        }
+    }
+
+    /// Frees idle flows whose tags the virtual time has passed. If too many are left, it passes the least of their tags.
+    fn forget_passed(&mut self) {
+        if let Some(least) = self.flows.least_of_too_many() {
+            self.turns.raise(least);
+        }
+        let least = self.least_tag();
+        while let Some(id) = self.flows.pop_passed(least) {
+            self.release(id);
+        }
+    }
+}

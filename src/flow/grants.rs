@@ -1,0 +1,318 @@
+//! The grants of a run. All units wait in one [`Line`], which decides which unit goes next, and when. The pump polls
+//! the line. The tasks of commands report the real cost and the end of each unit to it.
+//!
+//! If a shared bucket applies the limits, the line only orders the units, and a [`Bucket`] requests their grants.
+
+use super::bucket::Bucket;
+use super::lock::unpoisoned;
+use super::next::{Granted, Leaving, Next, Refusal, Waiting};
+use super::units::{Terms, Units};
+use std::fmt::{Debug, Formatter};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, Thread};
+use throttle_limits::clock::{NanoClock, Nanos};
+use throttle_limits::line::{self, Line, Unit};
+use throttle_limits::store::{StoreError, Supply};
+
+/// The grants of a run with units of the type `T`.
+pub struct Grants<T> {
+    units: Units<T>,
+    /// The units that were granted with costs of their own: the sum of each cost, and the number of these units.
+    charged: Mutex<(Vec<u64>, u64)>,
+    bucket: Option<Bucket<T>>,
+    /// The pump's thread, once it runs.
+    pump: Mutex<Option<Thread>>,
+}
+
+/// The state of the limits of a run, for its report.
+pub trait Overview: Debug + Send + Sync {
+    /// The clock of the run.
+    fn clock(&self) -> &dyn NanoClock;
+
+    /// Ends the run: nothing is granted any more, and unused grants of a bucket are given back.
+    fn retire(&self);
+
+    /// For each limit of all units, the units that it allows now. `None` if that needs a request.
+    fn left(&self) -> Option<Vec<i128>>;
+
+    /// The time by which `units` more units will have been granted. Units with their own costs are expected to have the
+    /// mean cost of earlier units.
+    fn schedule(&self, units: u64) -> Option<Nanos>;
+
+    /// The end of the pause of all units, if there is one.
+    fn paused_until(&self) -> Option<Nanos>;
+
+    /// When the next unit leaves a shared bucket, if that is known. 0 without a bucket.
+    fn waits_until(&self) -> Nanos;
+
+    /// The supply of the shared bucket, if there is one.
+    fn bucket(&self) -> Option<&Arc<Supply>>;
+}
+
+impl<T> Debug for Grants<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grants").field("bucket", &self.bucket.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl<T: Send> Grants<T> {
+    /// The grants of `line`, whose times are those of `clock`. If there is a `bucket`, it applies the limits.
+    pub fn new(
+        line: Line<T>,
+        clock: Arc<dyn NanoClock + Send + Sync>,
+        bucket: Option<Bucket<T>>,
+        terms: Terms,
+    ) -> Self {
+        Grants { units: Units::new(line, clock, terms), charged: Mutex::default(), bucket, pump: Mutex::default() }
+    }
+
+    /// The units that wait.
+    pub fn line(&self) -> MutexGuard<'_, Line<T>> {
+        self.units.line()
+    }
+
+    /// The time on the clock of the line.
+    pub fn now(&self) -> Nanos {
+        self.units.now()
+    }
+
+    /// Whether keys have limits of their own.
+    pub fn has_keys(&self) -> bool {
+        self.units.terms.has_keys
+    }
+
+    /// Whether a shared bucket applies the limits.
+    pub fn is_shared(&self) -> bool {
+        self.bucket.is_some()
+    }
+
+    /// The shared bucket, if there is one.
+    pub fn shared(&self) -> Option<&Bucket<T>> {
+        self.bucket.as_ref()
+    }
+
+    /// Adds plain units.
+    pub fn want(&self, units: u64) {
+        self.line().want(self.now(), units);
+    }
+
+    /// Withdraws all plain units.
+    pub fn want_nothing(&self) {
+        self.line().want_nothing();
+    }
+
+    /// Adds a unit, with the weight of a suspect or 0.
+    pub fn ask(&self, key: Option<&[u8]>, unit: Unit<T>, weight: u32) {
+        let added = self.line().add_suspect(self.now(), key, unit, weight);
+        if let Err(unit) = added {
+            self.refuse(unit.content, Refusal::TooMuch);
+        }
+    }
+
+    /// Adds a unit that will never leave. The pump returns it as soon as possible.
+    pub fn refuse(&self, unit: T, why: Refusal) {
+        self.units.refuse(unit, why);
+    }
+
+    /// Takes out the units that will never leave.
+    pub fn take_refused(&self) -> Vec<T> {
+        self.units.refused().drain(..).map(|(unit, _)| unit).collect()
+    }
+
+    /// Grants one more unit without a key, if it may leave now together with the unit before it. Returns whether it
+    /// may. With a window or a shared bucket it may not: there each unit has a request of its own.
+    pub fn passes(&self, costs: &[u64]) -> bool {
+        let mut line = self.line();
+        let passes = self.bucket.is_none() && !line.has_windows() && line.pass(self.now(), None, costs).is_some();
+        if passes {
+            self.count(costs);
+        }
+        passes
+    }
+
+    /// Whether more plain units should be read before the next wait.
+    pub fn wants_more(&self) -> bool {
+        let now = self.now();
+        match &self.bucket {
+            Some(bucket) => bucket.wants_more(self.line().wanted()),
+            None => self.line().wants_more(now),
+        }
+    }
+
+    /// Whether no unit waits.
+    pub fn is_empty(&self) -> bool {
+        self.line().is_empty() && self.units.refused().is_empty() && self.bucket.as_ref().is_none_or(Bucket::is_empty)
+    }
+
+    /// Whether a unit waits for the limits, and not for the time of another attempt.
+    pub fn has_arrived(&self) -> bool {
+        let now = self.now();
+        self.line().arrived(now) > 0 || self.bucket.as_ref().is_some_and(|bucket| !bucket.is_empty())
+    }
+
+    /// When a unit may leave, or is refused, if nothing happens before. `None` if no such time is known.
+    pub fn due_at(&self) -> Option<Nanos> {
+        if !self.units.refused().is_empty() {
+            return Some(0);
+        }
+        let now = self.now();
+        let own = self.line().ready_at(now);
+        let of_bucket = self.bucket.as_ref().and_then(|bucket| bucket.next_event(now));
+        own.into_iter().chain(of_bucket).min()
+    }
+
+    /// The index of the limit for which the next unit waits.
+    pub fn bound_by(&self) -> usize {
+        if self.units.terms.has_keys { 0 } else { self.line().bound_by().unwrap_or(usize::MAX) }
+    }
+
+    /// When the next unit goes, after [`poll`](Self::poll) has returned `until`.
+    pub fn next_at(&self, until: Nanos) -> Nanos {
+        let here = if self.is_shared() { None } else { self.line().grants_at(self.now()) };
+        here.unwrap_or(until)
+    }
+
+    /// The next event, for a sink that accepts at most `room` units. Only the pump's thread may call this. For a shared
+    /// bucket without keys, this call sleeps until the time of the grant.
+    ///
+    /// # Errors
+    /// [`StoreError::Stopped`] once the run has [retired](Overview::retire); or the bucket cannot be reached.
+    pub fn poll(&self, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
+        if self.units.is_retired() && !self.is_empty() {
+            return Err(StoreError::Stopped);
+        }
+        if let Some((unit, why)) = self.units.refused().pop_front() {
+            return Ok(Next::Refused(unit, why));
+        }
+        if let Some(bucket) = &self.bucket {
+            return bucket.poll(&self.units, room, waiting);
+        }
+        let mut line = self.line();
+        Ok(match line.poll(self.now(), room) {
+            line::Next::Run(run) => Next::Run(run.units, run.has_waited.then_some(run.charged.at), Leaving::Run(run)),
+            line::Next::Go(key, unit, charged) => {
+                self.count(&unit.costs);
+                Next::Go(Granted::new(key, charged, &unit), unit.content)
+            }
+            line::Next::Refused(_, unit, why) => Next::Refused(unit.content, why.into()),
+            line::Next::At(time) => Next::At(time),
+            line::Next::Nothing => Next::Nothing,
+        })
+    }
+
+    /// Passes the reports of servers on to a shared bucket.
+    ///
+    /// # Errors
+    /// The bucket cannot be reached.
+    pub(super) fn pass_on(&self) -> Result<(), StoreError> {
+        self.bucket.as_ref().map_or(Ok(()), Bucket::pass_on)
+    }
+
+    /// Counts the costs of a unit, for [`schedule`](Overview::schedule).
+    fn count(&self, costs: &[u64]) {
+        let (sums, count) = &mut *unpoisoned(self.charged.lock());
+        sums.resize(costs.len(), 0);
+        sums.iter_mut().zip(costs).for_each(|(sum, cost)| *sum = sum.saturating_add(*cost));
+        *count += 1;
+    }
+
+    /// Reports that plain units have left now: windows count them from now on.
+    pub fn has_left(&self, leaving: &Leaving) {
+        match (leaving, &self.bucket) {
+            (Leaving::Run(run), _) => self.line().run_left(self.now(), run),
+            (Leaving::OfBucket, Some(bucket)) => bucket.has_left(),
+            (Leaving::OfBucket, None) => {}
+        }
+    }
+
+    /// Reports that a unit has left now: windows count it from now on.
+    pub fn unit_has_left(&self, granted: &Granted) {
+        match (&self.bucket, &granted.charge) {
+            (Some(bucket), Some(_)) => bucket.has_left(),
+            (Some(_), None) => {}
+            (None, _) => self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs),
+        }
+    }
+
+    /// Settles a unit at its real costs. With a shared bucket this may take a while.
+    pub fn settle(&self, granted: &Granted, real: &[u64]) {
+        match (&self.bucket, &granted.charge) {
+            (Some(bucket), Some(charge)) => bucket.settle(charge, real),
+            (Some(_), None) => {}
+            (None, _) => self.line().settle(self.now(), granted.charged.number, real),
+        }
+        self.wake();
+    }
+
+    /// Reports that a unit no longer runs: its cost is final, and it takes no job of its key any more.
+    pub fn ended(&self, granted: &Granted) {
+        if self.units.terms.runs {
+            self.line().ended(self.now(), granted.charged.number);
+        }
+    }
+
+    /// Sleeps until this time, or until the run has [retired](Overview::retire).
+    pub(super) fn sleep_until(&self, time: Nanos) {
+        self.units.clock.sleep_unless(time, &|| self.units.is_retired());
+    }
+
+    /// Records that the calling thread is the pump's, for [`wake`](Self::wake).
+    pub(super) fn is_polled_here(&self) {
+        *unpoisoned(self.pump.lock()) = Some(thread::current());
+    }
+
+    /// Wakes the pump's thread if it sleeps. The sleep ends if the run has retired, or if a report is urgent.
+    pub fn wake(&self) {
+        unpoisoned(self.pump.lock()).iter().for_each(Thread::unpark);
+    }
+}
+
+impl<T: Send> Overview for Grants<T> {
+    fn clock(&self) -> &dyn NanoClock {
+        &*self.units.clock
+    }
+
+    fn retire(&self) {
+        if !self.units.retire() {
+            self.wake();
+        }
+        if let Some(bucket) = &self.bucket {
+            bucket.supply().retire();
+        }
+    }
+
+    fn left(&self) -> Option<Vec<i128>> {
+        (self.bucket.is_none() && !self.units.terms.has_keys).then(|| self.line().left(self.now()))
+    }
+
+    fn schedule(&self, units: u64) -> Option<Nanos> {
+        let now = self.now();
+        if let Some(bucket) = &self.bucket {
+            return Some(bucket.here(now, bucket.supply().schedule(units)?));
+        }
+        let (sums, count) = unpoisoned(self.charged.lock()).clone();
+        let mean = |sum: &u64| {
+            let all = u128::from(*sum) * u128::from(units);
+            u64::try_from(all.checked_div(count.into()).unwrap_or(0)).unwrap_or(u64::MAX)
+        };
+        let costs: Vec<u64> = if count == 0 { vec![units] } else { sums.iter().map(mean).collect() };
+        self.line().schedule(now, &costs)
+    }
+
+    fn paused_until(&self) -> Option<Nanos> {
+        let now = self.now();
+        match &self.bucket {
+            Some(bucket) => bucket.supply().store().paused_until().map(|time| bucket.here(now, time)),
+            None => self.line().held_until().filter(|time| *time > now),
+        }
+    }
+
+    fn waits_until(&self) -> Nanos {
+        let now = self.now();
+        self.bucket.as_ref().map_or(0, |bucket| bucket.here(now, bucket.supply().waits_until()))
+    }
+
+    fn bucket(&self) -> Option<&Arc<Supply>> {
+        self.bucket.as_ref().map(Bucket::supply)
+    }
+}

@@ -1,0 +1,116 @@
+//! The events that the line of a run, or a shared bucket, returns to the pump.
+
+use std::num::NonZeroU32;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::{Grant, Take};
+use throttle_limits::line::{self, Charged, Costs, KeyId, Unit};
+
+/// The next event.
+#[derive(Debug)]
+pub enum Next<T> {
+    /// This number of plain units may leave now. The time is that of their grant; `None` if they did not have to wait.
+    Run(u64, Option<Nanos>, Leaving),
+    /// This unit may leave now.
+    Go(Granted, T),
+    /// This unit never leaves.
+    Refused(T, Refusal),
+    /// Nothing happens before this time.
+    At(Nanos),
+    /// Nothing happens before a report or a further unit.
+    Nothing,
+}
+
+/// Waits for a time, and may announce a long wait to the user.
+pub trait Patience: Sync {
+    /// Waits from `now` until `until`, by one or several calls of `wait` with a time. Returns `false` as soon as a call
+    /// returns `false`: the wait has ended early.
+    fn wait(&self, _now: Nanos, until: Nanos, wait: &mut dyn FnMut(Nanos) -> bool) -> bool {
+        wait(until)
+    }
+}
+
+/// Waits without an announcement.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Patience for Silent {}
+
+/// How the pump's thread waits for a shared bucket.
+pub struct Waiting<'a> {
+    /// Sleeps, and announces long waits.
+    pub patience: &'a dyn Patience,
+    /// Called at the beginning of a wait, with its end, the index of the limit, and the number of granted units.
+    pub begins: &'a dyn Fn(Nanos, Option<usize>, u64),
+}
+
+/// Why a unit never leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its key or a cost cannot be read.
+    Unread,
+    /// A cost is above the most that a limit ever grants.
+    TooMuch,
+    /// It would wait longer than allowed.
+    TooLate,
+    /// This many commands of its key have failed in a row.
+    KeyFailed(NonZeroU32),
+    /// The server of its key requested a longer pause than allowed.
+    SentAway,
+}
+
+impl From<line::Refusal> for Refusal {
+    fn from(refusal: line::Refusal) -> Self {
+        match refusal {
+            line::Refusal::TooLate => Refusal::TooLate,
+            line::Refusal::GivenUp(Some(failed)) => Refusal::KeyFailed(failed),
+            line::Refusal::GivenUp(None) => Refusal::SentAway,
+        }
+    }
+}
+
+/// The grant of a unit.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// The key of the unit.
+    pub key: KeyId,
+    /// When it was charged.
+    pub charged: Charged,
+    /// Its costs.
+    pub costs: Costs,
+    /// When it began to wait, on the clock of the line.
+    pub arrived: Nanos,
+    /// When it was due, on the clock of the line.
+    pub due: Nanos,
+    /// Its charge in a shared bucket, if a request of its own was granted there.
+    pub charge: Option<Charge>,
+}
+
+/// Units that are about to leave.
+#[derive(Debug)]
+pub enum Leaving {
+    /// Plain units of the line.
+    Run(line::Run),
+    /// Units of a shared bucket.
+    OfBucket,
+}
+
+/// The charge of a unit in a shared bucket.
+#[derive(Clone, Debug)]
+pub struct Charge {
+    /// The grant.
+    pub grant: Grant,
+    /// The granted request.
+    pub take: Take,
+}
+
+impl Granted {
+    /// The grant of this unit by the line.
+    pub(super) fn new<T>(key: KeyId, charged: Charged, unit: &Unit<T>) -> Self {
+        Granted { key, charged, costs: unit.costs.clone(), arrived: unit.arrived, due: charged.at, charge: None }
+    }
+
+    /// The same unit, granted by a shared bucket for `due`.
+    pub(super) fn charged(self, due: Nanos, charge: Charge) -> Self {
+        Granted { due, charge: Some(charge), ..self }
+    }
+}
