@@ -13,7 +13,7 @@
 //! is the end of an interval. The rest of that interval's gain is kept as credit, so the schedule does not drift. The
 //! same rule grants a cost above the burst after exactly the time that the excess takes.
 //!
-//! While a bucket has open grants, whose costs may change, [`Terms::cut`] also records what it cuts off: see
+//! While a bucket has open grants, whose costs may change, `Terms::cut` also records what it cuts off: see
 //! `reflection.rs`.
 
 use super::reflection::NOTHING;
