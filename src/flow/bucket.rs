@@ -150,6 +150,9 @@ impl<T: Send> Bucket<T> {
                 pace.refused(*start, report.hold.unwrap_or(now));
             }
         }
+        if !self.learns {
+            (report.served, report.refused) = (Served::default(), Vec::new());
+        }
         unpoisoned(self.reports.lock()).entry(key).or_default().add(report);
         is_urgent
     }
@@ -458,6 +461,7 @@ impl<T: Send> Bucket<T> {
                     }
                     _ => break,
                 };
+                self.supply.settles(unit.settles);
                 let mut take = Sorting::price(self.of_all, line.name(key), &unit.costs);
                 let waited = now.saturating_sub(unit.arrived);
                 let since = self.supply.clock().now().saturating_sub(waited);

@@ -156,7 +156,11 @@ impl Meter {
 
     /// Records that `units` units that waited for a limit leave `lateness` nanoseconds after their time.
     pub fn late(&self, units: u64, lateness: Nanos) {
-        self.lock().lateness.saturating_record_n(lateness, units);
+        let mut record = self.lock();
+        // Without limits, a unit waits only for its turn or for room in the sink.
+        if !record.reading.limits.is_empty() {
+            record.lateness.saturating_record_n(lateness, units);
+        }
     }
 
     /// The numbers at `now`.
