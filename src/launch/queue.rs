@@ -274,11 +274,11 @@ impl Queue {
     }
 
     /// The learned time between two attempts of `key`, if the server allows less than the limits. Also returns the rest
-    /// of the key's pause: another command may have extended it since.
-    pub(super) fn pace_and_pause(&self, key: &Key) -> (Option<Duration>, Duration) {
-        let learned = self.pace(key).learned();
+    /// of the key's pause at `at`.
+    pub(super) fn pace_and_pause(&self, key: &Key, at: Instant) -> (Option<Duration>, Duration) {
+        let (at, learned) = (self.at(at), self.pace(key).learned());
         let pace_and_pause = |retries: &Retries| {
-            let paused = Duration::from_nanos(retries.pause_left(key, SystemClock.now()));
+            let paused = Duration::from_nanos(retries.pause_left(key, at));
             (learned.filter(|_| retries.learns()).map(Duration::from_nanos), paused)
         };
         self.lock().retries.as_ref().map(pace_and_pause).unwrap_or_default()

@@ -219,7 +219,7 @@ impl Shared {
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
         let due_in = verdict.due().map(|due| self.queue.due_in(due, at));
         let waited = started.saturating_duration_since(attempt.ready);
-        let ((pace, paused), cost) = (self.queue.pace_and_pause(&job.key), real.reported);
+        let ((pace, paused), cost) = (self.queue.pace_and_pause(&job.key, at), real.reported);
         let is_overlong = due_in.is_some() && self.queue.overlong_pause(&job.key).is_some();
         let pause = Paused { rest: paused, is_named: self.queue.has_named_pause(&job.key), is_overlong };
         let ended =

@@ -323,7 +323,7 @@ impl LaunchRun {
 
     fn take_end(&self, ended: &Ended) -> Vec<String> {
         let mut outcomes = self.outcomes();
-        let lines = outcomes.end(ended, self.at(ended.at));
+        let lines = outcomes.end(ended, self.at(ended.at), self.report.now());
         let (has_failed_enough, stops) = (outcomes.has_failed_enough(), outcomes.stops_at(&ended.outcome));
         drop(outcomes);
         if stops {

@@ -229,8 +229,9 @@ impl Outcomes {
         self.names.first(job)
     }
 
-    /// Counts an attempt that has ended, and returns the lines about it.
-    pub(super) fn end(&mut self, ended: &Ended, now: Nanos) -> Vec<String> {
+    /// Counts an attempt that has ended at `at`, and returns the lines about it. Another command may have extended its
+    /// pause since, so the pause is announced with the rest from `now`.
+    pub(super) fn end(&mut self, ended: &Ended, at: Nanos, now: Nanos) -> Vec<String> {
         let (job, outcome) = (&*ended.job, &ended.outcome);
         let units = job.unit_count();
         if let Some(cost) = ended.cost {
@@ -238,8 +239,8 @@ impl Outcomes {
                 [(0, 1), (1, cost), (2, job.charged)].map(|(place, more)| self.reply_costs[place].saturating_add(more));
         }
         self.retries.note_pace(ended.pace, &job.key);
-        let started = self.running.remove(&job.seq).map_or(now, |(started, _)| started);
-        let time = now.saturating_sub(started);
+        let started = self.running.remove(&job.seq).map_or(at, |(started, _)| started);
+        let time = at.saturating_sub(started);
         self.durations += time;
         self.ran.note(outcome, time);
         self.once = OnceEnd::new(ended).filter(|_| self.is_once);
@@ -248,7 +249,7 @@ impl Outcomes {
             Verdict::Again(_) | Verdict::Later(_) => {
                 let is_later = matches!(ended.verdict, Verdict::Later(_));
                 self.retries.waiting_units += units;
-                self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later.then_some(ended.pause.rest));
+                self.retries.wait(at, ended.due_in.unwrap_or_default(), is_later.then_some(ended.pause.rest));
                 let line = || self.retries.long_pause(now, job.key.as_deref(), ended.pause.is_named);
                 return (is_later && !self.quiet && !ended.pause.is_overlong)
                     .then(line)

@@ -129,7 +129,8 @@ fn ended(job: &Arc<Job>, outcome: Outcome, verdict: Verdict) -> Ended {
 #[test]
 fn max_fail_counts_units_whatever_a_command_has() {
     let mut outcomes = outcomes(&["-r", "5/s", "-n", "10", "--max-fail", "25"]);
-    let end = |outcomes: &mut Outcomes| drop(outcomes.end(&ended(&job_of(10), Outcome::Exited(1), Verdict::Failed), 0));
+    let end =
+        |outcomes: &mut Outcomes| drop(outcomes.end(&ended(&job_of(10), Outcome::Exited(1), Verdict::Failed), 0, 0));
     let reached = [1, 2, 3].map(|_| {
         end(&mut outcomes);
         outcomes.has_failed_enough()
@@ -152,7 +153,7 @@ fn the_verdict_decides_whether_a_command_was_stopped() {
     ] {
         let mut outcomes = outcomes(&["-r", "5/s"]);
         outcomes.interrupt("interrupted");
-        drop(outcomes.end(&ended(&Arc::default(), Outcome::Killed(2), verdict), 0));
+        drop(outcomes.end(&ended(&Arc::default(), Outcome::Killed(2), verdict), 0, 0));
         assert_eq!(outcomes.interrupted_line("interrupted"), line);
     }
 }
@@ -229,12 +230,23 @@ fn a_unit_that_waits_alone_pauses_nobody() {
         slot: 0,
     };
     let mut outcomes = outcomes(&["-r", "5/s", "--attempts", "9"]);
-    assert_eq!(outcomes.end(&alone, 0), [""; 0]);
+    assert_eq!(outcomes.end(&alone, 0, 0), [""; 0]);
     let retries = &outcomes.retries;
     assert_eq!((retries.due, retries.later, retries.paused, retries.paused_until), (120 * SECOND, 1, 0, 0));
     let all = Ended { pause: Paused { rest: Duration::from_secs(120), is_named: true, is_overlong: false }, ..alone };
-    let lines = outcomes.end(&all, 0);
+    let lines = outcomes.end(&all, 0, 0);
     assert!(lines[0].contains("nothing starts for 2m") && outcomes.retries.paused == 120 * SECOND, "{lines:?}");
+}
+
+/// Two commands request the same wait, the second one 300 ms after the first. The pause is longer for the first.
+#[test]
+fn a_pause_that_another_command_extends_is_told_from_now() {
+    let ended = ended(&Arc::default(), Outcome::Killed(9), Verdict::Later(3600 * SECOND));
+    let pause = Paused { rest: Duration::from_millis(3_600_300), is_named: true, is_overlong: false };
+    let mut outcomes = outcomes(&["-r", "5/s", "--attempts", "9"]);
+    let lines = outcomes.end(&Ended { pause, ..ended }, 0, SECOND / 2);
+    assert!(lines[0].contains("nothing starts for 1h") && !lines[0].contains("1h 1s"), "{lines:?}");
+    assert_eq!(outcomes.retries.paused, 3600 * SECOND + 3 * SECOND / 10);
 }
 
 /// Units of 10 bytes each. The first run was stopped after 900 of 1000 units. In the second run every tenth unit had
