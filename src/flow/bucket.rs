@@ -62,7 +62,7 @@ pub struct Bucket<T> {
 }
 
 struct State<T> {
-    /// What leaves next. It has no grant yet, or waits for the time of its grant.
+    /// The unit, or the plain units, that leave next. They have no grant yet, or wait for the time of their grant.
     chosen: Option<Chosen<T>>,
     /// The latest grant for units without costs of their own, and the number of its units that have not left.
     rest: Option<(Grant, u64)>,
@@ -302,30 +302,9 @@ impl<T: Send> Bucket<T> {
             (None, line::Next::Nothing) => return Ok(Next::Nothing),
         };
         let (costs, wanted) = (chosen.costs().filter(|_| self.has_costs), chosen.units());
-        let settles = matches!(&chosen, Chosen::Unit(.., unit) if unit.settles);
+        self.supply.settles(matches!(&chosen, Chosen::Unit(.., unit) if unit.settles));
         self.put(chosen);
-        let foreseen = self.foreseen.load(Ordering::Relaxed);
-        let rest = unpoisoned(self.state.lock()).rest.take();
-        let rest = rest.filter(|(grant, _)| costs.is_none() && !self.supply.store().is_late(grant));
-        let taken = match (&costs, rest) {
-            (None, Some((mut grant, units))) => {
-                grant.units = units;
-                Ok((grant, grant.at))
-            }
-            (None, None) => {
-                let run = self.supply.next_run(wanted.saturating_add(foreseen).min(room));
-                if let Ok((grant, _)) = &run {
-                    let further = units.line().wanted().saturating_add(foreseen);
-                    self.supply.foresee(|| wanted.saturating_add(further).saturating_sub(grant.units));
-                }
-                run
-            }
-            (Some(costs), _) => {
-                self.supply.settles(settles);
-                self.supply.take(costs)
-            }
-        };
-        let (mut grant, requested) = match taken {
+        let (mut grant, requested) = match self.request(units, wanted, costs.as_deref(), room) {
             Err(StoreError::Refused(BucketRefusal::Never)) => return self.refused(units),
             taken => taken?,
         };
@@ -341,6 +320,40 @@ impl<T: Send> Bucket<T> {
         if self.has_urgent_report() {
             return Ok(Next::At(0));
         }
+        self.leave(units, grant, costs, has_waited)
+    }
+
+    /// Requests a grant, unless plain units are left of the latest one. Also returns when it was requested.
+    fn request(
+        &self,
+        units: &Units<T>,
+        wanted: u64,
+        costs: Option<&[u64]>,
+        room: u64,
+    ) -> Result<(Grant, Nanos), StoreError> {
+        let rest = unpoisoned(self.state.lock()).rest.take();
+        if let Some(costs) = costs {
+            return self.supply.take(costs);
+        }
+        if let Some((mut grant, units)) = rest.filter(|(grant, _)| !self.supply.store().is_late(grant)) {
+            grant.units = units;
+            return Ok((grant, grant.at));
+        }
+        let foreseen = self.foreseen.load(Ordering::Relaxed);
+        let (grant, requested) = self.supply.next_run(wanted.saturating_add(foreseen).min(room))?;
+        let further = units.line().wanted().saturating_add(foreseen);
+        self.supply.foresee(|| wanted.saturating_add(further).saturating_sub(grant.units));
+        Ok((grant, requested))
+    }
+
+    /// The chosen unit, or the plain units, leave with this grant.
+    fn leave(
+        &self,
+        units: &Units<T>,
+        grant: Grant,
+        costs: Option<Vec<u64>>,
+        has_waited: bool,
+    ) -> Result<Next<T>, StoreError> {
         let since = has_waited.then(|| self.here(units.now(), grant.at));
         match self.take_chosen()? {
             Chosen::Units(wanted) => {

@@ -60,7 +60,7 @@ pub fn run<F: Flow>(
     }
 }
 
-/// What follows once all units that may leave have left.
+/// The next step of the pump, once all units that may leave have left.
 enum Turn {
     /// The sink is asked for its room again.
     Again,

@@ -75,7 +75,7 @@ impl Ledger {
                 return self.changes_at(decision).map_or(Next::Nothing, Next::At);
             };
             // Nothing is granted for a time before the lag allowance: the rate of that time is lost.
-            let oldest = now.saturating_sub(self.allowance);
+            let oldest = now.saturating_sub(self.settings.allowance);
             if due.at < oldest {
                 self.close(oldest, true);
                 continue;
@@ -113,7 +113,10 @@ impl Ledger {
     /// jobs, every request has to wait, because its end must be reported.
     pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
         let now = self.tick(now);
-        if self.jobs.is_some() || self.hold.until > now || self.timers.first().is_some_and(|timer| timer.at <= now) {
+        if self.settings.jobs.is_some()
+            || self.hold.until > now
+            || self.timers.first().is_some_and(|timer| timer.at <= now)
+        {
             return None;
         }
         let key = self.find_free(key.unwrap_or(NO_KEY), now)?;
@@ -134,7 +137,7 @@ impl Ledger {
     /// that may be granted at once. 0 if that number is unknown.
     #[must_use]
     pub fn more(&self, key: KeyId, costs: &[u64]) -> u64 {
-        if self.jobs.is_some() || self.has_windows {
+        if self.settings.jobs.is_some() || self.settings.has_windows {
             return 0;
         }
         let (each, thin) = self.keys.state(key);
@@ -232,13 +235,13 @@ impl Ledger {
     pub(super) fn decide(&mut self) -> Option<Decision> {
         self.forget();
         self.admit();
-        let Ledger { turns, flows, requests, all, thin, quantum, hold, away, .. } = self;
+        let Ledger { turns, flows, requests, all, thin, settings, hold, away, .. } = self;
         let overall = Overall::new((all, thin), hold, away.as_deref(), turns.last());
         let time_of = |id: u32, own: Nanos| {
             let first = requests.get(flows[id].first());
             match first.units {
                 1 => overall.conforms_at(own, first.arrived, &first.costs),
-                units => overall.conforms_at(own, first.arrived, &[units.min(*quantum)]),
+                units => overall.conforms_at(own, first.arrived, &[units.min(settings.quantum)]),
             }
         };
         turns.decide(time_of, |id| flows[id].finish, |time| overall.is_at_rest(time))
@@ -328,7 +331,7 @@ impl Ledger {
         let request = self.requests.get(slot);
         let (wanted, arrived) = (request.units, request.arrived);
         let most = wanted.min(room);
-        let least = most.min(self.quantum);
+        let least = most.min(self.settings.quantum);
         let has_timer = self.timers.first().is_some_and(|timer| timer.at <= self.now);
         let is_alone = self.turns.is_alone() && !has_timer;
         let conform = if is_alone { self.all.available(&self.thin, self.now, &[1]) } else { 0 };

@@ -10,7 +10,7 @@ use crate::limits::{Charged, Each, KeyId, Thin};
 impl Ledger {
     /// Stores a grant that runs or will be settled.
     pub(super) fn open(&mut self, id: u32, taken: &Taken, charged: Charged) {
-        let (runs, start) = (self.jobs.is_some(), self.start(id));
+        let (runs, start) = (self.settings.jobs.is_some(), self.start(id));
         if !runs && !taken.settles {
             return;
         }
@@ -68,7 +68,7 @@ impl Ledger {
 
     /// Reports that a granted unit was handed over just now: windows count it from `now` on.
     pub fn handed_over(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: &[u64]) {
-        if self.has_windows {
+        if self.settings.has_windows {
             let now = self.tick(now);
             let mut counted = now;
             self.revise(key, |limits, thin| {
@@ -87,7 +87,7 @@ impl Ledger {
 
     fn drop_grant(&mut self, now: Nanos, number: u64) {
         let Some(open) = self.grants.remove(&number) else { return };
-        let (Some(id), jobs) = (self.keys.flow(open.key), self.jobs) else { return };
+        let (Some(id), jobs) = (self.keys.flow(open.key), self.settings.jobs) else { return };
         let flow = &mut self.flows[id];
         flow.open -= 1;
         if open.runs {

@@ -82,16 +82,16 @@ impl Ledger {
 
     /// Reports that a unit of a key has succeeded or failed: see [`Rules::fails`](super::Rules::fails).
     pub fn tried(&mut self, now: Nanos, key: KeyId, has_succeeded: bool) {
-        let Some(most) = self.fails else { return };
+        let Some(most) = self.failures.most else { return };
         let name = self.keys.name(key);
         if has_succeeded {
-            self.failed.remove(name);
+            self.failures.in_a_row.remove(name);
             return;
         }
-        let failed = self.failed.entry(name.into()).or_default();
+        let failed = self.failures.in_a_row.entry(name.into()).or_default();
         *failed += 1;
         if *failed == most.get() {
-            self.failed.remove(self.keys.name(key));
+            self.failures.in_a_row.remove(self.keys.name(key));
             self.refuse_key(now, key, Refusal::GivenUp(Some(most)));
         }
     }
@@ -105,7 +105,7 @@ impl Ledger {
     fn refuse_key(&mut self, now: Nanos, key: KeyId, why: Refusal) {
         self.tick(now);
         let name: Box<[u8]> = self.keys.name(key).into();
-        self.given_up.entry(name).or_insert(why);
+        self.failures.given_up.entry(name).or_insert(why);
         let mut waiting: Vec<Ticket> = self.waiting_of(key).collect();
         waiting.sort_unstable_by_key(|ticket| self.requests.get(ticket.slot).age);
         for ticket in waiting {

@@ -1,4 +1,4 @@
-//! What decides when a request is granted, besides the requests themselves.
+//! The rules of a ledger: its limits, and the facts that decide beside them when a request is granted.
 
 use crate::clock::Nanos;
 use crate::limits::{Each, Policy};

@@ -109,15 +109,7 @@ pub struct Ledger {
     pub(super) keys: Table,
     pub(super) all: Each,
     pub(super) thin: Thin,
-    /// For each overall limit: the index of the kind of cost that it counts, and the length of a request of cost 1. A
-    /// length is the time that the limit needs for a cost, in the units of a [`Tag`].
-    lengths: Vec<(usize, Tag)>,
-    pub(super) has_windows: bool,
-    /// How far a grant may lie in the past when its unit leaves.
-    pub(super) allowance: Nanos,
-    pub(super) jobs: Option<u32>,
-    pub(super) max_wait: Option<Nanos>,
-    pub(super) fails: Option<NonZeroU32>,
+    pub(super) settings: Settings,
     /// The latest clock reading.
     pub(super) now: Nanos,
     pub(super) flows: Flows,
@@ -143,16 +135,11 @@ pub struct Ledger {
     /// The grants that may still change, by number.
     pub(super) grants: BTreeMap<u64, Open>,
     pub(super) paces: Paces,
-    /// The number of failures in a row of keys whose latest unit has failed.
-    pub(super) failed: HashMap<Box<[u8]>, u32>,
-    /// The keys that are given up.
-    pub(super) given_up: HashMap<Box<[u8]>, Refusal>,
+    pub(super) failures: Failures,
     /// The refused requests that were not returned yet.
     pub(super) refusals: VecDeque<(Ticket, Refusal)>,
     /// The request for plain units, if there is one.
     pub(super) plain: u32,
-    /// The fewest plain units that are worth a wake-up: 1 ms' worth of the slowest limit of all.
-    pub(super) quantum: u64,
     /// Whether the caller had no room for a grant at its latest call.
     pub(super) is_blocked: bool,
     /// Whether memory for more requests is short.
@@ -161,7 +148,34 @@ pub struct Ledger {
     pub(super) away: Option<Box<Away>>,
 }
 
-/// What `away.rs` stores: what the order of turns depends on while a shared bucket applies the limits.
+/// The facts of a ledger that never change. They follow from its [`Rules`].
+#[derive(Debug)]
+pub(super) struct Settings {
+    /// For each overall limit: the index of the kind of cost that it counts, and the length of a request of cost 1. A
+    /// length is the time that the limit needs for a cost, in the units of a [`Tag`].
+    lengths: Vec<(usize, Tag)>,
+    pub(super) has_windows: bool,
+    /// How far a grant may lie in the past when its unit leaves.
+    pub(super) allowance: Nanos,
+    /// The fewest plain units that are worth a wake-up: 1 ms' worth of the slowest limit of all.
+    pub(super) quantum: u64,
+    /// The most units of one key that may run; `None` if nothing runs.
+    pub(super) jobs: Option<u32>,
+    pub(super) max_wait: Option<Nanos>,
+}
+
+/// The failures of keys.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    /// After this many failures in a row a key is given up.
+    pub(super) most: Option<NonZeroU32>,
+    /// The number of failures in a row of keys whose latest unit has failed.
+    pub(super) in_a_row: HashMap<Box<[u8]>, u32>,
+    /// The keys that are given up.
+    pub(super) given_up: HashMap<Box<[u8]>, Refusal>,
+}
+
+/// The data of `away.rs`: the order of turns depends on it while a shared bucket applies the limits.
 #[derive(Debug, Default)]
 pub(super) struct Away {
     /// The number of granted requests that wait for their time in the shared bucket. While there are any, the limits may
@@ -189,17 +203,20 @@ impl Ledger {
         let keys = Table::new(each, NamedKey::limits(rules.named, now), most);
         let allowance = keys.limits().chain([&all]).filter_map(Each::allowance).min().unwrap_or(0);
         let has_windows = keys.limits().chain([&all]).any(Each::has_windows);
-        Ledger {
-            has_windows,
-            keys,
-            thin: all.fresh(),
-            all,
+        let settings = Settings {
             lengths,
+            has_windows,
             allowance,
+            quantum: rules.all.iter().map(|(policy, _)| Limits::new(policy, now).quantum()).min().unwrap_or(u64::MAX),
             // The end of a unit of a shared bucket is reported.
             jobs: rules.jobs.map(NonZeroU32::get).or(rules.is_shared.then_some(u32::MAX)),
             max_wait: rules.max_wait,
-            fails: rules.fails,
+        };
+        Ledger {
+            settings,
+            keys,
+            thin: all.fresh(),
+            all,
             now,
             flows: Flows::default(),
             requests: Requests::default(),
@@ -214,11 +231,9 @@ impl Ledger {
             granted: 0,
             grants: BTreeMap::new(),
             paces: Paces::new(rules),
-            failed: HashMap::new(),
-            given_up: HashMap::new(),
+            failures: Failures { most: rules.fails, ..Failures::default() },
             refusals: VecDeque::new(),
             plain: NONE,
-            quantum: rules.all.iter().map(|(policy, _)| Limits::new(policy, now).quantum()).min().unwrap_or(u64::MAX),
             is_blocked: false,
             is_short: false,
             away: rules.is_shared.then(Box::default),
@@ -248,7 +263,7 @@ impl Ledger {
     pub(super) fn length(&self, costs: &[u64]) -> Tag {
         let of =
             |(kind, one): &(usize, Tag)| costs.get(*kind).or(costs.last()).map_or(0, |cost| cost.saturating_mul(*one));
-        self.lengths.iter().map(of).max().unwrap_or(0).max(1)
+        self.settings.lengths.iter().map(of).max().unwrap_or(0).max(1)
     }
 
     /// Applies `act` to the flow of a key. This may change when its first request conforms.

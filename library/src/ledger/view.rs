@@ -29,13 +29,13 @@ impl Ledger {
     /// allow fewer now.
     pub fn wants_more(&mut self, now: Nanos) -> bool {
         let now = self.tick(now);
-        self.wanted() < self.quantum && self.all.available(&self.thin, now, &[1]) < self.quantum
+        self.wanted() < self.settings.quantum && self.all.available(&self.thin, now, &[1]) < self.settings.quantum
     }
 
     /// Whether units must be reported as [handed over](Self::handed_over).
     #[must_use]
     pub fn has_windows(&self) -> bool {
-        self.has_windows
+        self.settings.has_windows
     }
 
     /// The number of waiting requests, including later arrivals.
@@ -75,13 +75,6 @@ impl Ledger {
         self.tick(now);
         let [due, _] = self.due();
         self.len() - self.later + due + self.refusals.iter().filter(|(ticket, _)| self.requests.has(*ticket)).count()
-    }
-
-    /// Whether requests have arrived and all of them are suspects.
-    #[must_use]
-    pub fn has_only_suspects(&self) -> bool {
-        let [due, due_usual] = self.due();
-        self.usual + due_usual == 0 && self.waiting + due > 0
     }
 
     /// The number of requests that have arrived and join their flow at the next poll, and the number of usual requests
@@ -163,7 +156,7 @@ impl Ledger {
     pub fn bound_by(&mut self) -> Option<usize> {
         let id = self.decide()?.flow;
         let first = self.requests.get(self.flows[id].first());
-        let plain = [first.units.min(self.quantum)];
+        let plain = [first.units.min(self.settings.quantum)];
         let costs = if first.units == 1 { &*first.costs } else { &plain };
         self.all.conforms_at(&self.hold.state_after(&self.all, &self.thin), first.arrived, costs)?.1
     }

@@ -35,7 +35,7 @@ impl Ledger {
         } else {
             self.join(ticket.slot);
         }
-        if let Some(why) = self.given_up.get(name).filter(|_| !self.given_up.is_empty()) {
+        if let Some(why) = self.failures.given_up.get(name).filter(|_| !self.failures.given_up.is_empty()) {
             self.refuse(ticket, *why);
         }
         self.is_short = self.try_reserve().is_err();
@@ -47,7 +47,7 @@ impl Ledger {
         let now = self.tick(now);
         if self.plain != NONE {
             let wanted = &mut self.requests.get_mut(self.plain).units;
-            let was_short = *wanted < self.quantum;
+            let was_short = *wanted < self.settings.quantum;
             *wanted = wanted.saturating_add(units);
             if was_short {
                 self.turns.changed();
@@ -83,7 +83,7 @@ impl Ledger {
     pub(super) fn join(&mut self, slot: u32) {
         let request = self.requests.get(slot);
         let (id, weight, age, arrived) = (request.flow, request.weight, request.age, request.arrived);
-        if let Some(longest) = self.max_wait {
+        if let Some(longest) = self.settings.max_wait {
             self.timers.push(Item { at: arrived.saturating_add(longest), age, id: slot });
         }
         let first = self.flows[id].first();
@@ -154,7 +154,7 @@ impl Ledger {
         self.usual -= usize::from(weight == 0);
         flow.waiting -= 1;
         self.waiting -= usize::from(flow.waiting == 0);
-        if self.max_wait.is_some() {
+        if self.settings.max_wait.is_some() {
             self.timers.remove(slot);
         }
     }
@@ -209,7 +209,7 @@ impl Ledger {
     pub(super) fn enter(&mut self, id: u32) {
         let flow = &self.flows[id];
         let first = flow.first();
-        if first == NONE || self.jobs.is_some_and(|jobs| flow.running >= jobs) {
+        if first == NONE || self.settings.jobs.is_some_and(|jobs| flow.running >= jobs) {
             return;
         }
         let age = self.requests.get(first).age;
