@@ -132,7 +132,8 @@ impl Shared {
             Outcome::Killed(signal) if *signal == Signal::INT.as_raw() => MAX_DELIVERY,
             _ => Duration::ZERO,
         };
-        while !self.slots.are_ended() && begun.elapsed() < longest(self.options.is_signalled.load(Ordering::SeqCst)) {
+        let is_signalled = || self.options.is_signalled.load(Ordering::SeqCst) || is_signal_pending();
+        while !self.slots.are_ended() && begun.elapsed() < longest(is_signalled()) {
             sleep(Duration::from_millis(1)).await;
         }
     }
@@ -281,6 +282,16 @@ const MAX_REACTION: Duration = Duration::from_secs(1);
 
 /// How long a signal of the terminal may take to arrive here, after it has killed a command.
 const MAX_DELIVERY: Duration = Duration::from_millis(50);
+
+/// Whether SIGINT was sent to this process, and the thread that handles it has not run yet. See `proc_pid_status(5)`;
+/// `false` on systems without that file.
+fn is_signal_pending() -> bool {
+    let interrupt = 1 << (Signal::INT.as_raw() - 1);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    pending.is_some_and(|set| set & interrupt != 0)
+}
 
 /// Whether output was lost because its reader has left, or because it did not read while the run was ended.
 fn has_left(error: &io::Error) -> bool {
