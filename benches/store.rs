@@ -7,8 +7,10 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{NanoClock, SystemClock};
+use throttle_limits::ledger::operation::{Ask, Operation};
 use throttle_limits::limits::Policy;
 use throttle_limits::line::{Line, Rules};
 use throttle_limits::store::{File, Patience, Place, Redis, Store};
@@ -99,7 +101,15 @@ fn open(bucket: &str, plan: Option<&Policy>) -> Box<dyn Store> {
 
 /// Without a lease, as `--once` does it.
 fn reserve(store: &dyn Store) {
-    let _ = std::hint::black_box(store.take(&[1], u64::MAX).unwrap());
+    take(store);
+}
+
+/// Requests a unit, and reads the log.
+fn take(store: &dyn Store) {
+    static TICKETS: AtomicU64 = AtomicU64::new(0);
+    let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
+    let ask = Ask { ticket, costs: [1].into(), latest: u64::MAX, ..Ask::default() };
+    let _ = std::hint::black_box(store.send(vec![Operation::Ask(vec![ask])]).unwrap());
 }
 
 /// A line of this process alone.
@@ -200,13 +210,13 @@ fn served(redis: &server::Redis) {
         let bucket = redis.bucket(&limit.replace(['/', ','], "-"));
         open(&bucket, Some(&plan(limit)));
         for _ in 0..units {
-            let _ = unasked(&bucket).take(&[1], u64::MAX);
+            take(&unasked(&bucket));
         }
         let stream = open(&bucket, None);
         let [mut steps, mut starts] = [Duration::MAX; 2];
         for _ in 0..8 * runs() {
-            steps = steps.min(server_time(redis, || drop(stream.take(&[1], 0))));
-            starts = starts.min(server_time(redis, || drop(unasked(&bucket).take(&[1], 0))));
+            steps = steps.min(server_time(redis, || take(&*stream)));
+            starts = starts.min(server_time(redis, || take(&unasked(&bucket))));
         }
         let work = |who| format!("the server's time for {who}, {limit} after {units} units");
         row(&work("an empty script"), "floor", bare(redis, "return {}"), "");

@@ -27,7 +27,7 @@ mod tee;
 mod threads;
 mod units;
 
-pub use bucket::{Bucket, Reports, ServerReport};
+pub use bucket::{Bucket, ServerReport, once_if_equal};
 pub use contract::{Flow, Passed, State};
 pub(crate) use copy::read_into;
 pub use copy::{Copying, Descriptor, First, Sink, Source};
@@ -38,7 +38,7 @@ pub use lock::unpoisoned;
 pub(crate) use look::Keyless;
 pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH, short};
 pub use mark::{BYTE_ORDER_MARK, without_mark};
-pub use next::{Charge, Granted, Leaving, Next, Patience, Refusal, Silent, Waiting};
+pub use next::{Charge, Granted, Leaving, Next, Patience, Refusal, Silent};
 pub use poll::poll;
 pub use sorted::{BUFFER as SORTED_BUFFER, News, Sorted};
 #[cfg(any(target_os = "linux", target_os = "android"))]

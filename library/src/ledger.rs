@@ -19,14 +19,24 @@ mod grants;
 mod heap;
 mod holds;
 mod keys;
+#[cfg(feature = "shared")]
+pub mod operation;
 mod paces;
+#[cfg(feature = "shared")]
+mod replica;
 mod requests;
 mod rules;
+#[cfg(feature = "shared")]
+mod shared;
 mod state;
 mod turns;
 mod view;
 mod waiting;
 
+#[cfg(feature = "shared")]
+pub(crate) use replica::PRESENCE_TTL;
+#[cfg(feature = "shared")]
+pub use replica::{Damaged, MAX_HORIZON, Replica};
 pub use requests::{Costs, Ticket};
 pub use rules::{NamedKey, Rules};
 pub use state::{Ledger, Next, Refusal, Request, Run, Taken};

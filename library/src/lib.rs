@@ -144,6 +144,7 @@ pub mod rate;
 pub mod semaphore;
 #[cfg(feature = "shared")]
 pub mod shared;
+#[cfg(feature = "shared")]
 #[doc(hidden)]
 pub mod store;
 

@@ -12,7 +12,6 @@ mod fixed;
 mod grant;
 mod hash;
 mod keys;
-mod ledger;
 mod pace;
 mod policy;
 mod reflection;
@@ -28,18 +27,14 @@ pub(crate) use bucket::lag_allowance;
 pub(crate) use bytes::{from_bytes, to_bytes};
 pub(crate) use costs::Cost;
 pub use costs::CostList;
-pub(crate) use costs::sums;
 pub use each::{Charged, Each, Thin};
 pub use grant::{Grant, Refusal};
-pub(crate) use grant::{LOOK, between_looks};
 pub(crate) use hash::Hashes;
 pub use keys::{AsKey, KeyId, Keys};
-pub(crate) use ledger::SEVERAL;
-pub use ledger::{
-    Ask, Counts, GiveBack, KeyView, Ledger, NO_KEY, OfKey, Operation, Owner, Record, Reply, Take, Waiting,
-};
 pub use pace::{Pace, Served, Start};
-pub(crate) use policy::OnlyWindows;
 pub use policy::{OfKeys, Policy, PolicyError};
 pub(crate) use state::Gaining;
 pub use together::Limits;
+
+/// The key of units that have no key.
+pub const NO_KEY: &[u8] = b"(none)";

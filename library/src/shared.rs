@@ -41,36 +41,26 @@
 //! is reached, other requests poll 200 times a second, on a server four times. So with `jobs=` the requests of a
 //! `Shared` are not granted in the order of their arrival.
 
-use crate::clock::sync::unpoisoned;
-use crate::clock::{MILLISECOND, NanoClock, Nanos};
-use crate::limiter::{AcquireError, Acquiring, Costs, IntoCosts, PolicyError, Units, UnitsError};
-use crate::limits::{CostList, OfKey, Policy, Refusal, Said, SaidCost, Take};
+use crate::ledger::operation::Operation;
+use crate::limiter::{AcquireError, Acquiring, Costs, IntoCosts, PolicyError, Units};
+use crate::limits::{Policy, Said, SaidCost};
 use crate::rate::{Limit, nanos};
-use crate::store::{File, LATE, Named, Patience, Redis, RedisError, Store, StoreError, folder_of_buckets};
+use crate::store::{AnyStore, File, Named, Patience, Redis, Store, StoreError, folder_of_buckets};
 use std::ffi::OsStr;
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
-use std::task::{Poll, Wake, Waker};
-use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
 mod acquire;
+mod desk;
 mod handle;
 
 pub use crate::store::BucketError;
 pub use acquire::AcquireShared;
 use acquire::OfBucket;
-use handle::{AnyStore, Job, Stage};
+use desk::{Desk, Order};
 pub use handle::{Granted, Shared};
-
-/// The time between two operations that report this process to a server that counts running jobs.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
-
-/// The time between two polls for a free job: first for a file, then for a server.
-const FREE_JOB_POLL_INTERVALS: [Nanos; 2] = [5 * MILLISECOND, 250 * MILLISECOND];
 
 /// Why a bucket cannot be opened.
 #[derive(Debug)]
@@ -145,11 +135,8 @@ impl Shared {
             Named::File(place) => Arc::new(File::open(place, policy)?),
             Named::Server(address) => Arc::new(Redis::open(address, policy, Patience::none())?),
         };
-        let (jobs, received) = mpsc::channel::<Job>();
-        let bucket = Arc::clone(&store);
-        let serve = move || serve(&*bucket, &received);
-        std::thread::Builder::new().name("throttle-shared".to_owned()).spawn(serve).map_err(OpenError::Thread)?;
-        Ok(Shared { store, jobs, settled: Arc::default(), key: None })
+        let orders = Desk::open(Arc::clone(&store)).map_err(OpenError::Thread)?;
+        Ok(Shared { store, orders, number: Arc::default(), key: None })
     }
 
     /// Waits until these costs are granted. The request is sent when the future is first polled. If the future is
@@ -201,8 +188,8 @@ impl Shared {
     /// The future returns an error if the bucket cannot be used; nothing is paused then.
     pub fn pause_for(&self, time: Duration) -> impl Future<Output = Result<(), BucketError>> + Send + use<> {
         let until = self.store.clock().now().saturating_add(nanos(time));
-        let paused = self.job(move |store| store.hold_until(until));
-        async move { Ok(paused.await?) }
+        let paused = self.report(Operation::Hold { key: None, until, refused: Vec::new() });
+        async move { paused.await }
     }
 
     /// The whole units that could be taken now by the overall limits. The limits of a [key](Self::for_key) are not
@@ -211,8 +198,11 @@ impl Shared {
     /// # Errors
     /// The future returns an error if the bucket cannot be used.
     pub fn available(&self) -> impl Future<Output = Result<u64, BucketError>> + Send + use<> {
-        let available = self.job(|store| store.view().map(|view| view.available));
-        async move { Ok(available.await?) }
+        let (answer, found) = tokio::sync::oneshot::channel();
+        self.order(Order::Look(Box::new(move |looked| {
+            let _ = answer.send(looked.map(|view| view.available));
+        })));
+        async move { found.await.unwrap_or_else(|_| Err(StoreError::Stopped.into())) }
     }
 
     /// The bucket itself. Its calls block until the bucket has answered. Semantic versions do not cover it.
@@ -220,47 +210,6 @@ impl Shared {
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
-    }
-
-    /// Sends a request and waits for its time. `remaining` returns the rest of the timeout by the clock of this
-    /// machine, because the estimate of a server's clock improves with each answer.
-    async fn request(
-        &self,
-        costs: &Costs,
-        remaining: impl Fn() -> Nanos + Send,
-        is_open: bool,
-    ) -> Result<Result<Granted, UnitsError>, StoreError> {
-        let clock = self.store.clock();
-        let latest = clock.now().saturating_add(remaining());
-        let mut was_busy = false;
-        loop {
-            let answer = self.send(costs, latest, is_open, was_busy).await;
-            was_busy = matches!(answer, Err(StoreError::Refused(Refusal::Busy))) && remaining() > 0;
-            if was_busy {
-                let room = FREE_JOB_POLL_INTERVALS[usize::from(self.store.is_remote())].min(remaining());
-                sleep_until(clock, clock.now().saturating_add(room)).await;
-                continue;
-            }
-            let mut taken = match answer? {
-                Ok(taken) => taken,
-                wrong @ Err(_) => return Ok(wrong),
-            };
-            taken.wait().await;
-            if clock.now().saturating_sub(taken.grant.at) > LATE {
-                // If the future is dropped meanwhile, a grant that is not too late is given back.
-                let check = move |store: &AnyStore| {
-                    if store.is_too_late(&taken.grant, &taken.take) {
-                        taken.stage = Stage::Settled; // The bucket has recorded that it was not used.
-                    }
-                    Ok(taken)
-                };
-                taken = self.job(check).await?;
-            }
-            if taken.stage == Stage::Waits {
-                taken.stage = if is_open { Stage::Open } else { Stage::Settled };
-                return Ok(Ok(taken));
-            }
-        }
     }
 
     /// The same bucket for one key, if it keeps limits for each key (`--set -r 1/s,per=host`). Costs are then given for
@@ -271,74 +220,26 @@ impl Shared {
         Shared { key: Some(key.as_ref().into()), ..self.clone() }
     }
 
-    /// Sends a request for these costs. If nobody receives the grant, it is given back. If the job limit `was_busy`,
-    /// the request is sent only if a place has become free.
-    fn send(&self, costs: &Costs, latest: Nanos, is_open: bool, was_busy: bool) -> Answer<Result<Granted, UnitsError>> {
-        let (shared, costs) = (self.clone(), costs.clone());
-        self.job(move |store| {
-            // The policy is behind a lock, which another request may hold while it waits for the server.
-            let costs = match acquire::in_units(&store.policy(), shared.key.is_some(), costs) {
-                Ok(costs) => costs,
-                Err(error) => return Ok(Err(error)),
-            };
-            let open = is_open.then(|| store.learns());
-            let take = Take { latest, open, ..request(store, shared.key.clone(), &costs) };
-            if was_busy {
-                store.sync()?;
-                if store.is_busy(shared.key.as_deref().unwrap_or_default(), [0; 2]) {
-                    return Err(Refusal::Busy.into());
-                }
-            }
-            let (grant, _) = store.take_as(take.clone())?;
-            Ok(Ok(Granted { shared, grant, take, stage: Stage::Waits }))
-        })
-    }
-
-    /// Runs `act` with the bucket, after all earlier jobs. The job is sent even if nobody waits for its result.
-    fn job<T: Send + 'static>(
-        &self,
-        act: impl FnOnce(&AnyStore) -> Result<T, StoreError> + Send + 'static,
-    ) -> Answer<T> {
-        let (answer, received) = oneshot::channel();
-        let job = move |store: Result<&AnyStore, RedisError>| {
-            let done = store.map_err(StoreError::Redis).and_then(act);
-            let away = match &done {
-                Err(StoreError::Redis(error)) if error.may_pass() => Some(error.clone()),
-                _ => None,
-            };
-            let _ = answer.send(done);
-            away
-        };
+    fn order(&self, order: Order) {
         // The thread lives at least as long as `self`.
-        let _ = self.jobs.send((Instant::now(), Box::new(job)));
-        Box::pin(async { received.await.unwrap_or(Err(StoreError::Stopped)) })
+        let _ = self.orders.send(order);
     }
-}
 
-/// The answer of the thread to a job.
-type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
-
-/// A request for these costs, with the key if there is one.
-fn request(store: &AnyStore, key: Option<Box<[u8]>>, costs: &[u64]) -> Take {
-    let Some(name) = key else { return Take::of(costs) };
-    let of_all = store.policy().len();
-    let (all, each) = if costs.len() > of_all { costs.split_at(of_all) } else { (costs, costs) };
-    Take { key: Some(OfKey { costs: each.into(), ..OfKey::of(name) }), ..Take::of(all) }
-}
-
-/// The costs that were charged for a request: for each overall limit, then for each limit of its key.
-fn charged(store: &AnyStore, take: &Take) -> Box<[u64]> {
-    let policy = store.policy();
-    let of_key = policy.of_keys().map_or(0, |keys| keys.each.len());
-    let key = take.key.iter().flat_map(|of| (0..of_key).map(|place| (&*of.costs).of(place)));
-    (0..policy.len()).map(|place| (&*take.costs).of(place)).chain(key).collect()
+    /// Sends an operation. Returns once it has arrived.
+    fn report(&self, operation: Operation) -> impl Future<Output = Result<(), BucketError>> + Send + use<> {
+        let (answer, done) = tokio::sync::oneshot::channel();
+        self.order(Order::Report(operation, Some(answer)));
+        async move { done.await.unwrap_or_else(|_| Err(StoreError::Stopped.into())) }
+    }
 }
 
 impl Granted {
     /// The costs that were charged to the overall limits.
     #[must_use]
     pub fn costs(&self) -> Costs {
-        Costs::from_slice(&self.take.costs.iter().map(|units| Units::whole(*units)).collect::<Vec<_>>())
+        let of_all = self.shared.store.policy().len().max(1);
+        let of_all = self.costs.get(..of_all).unwrap_or(&self.costs);
+        Costs::from_slice(&of_all.iter().map(|units| Units::whole(*units)).collect::<Vec<_>>())
     }
 
     /// Settles the grant at its real costs: from now on the bucket is as if they had been acquired from the start. They
@@ -348,112 +249,20 @@ impl Granted {
     /// # Errors
     /// The future returns them; the grant then keeps the acquired costs. [`AcquireError::Units`], or
     /// [`AcquireError::Bucket`] if the bucket cannot be used.
-    pub fn settle<C: IntoCosts>(mut self, real: C) -> impl Future<Output = Result<(), AcquireError>> + Send + use<C> {
-        let settled = self.settle_at(Some(real.into_costs()));
-        async move { Ok(settled.await.map_err(|error| AcquireError::Bucket(error.into()))??) }
-    }
-
-    /// Settles the grant at its real costs, or without them at the charged costs.
-    fn settle_at(&mut self, real: Option<Costs>) -> Answer<Result<(), UnitsError>> {
-        let (grant, take, has_key) = (self.grant, self.take.clone(), self.shared.key.is_some());
-        self.stage = Stage::Settled;
-        let settled = Arc::clone(&self.shared.settled);
-        self.shared.job(move |store| {
-            let given = real.map(|real| acquire::in_units(&store.policy(), has_key, real)).transpose();
-            let (real, answer) = match given {
-                Ok(real) => (real.unwrap_or_else(|| charged(store, &take)), Ok(())),
-                Err(error) => (charged(store, &take), Err(error)),
-            };
-            let done = store.settle(&grant, &take, &real);
-            settled.notify_waiters();
-            done.map(|()| answer)
-        })
-    }
-
-    /// Waits for the time of the grant, which may move up.
-    async fn wait(&mut self) {
-        let clock = self.shared.store.clock();
-        loop {
-            let mut settled = pin!(self.shared.settled.notified());
-            settled.as_mut().enable();
-            let look = self.grant.next_look(clock.now(), self.take.open);
-            let mut time = pin!(sleep_until(clock, look.unwrap_or(self.grant.at)));
-            // If another grant was settled in this process, the time of this grant may have moved up.
-            let has_come = poll_fn(|context| match settled.as_mut().poll(context) {
-                Poll::Ready(()) => Poll::Ready(false),
-                Poll::Pending => time.as_mut().poll(context).map(|()| look.is_none()),
-            });
-            if has_come.await {
-                return;
-            }
-            let (grant, take) = (self.grant, self.take.clone());
-            // If the bucket does not answer, the last known time stays valid.
-            if let Ok(found) = self.shared.job(move |store| store.look(&grant, &take)).await {
-                self.grant = found;
-            }
-        }
+    pub fn settle<C: IntoCosts>(self, real: C) -> impl Future<Output = Result<(), AcquireError>> + Send + use<C> {
+        let real = acquire::in_units(&self.shared.store.policy(), self.shared.key.is_some(), real.into_costs());
+        let settled = real.map(|real| self.shared.report(Operation::Settle { number: self.number, real }));
+        async move { settled?.await.map_err(AcquireError::Bucket) }
     }
 }
 
 impl Drop for Granted {
-    /// Sends the job without a wait for its result.
+    /// Reports that its costs are final, and that it no longer counts as running. Nothing waits for that.
     fn drop(&mut self) {
-        let (grant, take) = (self.grant, self.take.clone());
-        match self.stage {
-            Stage::Waits => drop(self.shared.job(move |store| store.give_back(&grant, &take))),
-            Stage::Open => drop(self.settle_at(None)),
-            Stage::Settled => {}
-        }
-        // If the bucket counts running jobs, this one counted until now.
-        drop(self.shared.job(move |store| store.ended(&grant)));
-    }
-}
-
-/// Runs the jobs one after another. If a server is found to be away, all jobs that were sent before that fail with the
-/// same error. So each request waits only once for a silent server. A server forgets the running jobs of a process that
-/// sent nothing for 12 s, so this thread also syncs in between.
-fn serve(bucket: &AnyStore, received: &Receiver<Job>) {
-    let mut away: Option<(Instant, RedisError)> = None;
-    loop {
-        let job = if bucket.is_remote() && bucket.policy().counts_jobs() {
-            received.recv_timeout(KEEPALIVE_INTERVAL)
-        } else {
-            received.recv().map_err(RecvTimeoutError::from)
-        };
-        match job {
-            Ok((sent, job)) => match &away {
-                Some((found, error)) if sent <= *found => drop(job(Err(error.clone()))),
-                _ => away = job(Ok(bucket)).map(|error| (Instant::now(), error)),
-            },
-            // Best effort: if the server does not answer now, the next attempt may succeed.
-            Err(RecvTimeoutError::Timeout) => drop(bucket.sync()),
-            Err(RecvTimeoutError::Disconnected) => return,
+        if self.is_open {
+            self.shared.order(Order::Report(Operation::Ended(vec![self.number]), None));
         }
     }
-}
-
-/// Wakes the task of one sleep. A clock wakes each waker once, and a task may sleep several times at once.
-#[derive(Default)]
-struct Sleeper(Mutex<Option<Waker>>);
-
-impl Wake for Sleeper {
-    fn wake(self: Arc<Self>) {
-        let waker = unpoisoned(self.0.lock()).take();
-        waker.into_iter().for_each(Waker::wake);
-    }
-}
-
-async fn sleep_until(clock: &dyn NanoClock, time: Nanos) {
-    let sleeper = Arc::new(Sleeper::default());
-    poll_fn(|context| {
-        if clock.now() >= time {
-            return Poll::Ready(());
-        }
-        *unpoisoned(sleeper.0.lock()) = Some(context.waker().clone());
-        clock.wake_at(time, &Waker::from(Arc::clone(&sleeper)));
-        Poll::Pending
-    })
-    .await;
 }
 
 impl fmt::Debug for Shared {
@@ -471,7 +280,8 @@ impl fmt::Debug for Granted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::task::Context;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
 
     fn open(limit: &str) -> (tempfile::TempDir, Shared) {
         let folder = tempfile::tempdir().unwrap();
@@ -489,22 +299,15 @@ mod tests {
 
     /// Its units were lost.
     #[test]
-    fn a_request_dropped_while_it_may_be_late_is_given_back() {
-        // Its grant may be late by a tenth of the time that fills the bucket: by 3 s.
-        let (_folder, shared) = open("1/s,burst=30");
-        shared.acquire(30).block().unwrap();
+    fn a_grant_that_nobody_has_seen_is_given_back() {
+        let (_folder, shared) = open("10/s,burst=10");
+        shared.acquire(10).block().unwrap();
         let available = || block_on(shared.available()).unwrap();
-        let mut waits = Box::pin(shared.acquire(1));
+        let mut waits = Box::pin(shared.acquire(10));
         assert!(is_pending(&mut waits));
-        available(); // The bucket has received the request.
-        assert!(is_pending(&mut waits));
-        std::thread::sleep(Duration::from_millis(1300));
-        let (proceed, proceeds) = mpsc::channel();
-        drop(shared.job(move |_| Ok(proceeds.recv())));
-        assert!(is_pending(&mut waits), "the thread has not checked yet whether the process woke too late");
+        std::thread::sleep(Duration::from_millis(1100));
+        // It was granted, and nobody has polled its future.
         drop(waits);
-        proceed.send(()).unwrap();
-        available(); // The thread has checked, and sent the unused grant back to the bucket.
-        assert_eq!(available(), 1);
+        assert_eq!(available(), 10);
     }
 }

@@ -5,14 +5,15 @@
 
 use super::bucket::Bucket;
 use super::lock::unpoisoned;
-use super::next::{Granted, Leaving, Next, Refusal, Waiting};
+use super::next::{Granted, Leaving, Next, Refusal};
 use super::units::{Terms, Units};
 use std::fmt::{Debug, Formatter};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, Thread};
 use throttle_limits::clock::{NanoClock, Nanos};
+use throttle_limits::ledger::operation::Operation;
 use throttle_limits::line::{self, Line, Unit};
-use throttle_limits::store::{StoreError, Supply};
+use throttle_limits::store::{AnyStore, StoreError};
 
 /// The grants of a run with units of the type `T`.
 pub struct Grants<T> {
@@ -45,8 +46,8 @@ pub trait Overview: Debug + Send + Sync {
     /// When the next unit leaves a shared bucket, if that is known. 0 without a bucket.
     fn waits_until(&self) -> Nanos;
 
-    /// The supply of the shared bucket, if there is one.
-    fn bucket(&self) -> Option<&Arc<Supply>>;
+    /// The shared bucket, if there is one.
+    fn bucket(&self) -> Option<&Arc<AnyStore>>;
 }
 
 impl<T> Debug for Grants<T> {
@@ -134,20 +135,26 @@ impl<T: Send> Grants<T> {
     pub fn wants_more(&self) -> bool {
         let now = self.now();
         match &self.bucket {
-            Some(bucket) => bucket.wants_more(self.line().wanted()),
+            Some(bucket) => {
+                let wanted = self.line().wanted();
+                bucket.wants_more(wanted)
+            }
             None => self.line().wants_more(now),
         }
     }
 
     /// Whether no unit waits.
     pub fn is_empty(&self) -> bool {
-        self.line().is_empty() && self.units.refused().is_empty() && self.bucket.as_ref().is_none_or(Bucket::is_empty)
+        // The line is not locked while the bucket is.
+        let is_empty = self.line().is_empty() && self.units.refused().is_empty();
+        is_empty && self.bucket.as_ref().is_none_or(Bucket::is_empty)
     }
 
     /// Whether a unit waits for the limits, and not for the time of another attempt.
     pub fn has_arrived(&self) -> bool {
         let now = self.now();
-        self.line().arrived(now) > 0 || self.bucket.as_ref().is_some_and(|bucket| !bucket.is_empty())
+        let has_arrived = self.line().arrived(now) > 0;
+        has_arrived || self.bucket.as_ref().is_some_and(|bucket| !bucket.is_empty())
     }
 
     /// When a unit may leave, or is refused, if nothing happens before. `None` if no such time is known.
@@ -163,21 +170,28 @@ impl<T: Send> Grants<T> {
 
     /// The index of the limit for which the next unit waits.
     pub fn bound_by(&self) -> usize {
-        if self.units.terms.has_keys { 0 } else { self.line().bound_by().unwrap_or(usize::MAX) }
+        match &self.bucket {
+            _ if self.units.terms.has_keys => 0,
+            Some(bucket) => bucket.bound_by().unwrap_or(usize::MAX),
+            None => self.line().bound_by().unwrap_or(usize::MAX),
+        }
     }
 
     /// When the next unit goes, after [`poll`](Self::poll) has returned `until`.
     pub fn next_at(&self, until: Nanos) -> Nanos {
-        let here = if self.is_shared() { None } else { self.line().grants_at(self.now()) };
-        here.unwrap_or(until)
+        let now = self.now();
+        let known = match &self.bucket {
+            Some(bucket) => bucket.leaves_at(now),
+            None => self.line().grants_at(now),
+        };
+        known.unwrap_or(until)
     }
 
-    /// The next event, for a sink that accepts at most `room` units. Only the pump's thread may call this. For a shared
-    /// bucket without keys, this call sleeps until the time of the grant.
+    /// The next event, for a sink that accepts at most `room` units. Only the pump's thread may call this.
     ///
     /// # Errors
     /// [`StoreError::Stopped`] once the run has [retired](Overview::retire); or the bucket cannot be reached.
-    pub fn poll(&self, room: u64, waiting: &Waiting<'_>) -> Result<Next<T>, StoreError> {
+    pub fn poll(&self, room: u64) -> Result<Next<T>, StoreError> {
         if self.units.is_retired() && !self.is_empty() {
             return Err(StoreError::Stopped);
         }
@@ -185,7 +199,11 @@ impl<T: Send> Grants<T> {
             return Ok(Next::Refused(unit, why));
         }
         if let Some(bucket) = &self.bucket {
-            return bucket.poll(&self.units, room, waiting);
+            let next = bucket.poll(&self.units, room)?;
+            if let Next::Go(granted, _) = &next {
+                self.count(&granted.costs);
+            }
+            return Ok(next);
         }
         let mut line = self.line();
         Ok(match line.poll(self.now(), room) {
@@ -201,11 +219,16 @@ impl<T: Send> Grants<T> {
     }
 
     /// Passes the reports of servers on to a shared bucket.
+    pub(super) fn pass_on(&self) {
+        self.bucket.iter().for_each(Bucket::pass_on);
+    }
+
+    /// Passes all reports on, at the end of the run.
     ///
     /// # Errors
     /// The bucket cannot be reached.
-    pub(super) fn pass_on(&self) -> Result<(), StoreError> {
-        self.bucket.as_ref().map_or(Ok(()), Bucket::pass_on)
+    pub(super) fn pass_all_on(&self) -> Result<(), StoreError> {
+        self.bucket.as_ref().map_or(Ok(()), Bucket::pass_all_on)
     }
 
     /// Counts the costs of a unit, for [`schedule`](Overview::schedule).
@@ -218,36 +241,37 @@ impl<T: Send> Grants<T> {
 
     /// Reports that plain units have left now: windows count them from now on.
     pub fn has_left(&self, leaving: &Leaving) {
-        match (leaving, &self.bucket) {
-            (Leaving::Run(run), _) => self.line().run_left(self.now(), run),
-            (Leaving::OfBucket, Some(bucket)) => bucket.has_left(),
-            (Leaving::OfBucket, None) => {}
+        if let Leaving::Run(run) = leaving {
+            self.line().run_left(self.now(), run);
         }
     }
 
     /// Reports that a unit has left now: windows count it from now on.
     pub fn unit_has_left(&self, granted: &Granted) {
-        match (&self.bucket, &granted.charge) {
-            (Some(bucket), Some(_)) => bucket.has_left(),
-            (Some(_), None) => {}
-            (None, _) => self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs),
+        if granted.charge.is_none() {
+            self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs);
         }
     }
 
-    /// Settles a unit at its real costs. With a shared bucket this may take a while.
+    /// Settles a unit at its real costs.
     pub fn settle(&self, granted: &Granted, real: &[u64]) {
-        match (&self.bucket, &granted.charge) {
-            (Some(bucket), Some(charge)) => bucket.settle(charge, real),
-            (Some(_), None) => {}
-            (None, _) => self.line().settle(self.now(), granted.charged.number, real),
+        match (&self.bucket, granted.charge) {
+            (Some(bucket), Some(charge)) => {
+                bucket.tell(Operation::Settle { number: charge.number, real: real.into() }, true);
+            }
+            _ => self.line().settle(self.now(), granted.charged.number, real),
         }
         self.wake();
     }
 
     /// Reports that a unit no longer runs: its cost is final, and it takes no job of its key any more.
     pub fn ended(&self, granted: &Granted) {
-        if self.units.terms.runs {
-            self.line().ended(self.now(), granted.charged.number);
+        match (&self.bucket, granted.charge) {
+            (Some(bucket), Some(charge)) if charge.is_kept => {
+                bucket.tell(Operation::Ended(vec![charge.number]), bucket.counts_jobs());
+            }
+            (None, _) if self.units.terms.runs => self.line().ended(self.now(), granted.charged.number),
+            _ => {}
         }
     }
 
@@ -277,7 +301,7 @@ impl<T: Send> Overview for Grants<T> {
             self.wake();
         }
         if let Some(bucket) = &self.bucket {
-            bucket.supply().retire();
+            bucket.retire();
         }
     }
 
@@ -287,32 +311,32 @@ impl<T: Send> Overview for Grants<T> {
 
     fn schedule(&self, units: u64) -> Option<Nanos> {
         let now = self.now();
-        if let Some(bucket) = &self.bucket {
-            return Some(bucket.here(now, bucket.supply().schedule(units)?));
-        }
         let (sums, count) = unpoisoned(self.charged.lock()).clone();
         let mean = |sum: &u64| {
             let all = u128::from(*sum) * u128::from(units);
             u64::try_from(all.checked_div(count.into()).unwrap_or(0)).unwrap_or(u64::MAX)
         };
         let costs: Vec<u64> = if count == 0 { vec![units] } else { sums.iter().map(mean).collect() };
-        self.line().schedule(now, &costs)
+        match &self.bucket {
+            Some(bucket) => Some(bucket.here(now, bucket.store().schedule(&costs)?)),
+            None => self.line().schedule(now, &costs),
+        }
     }
 
     fn paused_until(&self) -> Option<Nanos> {
         let now = self.now();
         match &self.bucket {
-            Some(bucket) => bucket.supply().store().paused_until().map(|time| bucket.here(now, time)),
+            Some(bucket) => bucket.store().paused_until().map(|time| bucket.here(now, time)),
             None => self.line().held_until().filter(|time| *time > now),
         }
     }
 
     fn waits_until(&self) -> Nanos {
         let now = self.now();
-        self.bucket.as_ref().map_or(0, |bucket| bucket.here(now, bucket.supply().waits_until()))
+        self.bucket.as_ref().and_then(|bucket| bucket.leaves_at(now)).unwrap_or(0)
     }
 
-    fn bucket(&self) -> Option<&Arc<Supply>> {
-        self.bucket.as_ref().map(Bucket::supply)
+    fn bucket(&self) -> Option<&Arc<AnyStore>> {
+        self.bucket.as_ref().map(Bucket::store)
     }
 }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::{OfKey, Policy, Take};
+use throttle_limits::limits::Policy;
 use throttle_limits::line::{Line, NamedKey, Rules};
 use throttle_limits::store::View;
 
@@ -119,15 +119,6 @@ pub(crate) fn bounded(key: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     if key.len() <= MAX_KEY_BYTES { key } else { hash_of(&key).into() }
 }
 
-/// Shortens the costs to one number if they are equal.
-fn once_if_equal(costs: &[u64]) -> &[u64] {
-    match costs {
-        [] => &[1],
-        [first, rest @ ..] if rest.iter().all(|cost| cost == first) => &costs[..1],
-        _ => costs,
-    }
-}
-
 /// Returns the name of a key in a shared bucket: the key, or its hash if the key is long.
 pub fn short(key: &[u8]) -> Box<[u8]> {
     if key.len() <= MAX_SHARED_NAME_BYTES { key.into() } else { hash_of(key).into() }
@@ -210,12 +201,5 @@ impl Sorting {
         line.resume(found.now, &found.state, keys);
         line.hold_all_until(found.now, found.paused_until.unwrap_or(0));
         line
-    }
-
-    /// The request for a unit of this key to a shared bucket. The first `of_all` costs belong to limits of all keys.
-    pub fn price(of_all: usize, key: &[u8], costs: &[u64]) -> Take {
-        let (all, each) = costs.split_at(of_all.min(costs.len()));
-        let key = OfKey { costs: once_if_equal(each).into(), ..OfKey::of(short(key)) };
-        Take { key: Some(key), ..Take::of(once_if_equal(all)) }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::{Grant, Take};
+use throttle_limits::limits::Start;
 use throttle_limits::line::{self, Charged, Costs, KeyId, Unit};
 
 /// The next event.
@@ -34,14 +34,6 @@ pub trait Patience: Sync {
 pub struct Silent;
 
 impl Patience for Silent {}
-
-/// How the pump's thread waits for a shared bucket.
-pub struct Waiting<'a> {
-    /// Sleeps, and announces long waits.
-    pub patience: &'a dyn Patience,
-    /// Called at the beginning of a wait, with its end, the index of the limit, and the number of granted units.
-    pub begins: &'a dyn Fn(Nanos, Option<usize>, u64),
-}
 
 /// Why a unit never leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +73,7 @@ pub struct Granted {
     pub arrived: Nanos,
     /// When it was due, on the clock of the line.
     pub due: Nanos,
-    /// Its charge in a shared bucket, if a request of its own was granted there.
+    /// Its charge in a shared bucket.
     pub charge: Option<Charge>,
 }
 
@@ -95,12 +87,14 @@ pub enum Leaving {
 }
 
 /// The charge of a unit in a shared bucket.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Charge {
-    /// The grant.
-    pub grant: Grant,
-    /// The granted request.
-    pub take: Take,
+    /// The number of the grant.
+    pub number: u64,
+    /// The start of the unit, if a pace is learned.
+    pub start: Option<Start>,
+    /// Whether the bucket waits for a report of its end.
+    pub is_kept: bool,
 }
 
 impl Granted {

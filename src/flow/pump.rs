@@ -4,7 +4,7 @@ use super::contract::{Flow, Passed, State};
 use super::error::FlowError;
 use super::grants::{Grants, Overview};
 use super::meter::{Meter, Phase};
-use super::next::{Next, Patience, Waiting};
+use super::next::{Next, Patience};
 use thiserror::Error;
 use throttle_limits::clock::Nanos;
 use throttle_limits::store::StoreError;
@@ -44,7 +44,7 @@ pub fn run<F: Flow>(
                 None => pump.room()?,
             };
             // A server may have asked for a pause during the wait for room.
-            grants.pass_on()?;
+            grants.pass_on();
             pump.flow.ask(grants)?;
             if let Turn::Wait(until) = pump.drain(room)? {
                 known = pump.wait(until)?.then_some(room);
@@ -52,7 +52,7 @@ pub fn run<F: Flow>(
         } else if due.is_none() && pump.flow.is_over(grants)? {
             pump.enter(Phase::Working);
             // Other processes that share the limits need the reports about the last units.
-            let _ = grants.pass_on();
+            let _ = grants.pass_all_on();
             return Ok(());
         } else {
             pump.wait(due)?;
@@ -78,7 +78,7 @@ struct Pump<'a, F: Flow> {
 impl<F: Flow> Pump<'_, F> {
     /// Reads input.
     fn fill(&mut self) -> Result<(), PumpError> {
-        self.grants.pass_on()?;
+        self.grants.pass_on();
         if self.grants.is_empty() && !self.flow.has_new(self.grants) {
             let state = self.note_read_ahead();
             self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source });
@@ -100,13 +100,7 @@ impl<F: Flow> Pump<'_, F> {
         let mut has_passed = false;
         loop {
             let mut passed = Passed::default();
-            let begins = |until, place: Option<usize>, units| {
-                self.note_read_ahead();
-                self.enter(Phase::Limit(place.unwrap_or(usize::MAX)));
-                self.meter.waits_until(until, units);
-            };
-            let waiting = Waiting { patience: self.patience, begins: &begins };
-            let result = match self.grants.poll(room, &waiting)? {
+            let result = match self.grants.poll(room)? {
                 Next::Run(units, due, leaving) => {
                     self.note_lateness(units, due);
                     self.enter(Phase::Sink);

@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle_limits::clock::with_usual_slack;
+use throttle_limits::ledger::operation::Operation;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
@@ -229,9 +230,11 @@ impl Launcher {
     fn report_start(&self, running: &Running, child: &Child) {
         let bucket = self.shared.queue.grants.shared().filter(|bucket| bucket.counts_jobs());
         let charge = running.granted.as_ref().and_then(|granted| granted.charge.as_ref());
-        if let (Some(pid), Some(charge), Some(bucket)) = (child.id(), charge, bucket) {
-            let (supply, grant) = (Arc::clone(bucket.supply()), charge.grant);
-            self.tasks.spawn_blocking(move || drop(supply.store().started(&grant, pid)));
+        if let (Some(pid), Some(charge), Some(bucket)) = (child.id(), charge, bucket)
+            && let Some(process) = bucket.store().owner_of(pid)
+        {
+            bucket.tell(Operation::HandOver(charge.number, process), true);
+            self.shared.queue.wake_pump();
         }
     }
 

@@ -185,7 +185,7 @@ impl<R: Source> Flow for Launching<R> {
             grants.line().ready_since(SystemClock.now());
         }
         if let Some(bucket) = grants.shared() {
-            bucket.foresee(self.batches.waiting().min(slots.free()));
+            bucket.accepts_soon(slots.free());
         }
         Ok(room)
     }

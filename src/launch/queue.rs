@@ -83,10 +83,11 @@ impl Queue {
         self.is_all_read.load(Ordering::SeqCst)
     }
 
-    /// Whether the pump has to wait for the end of all commands: they may be tried again, or the bucket counts their
-    /// failures.
+    /// Whether the pump has to wait for the end of all commands: they may be tried again, or it passes their ends, real
+    /// costs or failures on to the bucket.
     pub(super) fn needs_ends(&self) -> bool {
-        self.lock().retries.is_some() || self.counts_failures
+        let is_reported = |bucket: &Bucket<Attempt>| self.settles || self.counts_failures || bucket.counts_jobs();
+        self.lock().retries.is_some() || self.grants.shared().is_some_and(is_reported)
     }
 
     /// Adds the first attempt at a job. It waits from now on.
@@ -147,7 +148,7 @@ impl Queue {
         if let (Ok(granted), Some(retries)) = (&granted, &mut state.retries) {
             let key = &attempt.job.key;
             let start = match self.grants.shared() {
-                Some(bucket) => bucket.started(self.name(key)),
+                Some(_) => granted.charge.and_then(|charge| charge.start).unwrap_or_default(),
                 None => self.grants.line().start_of(granted.charged.number).unwrap_or_default(),
             };
             retries.started(key, now, &mut attempt.history, start);
@@ -160,16 +161,14 @@ impl Queue {
         let verdict = self.verdict(running, at, outcome, reply);
         if let (Some(granted), Verdict::Ok | Verdict::Failed) = (&running.granted, verdict) {
             let (key, has_failed) = (&running.attempt.job.key, matches!(verdict, Verdict::Failed));
-            match (self.grants.shared(), self.name(key)) {
-                (None, _) => self.grants.line().tried(SystemClock.now(), granted.key, !has_failed),
-                (Some(bucket), Some(name)) if self.counts_failures => {
-                    let mut report = ServerReport::default();
-                    report.tried(!has_failed, u32::from(has_failed));
-                    if bucket.report(Some(name), report) {
+            match self.grants.shared() {
+                None => self.grants.line().tried(SystemClock.now(), granted.key, !has_failed),
+                Some(bucket) if self.counts_failures => {
+                    if bucket.tried(key.as_deref(), !has_failed) {
                         self.wake_pump();
                     }
                 }
-                _ => {}
+                Some(_) => {}
             }
         }
         verdict
@@ -184,11 +183,14 @@ impl Queue {
         let judged = Judged { started: self.at(running.started), at: self.at(at) };
         let (key, history) = (&running.attempt.job.key, &mut running.attempt.history);
         let no_others_wait = || {
-            let line = self.grants.line();
-            let waiting = running.granted.iter().flat_map(|granted| line.units_of(granted.key));
             let mut are_refused = self.is_all_read();
             let mut note = |attempt: &Attempt| are_refused &= attempt.history.was_refused();
-            waiting.chain(chosen.iter().map(|(attempt, _)| attempt)).for_each(&mut note);
+            {
+                let line = self.grants.line();
+                let waiting = running.granted.iter().flat_map(|granted| line.units_of(granted.key));
+                waiting.chain(chosen.iter().map(|(attempt, _)| attempt)).for_each(&mut note);
+            }
+            // The line is not locked while the bucket is.
             self.grants.shared().into_iter().for_each(|bucket| bucket.each_unit(&mut note));
             are_refused
         };
@@ -220,7 +222,7 @@ impl Queue {
                 reports.entry(key.clone()).or_default().hold = hold;
             }
             for (key, report) in reports {
-                is_urgent |= bucket.report(self.name(&key), report);
+                is_urgent |= bucket.report(key.as_deref(), report);
             }
         } else {
             let (mut line, now) = (self.grants.line(), SystemClock.now());
@@ -238,7 +240,7 @@ impl Queue {
     /// The learned pace of this key.
     fn pace(&self, key: &Key) -> Pace {
         if let Some(bucket) = self.grants.shared() {
-            return bucket.pace(self.name(key).as_deref());
+            return bucket.pace(key.as_deref());
         }
         let line = self.grants.line();
         let pace = line.find(key.as_deref()).and_then(|key| line.pace_of(key)).cloned();
@@ -265,12 +267,6 @@ impl Queue {
     pub(super) fn wake_pump(&self) {
         self.wakes.wake();
         self.grants.wake();
-    }
-
-    /// The name of this key in the bucket; `None` for a bucket without keys.
-    fn name(&self, key: &Key) -> Option<Box<[u8]>> {
-        let has_names = self.grants.shared().is_some_and(|bucket| bucket.supply().has_keys());
-        has_names.then(|| short(key.as_deref().unwrap_or(NO_KEY)))
     }
 
     /// The learned time between two attempts of `key`, if the server allows less than the limits. Also returns the rest
@@ -338,7 +334,8 @@ impl Queue {
 
     /// Whether an attempt waits that is no suspect.
     pub(super) fn has_usual(&self) -> bool {
-        self.grants.line().has_usual() || self.grants.shared().is_some_and(|bucket| bucket.units() > 0)
+        let has_usual = self.grants.line().has_usual();
+        has_usual || self.grants.shared().is_some_and(|bucket| bucket.units() > 0)
     }
 
     /// The units that wait for their first attempt, and their bytes in the input.

@@ -73,7 +73,7 @@ impl Shared {
             self.report_unopened(&running, &collected);
         }
         let real = self.real(&running, &reply);
-        self.settle(running.granted.as_ref(), &real).await;
+        self.settle(running.granted.as_ref(), &real);
         let is_stopped = has_no_reader || self.is_stopped(&outcome).await;
         let mut judge = || self.queue.judge(&mut running, at, &outcome, &reply);
         let mut verdict = if is_stopped { Verdict::Stopped } else { judge() };
@@ -138,25 +138,12 @@ impl Shared {
         }
     }
 
-    /// Settles the grant at the real cost. A shared bucket may take a while for that.
-    async fn settle(self: &Arc<Self>, granted: Option<&Granted>, real: &Real) {
-        let (Some(granted), settles) = (granted, self.options.settling.is_any()) else { return };
-        let Some(bucket) = self.queue.grants.shared() else {
-            if settles {
-                self.queue.grants.settle(granted, &real.costs);
-                self.queue.wake_pump();
-            }
-            return;
-        };
-        let is_settled = settles && real.reported.is_some();
-        let Some(charge) = granted.charge.clone().filter(|_| is_settled || bucket.counts_jobs()) else { return };
-        let (supply, real) = (Arc::clone(bucket.supply()), is_settled.then(|| real.costs.clone()));
-        // Best effort: if settling fails, the units behind this one wait longer than the real cost requires.
-        let settle = move || {
-            let _ = real.map(|real| supply.settle(&charge.grant, &charge.take, &real));
-            let _ = supply.store().ended(&charge.grant);
-        };
-        let _ = self.on_a_thread(None, settle).await;
+    /// Settles the grant at the real cost.
+    fn settle(&self, granted: Option<&Granted>, real: &Real) {
+        if let Some(granted) = granted.filter(|_| self.options.settling.is_any()) {
+            self.queue.grants.settle(granted, &real.costs);
+            self.queue.wake_pump();
+        }
     }
 
     /// Reads and parses the command's reply.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use throttle_limits::clock;
-use throttle_limits::limits::KeyView;
+use throttle_limits::store::KeyView;
 use throttle_limits::store::{Place, View};
 
 /// The bucket as text, for `--show`.

@@ -12,14 +12,14 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 use throttle::flow::{Bucket as BucketGrants, Grants, Sorting, Terms, short};
 use throttle::launch::printable;
 use throttle_limits::clock::{self, NanoClock, Nanos, SystemClock, in_nanos};
-use throttle_limits::limits::{Grant, Operation, Policy, Refusal, Take};
+use throttle_limits::ledger::operation::{Ask, Operation};
+use throttle_limits::limits::{Policy, Refusal};
 use throttle_limits::store::{
-    File, FileError, Machine, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
+    Client, File, FileError, Machine, Patience, Place, Redis, RedisError, Store, StoreError, Trouble, View,
 };
 
 /// A bucket in a file or on a server.
@@ -73,12 +73,16 @@ fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> 
     agrees.map_err(|disagreement| StoreError::Disagrees(disagreement, opened.place()))
 }
 
-/// A grant, the time of its request, the bucket, and the request.
-pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Take);
+/// A request for one unit, and the latest time of its grant.
+pub(super) struct Asked {
+    pub(super) client: Client,
+    pub(super) ticket: u64,
+    pub(super) latest: Nanos,
+}
 
-/// Takes one unit from the bucket. A server gets a single request, with two exceptions. If the bucket has other limits
-/// than the command line, the request is repeated. If the wait is limited, a first round trip gets the server's time.
-pub(super) fn take_one(once: &Once) -> Result<Taken> {
+/// Requests one unit of the bucket. A server gets a single request, with one exception: if the bucket has other limits
+/// than expected, the call may have another key and other costs.
+pub(super) fn ask_one(once: &Once) -> Result<Asked> {
     let Once { bucket, call, max_wait, .. } = once;
     let (named, max_wait) = (call.named.as_ref(), *max_wait);
     let opened: Arc<AnyBucket> = match &bucket.kind {
@@ -90,57 +94,58 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
     };
     let due = || {
         agree(named, &*opened)?;
-        check_kept(Some(bucket), &*opened, |policy| call.take(policy))
+        check_kept(Some(bucket), &*opened, |policy| call.ask(policy))
     };
     if max_wait.is_some_and(|wait| !wait.is_zero()) && opened.is_remote() {
         opened.sync()?;
     }
-    let (mut take, latest) = (due()?, once.latest(opened.clock().now()));
+    let (mut ask, latest) = (due()?, once.latest(opened.clock().now()));
+    let mut client = Client::new(Arc::clone(&opened));
     loop {
-        let taken = opened.take_as(Take { latest, ..take.clone() });
+        // The latest time is checked here, because a refusal says how long the wait would be.
+        let ticket = client.ask(Ask { latest: Nanos::MAX, ..ask.clone() });
+        client.exchange()?;
         // The limits on a server are known only from its answer.
         let found = due();
-        let is_unchanged = found.as_ref().is_ok_and(|due| *due == take);
-        match taken {
-            Err(StoreError::Refused(Refusal::Busy)) if is_unchanged => wait_for_room(&*opened, &take, latest)?,
-            // The wait is allowed, so this refusal means that the bucket has no room for another key or another waiter.
-            Err(StoreError::Refused(Refusal::TooLong { wait })) if is_unchanged && may_wait(&*opened, wait, latest) => {
-                thread::sleep(Duration::from_nanos(wait).min(MAX_SLEEP_FOR_ROOM));
-            }
-            Ok((grant, requested)) if is_unchanged => return Ok((grant, requested, opened, take)),
-            Err(error) if is_unchanged => return Err(error.into()),
-            Ok((grant, _)) => opened.give_back(&grant, &take)?,
-            Err(_) => {}
+        if found.as_ref().is_ok_and(|due| *due == ask) {
+            let mut asked = Asked { client, ticket, latest };
+            return asked.refuse_if_late().map(|()| asked).map_err(anyhow::Error::from);
         }
-        take = found?;
+        client.cancel(ticket);
+        client.exchange()?;
+        ask = found?;
     }
 }
 
-/// Whether a wait that begins now ends by `latest`.
-fn may_wait(bucket: &AnyBucket, wait: Nanos, latest: Nanos) -> bool {
-    bucket.clock().now().saturating_add(wait) <= latest
-}
-
-/// The longest sleep before a request to a full bucket is repeated. Someone may empty the bucket meanwhile.
-const MAX_SLEEP_FOR_ROOM: Duration = Duration::from_secs(5);
-
-/// Waits until the bucket's `jobs=` allows one more command, but not beyond `latest`.
-fn wait_for_room(bucket: &AnyBucket, take: &Take, latest: Nanos) -> Result<(), StoreError> {
-    let key = take.key.as_ref().map_or(&[][..], |of| &of.name);
-    while bucket.is_busy(key, [0; 2]) {
-        if bucket.clock().now() >= latest {
-            return Err(Refusal::Busy.into());
+impl Asked {
+    /// Refuses the request if it would be granted too late, as far as that is known now.
+    fn refuse_if_late(&mut self) -> Result<(), StoreError> {
+        if self.latest == Nanos::MAX || !self.client.waits(self.ticket) {
+            return Ok(());
         }
-        thread::sleep(if bucket.is_remote() { SERVER_POLL } else { FILE_POLL });
-        bucket.sync()?;
+        let (now, at) = (self.client.store().clock().now(), self.client.estimate(self.ticket));
+        match at {
+            Some(at) if at <= self.latest => Ok(()),
+            // A command may end until then.
+            None if self.latest > now => Ok(()),
+            _ => self.too_late(),
+        }
     }
-    Ok(())
-}
 
-/// How often a file is checked for commands that have ended.
-const FILE_POLL: Duration = Duration::from_millis(5);
-/// How often a server is polled for commands that have ended.
-const SERVER_POLL: Duration = Duration::from_millis(250);
+    /// Refuses the request, because it is not granted in time.
+    pub(super) fn too_late(&mut self) -> Result<(), StoreError> {
+        let (now, at) = (self.client.store().clock().now(), self.client.estimate(self.ticket));
+        self.refuse(at.map_or(Refusal::Busy, |at| Refusal::TooLong { wait: at.saturating_sub(now) }))
+    }
+
+    /// Cancels the request.
+    pub(super) fn refuse(&mut self, why: Refusal) -> Result<(), StoreError> {
+        self.client.deny(self.ticket);
+        self.client.store().leave();
+        self.client.exchange()?;
+        Err(why.into())
+    }
+}
 
 /// Opens the bucket. `patience` limits the wait for its server, and `locked` the wait for the lock of its file.
 fn open_with(
@@ -201,7 +206,7 @@ impl<C> Opened<C> {
     /// bucket learns a pace from refusals.
     pub(super) fn grants<T: Send>(&mut self, runs: bool, learns: bool) -> Arc<Grants<T>> {
         let sorting = &self.sorting;
-        let bucket = self.bucket.take().map(|bucket| BucketGrants::new(Supply::new(bucket), sorting, learns));
+        let bucket = self.bucket.take().map(|bucket| BucketGrants::new(Arc::from(bucket), sorting, learns));
         let terms = Terms { has_keys: sorting.has_keys, runs };
         Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), bucket, terms))
     }
@@ -337,8 +342,8 @@ fn pause(bucket: &Bucket, time: Duration, key: Option<&[u8]>) -> Result<()> {
     let opened = open_with_key(bucket, key)?;
     let (key, until) = (key.map(short), opened.clock().now().saturating_add(in_nanos(time)));
     let operation =
-        if time.is_zero() { Operation::Resume { key } } else { Operation::Hold { until, key, refused: Vec::new() } };
-    opened.apply(operation)?;
+        if time.is_zero() { Operation::Resume(key) } else { Operation::Hold { until, key, refused: Vec::new() } };
+    opened.send(vec![operation])?;
     Ok(())
 }
 

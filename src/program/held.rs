@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 use throttle::flow::start_thread;
 use throttle_limits::clock::with_usual_slack;
-use throttle_limits::limits::Grant;
+use throttle_limits::ledger::operation::Operation;
 use throttle_limits::store::Store;
 
 /// The time between two reports. A bucket on a server forgets a command if its process sends nothing for 12 s.
@@ -58,7 +58,7 @@ pub(super) fn cannot_run(path: &OsStr, error: &io::Error) -> Exit {
 /// # Errors
 /// The system refuses a thread or handlers of signals.
 pub(super) fn run(
-    (bucket, grant): (&Arc<AnyBucket>, &Grant),
+    (bucket, grant): (&Arc<AnyBucket>, u64),
     (path, command): (&OsStr, &mut Command),
     is_over: &AtomicBool,
 ) -> Result<Exit> {
@@ -92,7 +92,7 @@ pub(super) fn run(
     let status = child.wait().context("cannot wait for the command")?;
     bucket.leave();
     // Without this report, the server notices the end within 15 s.
-    let _ = bucket.ended(grant);
+    let _ = bucket.send(vec![Operation::Ended(vec![grant])]);
     if let Some(signal) = status.signal() {
         signals::die_of(signal);
     }

@@ -285,8 +285,8 @@ fn drive(
 /// Reports to a bucket on a server that commands still run, if the bucket counts commands.
 fn keep_jobs(run: &LaunchRun) -> Result<()> {
     let report = Arc::clone(&run.report);
-    if let Some(bucket) = report.grants.bucket().cloned().filter(|bucket| held::is_needed(bucket.store())) {
-        held::report_regularly(move || drop(bucket.store().sync())).context(NoThread)?;
+    if let Some(bucket) = report.grants.bucket().cloned().filter(|bucket| held::is_needed(&**bucket)) {
+        held::report_regularly(move || drop(bucket.sync())).context(NoThread)?;
     }
     Ok(())
 }

@@ -69,7 +69,7 @@ impl Patience for Announcing<'_> {
             self.longest.store(whole, Ordering::Relaxed);
             // A pause that a server requested from this run was announced already.
             let bucket = self.report.grants.bucket();
-            let line = bucket.and_then(|bucket| announced(bucket.store(), line));
+            let line = bucket.and_then(|bucket| announced(&**bucket, line));
             if let Some(line) = line.filter(|_| self.report.paused_until().is_none()) {
                 self.report.aside(line);
             }
@@ -103,17 +103,16 @@ fn wait_for(
     wait(until)
 }
 
-/// Sleeps until `time`, like [`NanoClock::sleep_unless`]. `turn` is the time of the grant. If that is still far away,
-/// calls `say` with an announcement after `ANNOUNCED_AFTER`.
-pub(super) fn sleep_unless(
+/// Sleeps until `time`, like [`NanoClock::sleep_unless`], in a wait that began at `begun`. `turn` is the expected time of
+/// the grant. If that is far away from the beginning, calls `say` with an announcement after `ANNOUNCED_AFTER`.
+pub(super) fn sleep_from(
     clock: &dyn NanoClock,
+    begun: Nanos,
     [time, turn]: [Nanos; 2],
     is_over: &dyn Fn() -> bool,
     say: impl FnOnce(String),
 ) -> bool {
-    let now = clock.now();
-    let time = if is_long([now, turn]) { time.max(now.saturating_add(ANNOUNCED_AFTER)) } else { time };
-    wait_for([now; 2], [time, turn], &mut |time| clock.sleep_unless(time, is_over), say)
+    wait_for([clock.now(), begun], [time, turn], &mut |time| clock.sleep_unless(time, is_over), say)
 }
 
 #[cfg(test)]
@@ -128,7 +127,7 @@ mod tests {
             [(2 * SECOND - 1, None), (2 * SECOND, Some((SECOND, "1 s"))), (61 * SECOND, Some((SECOND, "1m")))]
         {
             let (clock, message) = (FakeClock::default(), RefCell::new(None));
-            sleep_unless(&clock, [wait; 2], &|| false, |line| *message.borrow_mut() = Some((clock.now(), line)));
+            sleep_from(&clock, 0, [wait; 2], &|| false, |line| *message.borrow_mut() = Some((clock.now(), line)));
             let expected =
                 announcement.map(|(at, time)| (at, format!("waiting for its turn: {time} (Ctrl-C gives it back)")));
             assert_eq!((clock.now(), message.into_inner()), (wait, expected));

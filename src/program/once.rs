@@ -1,6 +1,6 @@
 //! `--once`: take one unit from a bucket, then become the command.
 
-use super::buckets::{self, AnyBucket, Taken};
+use super::buckets::{self, Asked};
 use super::exit::Exit;
 use super::say::say;
 use super::task::Once;
@@ -19,8 +19,9 @@ use std::thread;
 use throttle::flow::start_thread;
 use throttle::launch::command;
 use throttle_limits::clock::{Nanos, sharpen_this_thread, with_usual_slack};
-use throttle_limits::limits::{Grant, Refusal, Take};
-use throttle_limits::store::{StoreError, wait_for};
+use throttle_limits::ledger::operation::{self, Grant, Operation};
+use throttle_limits::limits::Refusal;
+use throttle_limits::store::{Client, Next, StoreError};
 
 /// Takes one unit, waits for its time, and becomes the command. If there is a command that can run, this does not
 /// return. `explain` returns the message about a refusal.
@@ -33,7 +34,8 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, store, take, is_over) = match buckets::take_one(once).and_then(|taken| waited_for(once, taken)) {
+    let taken = buckets::ask_one(once).and_then(|asked| waited_for(once, asked));
+    let (mut client, grant, is_over) = match taken {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
             Some(refused) if is_too_long(once, refused) => {
@@ -46,13 +48,15 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         },
     };
     let Some(path) = found else { return Ok(Exit::Success) };
+    let store = Arc::clone(client.store());
     let exit = if held::is_needed(&*store) {
-        held::run((&store, &grant), (&path, &mut command_of(&path, &once.command)), &is_over)?
+        held::run((&store, grant.number), (&path, &mut command_of(&path, &once.command)), &is_over)?
     } else {
         become_command(&path, &once.command)
     };
     // A command that cannot run takes nothing, like a command that is not found.
-    give_back(&*store, &grant, &take);
+    client.report(Operation::Unused(vec![grant.number]));
+    give_back(&mut client);
     Ok(exit)
 }
 
@@ -64,69 +68,72 @@ fn is_too_long(once: &Once, error: &StoreError) -> bool {
     }
 }
 
-/// A grant, its bucket, its request, and whether a signal ends the program.
-type Waited = (Grant, Arc<AnyBucket>, Take, Arc<AtomicBool>);
+/// A grant whose time has come, and whether a signal ends the program.
+type Waited = (Client, Grant, Arc<AtomicBool>);
 
 /// Waits for the time of the grant.
-fn waited_for(once: &Once, (grant, requested, store, take): Taken) -> Result<Waited> {
+fn waited_for(once: &Once, mut asked: Asked) -> Result<Waited> {
     let is_over = Arc::default();
-    let grant = if grant.at > requested { wait(once, &*store, (grant, requested), &take, &is_over)? } else { grant };
-    Ok((grant, store, take, is_over))
+    let grant = match asked.client.poll(1)? {
+        Next::Go(grant) => grant,
+        Next::Refused(_, why) => return Err(refusal(why).into()),
+        Next::At(_) | Next::Nothing => wait(once, &mut asked, &is_over)?,
+    };
+    Ok((asked.client, grant, is_over))
 }
 
-/// Sleeps until the time of the grant, and returns the grant, or another grant that replaced it. On a signal, gives the
-/// grant back if possible, and dies of the signal.
+/// Sleeps until the request is granted and the time of the grant has come. On a signal, cancels the request, and dies of
+/// the signal.
 ///
 /// No signal is lost. The thread that wakes this thread blocks signals, so their handlers run on this thread. A handler
 /// stores its signal, and then reads `is_over`. So this function finds the signal, or the handler ends the program.
 /// This holds until the program becomes the command.
-fn wait(
-    once: &Once,
-    store: &AnyBucket,
-    (mut found, requested): (Grant, Nanos),
-    take: &Take,
-    is_over: &Arc<AtomicBool>,
-) -> Result<Grant> {
+fn wait(once: &Once, asked: &mut Asked, is_over: &Arc<AtomicBool>) -> Result<Grant> {
     let came = Arc::new(AtomicUsize::new(0));
     wake_on_signals(&came, is_over).context("cannot handle signals")?;
     sharpen_this_thread();
-    let (mut announce, latest) = (!once.quiet, once.latest(requested));
-    let mut sleep = |time, turn| {
-        // A pause of the key, or the loss of the bucket, has moved the grant beyond `latest`.
-        if turn > latest {
-            return false;
+    let (store, begun) = (Arc::clone(asked.client.store()), asked.client.store().clock().now());
+    let (mut announce, is_signalled) = (!once.quiet, || came.load(Ordering::SeqCst) > 0);
+    let granted = loop {
+        let until = match asked.client.poll(1) {
+            Ok(Next::Go(grant)) => break Ok(grant),
+            Ok(Next::Refused(_, why)) => break Err(refusal(why)),
+            Ok(Next::At(time)) => time,
+            Ok(Next::Nothing) => Nanos::MAX,
+            Err(error) => break Err(error),
+        };
+        let now = store.clock().now();
+        if now >= asked.latest && asked.client.waits(asked.ticket) {
+            break Err(asked.too_late().expect_err("a refusal is an error"));
         }
+        let turn = asked.client.leaves_at().unwrap_or(until).max(until);
         let say = |line: String| {
             if std::mem::take(&mut announce) {
-                long_wait::announced(store, line).into_iter().for_each(say);
+                long_wait::announced(&*store, line).into_iter().for_each(say);
             }
         };
-        long_wait::sleep_unless(store.clock(), [time, turn], &|| came.load(Ordering::SeqCst) > 0, say)
-    };
-    let is_time = loop {
-        if !wait_for(store, found, take, &mut sleep, |moved| found = *moved) {
-            break false;
-        }
-        if !store.is_too_late(&found, take) {
-            break true;
-        }
-        let now;
-        (found, now) = store.take_as(Take { latest, ..take.clone() })?;
-        if found.at <= now {
-            break true;
+        let until = until.min(asked.latest.max(now.saturating_add(1)));
+        if !long_wait::sleep_from(store.clock(), begun, [until, turn], &is_signalled, say) {
+            break Err(StoreError::Stopped);
         }
     };
-    is_over.store(is_time, Ordering::SeqCst);
+    is_over.store(granted.is_ok(), Ordering::SeqCst);
     if let Some(signal) = i32::try_from(came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0) {
-        give_back(store, &found, take);
+        if let Ok(grant) = granted {
+            asked.client.report(Operation::Unused(vec![grant.number]));
+        }
+        give_back(&mut asked.client);
         signals::die_of(signal);
     }
-    if !is_time && found.at > latest {
-        give_back(store, &found, take);
-        let wait = found.at.saturating_sub(store.clock().now());
-        return Err(StoreError::from(Refusal::TooLong { wait }).into());
+    Ok(granted?)
+}
+
+/// Why the request is never granted.
+fn refusal(why: operation::Refusal) -> StoreError {
+    match why {
+        operation::Refusal::GivenUp(failed) => Refusal::GivenUp(failed).into(),
+        _ => Refusal::Never.into(),
     }
-    Ok(found)
 }
 
 /// From now on, a signal is stored in `came` and wakes this thread. Once `is_over` is true, a signal ends the program
@@ -148,10 +155,10 @@ fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Re
     })
 }
 
-/// Gives the grant back. Best effort: the program ends either way.
-fn give_back(store: &AnyBucket, grant: &Grant, take: &Take) {
-    store.leave();
-    if let Err(error) = store.give_back(grant, take) {
+/// Gives back what is not used. Best effort: the program ends either way.
+fn give_back(client: &mut Client) {
+    client.store().leave();
+    if let Err(error) = client.withdraw() {
         say(error);
     }
 }

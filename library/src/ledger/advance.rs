@@ -1,6 +1,7 @@
 //! Time goes by: flows become ready, requests join their flows, and the requests that are due are granted.
 
 use super::flows::{Flow, Hold};
+use super::grants::Opening;
 use super::heap::Item;
 use super::requests::NONE;
 use super::state::{Away, Ledger, Next, Refusal, Run, Taken};
@@ -14,6 +15,7 @@ pub(super) struct Overall<'a> {
     all: &'a Each,
     /// Their state, or if they are held, their state at the end of the hold.
     thin: Cow<'a, Thin>,
+    /// The end of the hold, or the next start at the learned pace if that is later.
     held_until: Nanos,
     away: Option<&'a Away>,
     /// The time of the latest grant.
@@ -22,8 +24,14 @@ pub(super) struct Overall<'a> {
 
 impl<'a> Overall<'a> {
     #[inline]
-    fn new((all, thin): (&'a Each, &'a Thin), hold: &Hold, away: Option<&'a Away>, last: Nanos) -> Overall<'a> {
-        Overall { all, thin: hold.state_after(all, thin), held_until: hold.until, away, last }
+    fn new(
+        (all, thin): (&'a Each, &'a Thin),
+        hold: &Hold,
+        next: Nanos,
+        away: Option<&'a Away>,
+        last: Nanos,
+    ) -> Overall<'a> {
+        Overall { all, thin: hold.state_after(all, thin), held_until: hold.until.max(next), away, last }
     }
 
     /// The earliest time, not before `own`, at which the limits conform to these costs.
@@ -53,6 +61,7 @@ impl Ledger {
     /// [allowance](crate::limits::Each::allowance).
     pub fn poll(&mut self, now: Nanos, room: u64) -> Next {
         let now = self.tick(now);
+        let limit = now.saturating_add(self.horizon);
         if room > 0 && std::mem::take(&mut self.is_blocked) {
             self.close(now, true);
         }
@@ -62,13 +71,13 @@ impl Ledger {
         }
         loop {
             let decision = if room > 0 { self.decide() } else { None };
-            if let Some(timer) = self.next_timer(decision) {
+            if let Some(timer) = self.next_timer(decision, limit) {
                 if let Some(expired) = self.fire(timer) {
                     return Next::Refused(expired, Refusal::TooLate);
                 }
                 continue;
             }
-            let Some(due) = decision.filter(|decision| decision.at <= now) else {
+            let Some(due) = decision.filter(|decision| decision.at <= limit) else {
                 if room > 0 {
                     self.close(now, true);
                 }
@@ -76,7 +85,7 @@ impl Ledger {
             };
             // Nothing is granted for a time before the lag allowance: the rate of that time is lost.
             let oldest = now.saturating_sub(self.settings.allowance);
-            if due.at < oldest {
+            if due.at < oldest && !self.settings.is_shared {
                 self.close(oldest, true);
                 continue;
             }
@@ -95,7 +104,8 @@ impl Ledger {
         self.tick(now);
         loop {
             let decision = self.decide();
-            match self.next_timer(decision).filter(|timer| !self.requests.get(timer.id).is_linked) {
+            let timer = self.next_timer(decision, self.now);
+            match timer.filter(|timer| !self.requests.get(timer.id).is_linked) {
                 Some(timer) => drop(self.fire(timer)),
                 None => return self.changes_at(decision),
             }
@@ -177,12 +187,17 @@ impl Ledger {
     }
 
     fn is_at_rest(&self, time: Nanos) -> bool {
-        self.overall().is_at_rest(time)
+        !self.are_all_jobs_taken() && self.overall().is_at_rest(time)
     }
 
     pub(super) fn overall(&self) -> Overall<'_> {
-        let Ledger { turns, all, thin, hold, away, .. } = self;
-        Overall::new((all, thin), hold, away.as_deref(), turns.last())
+        let Ledger { turns, all, thin, hold, learned, away, .. } = self;
+        let next = learned.as_ref().map_or(0, |learned| learned.next);
+        Overall::new((all, thin), hold, next, away.as_deref(), turns.last())
+    }
+
+    pub(super) fn are_all_jobs_taken(&self) -> bool {
+        self.settings.jobs_of_all.is_some_and(|most| self.running >= most)
     }
 
     /// The next request that was refused, and was not cancelled since.
@@ -195,10 +210,13 @@ impl Ledger {
         None
     }
 
-    /// The timer that fires next: it is due by now, and before the decision, if there is one that is due.
-    fn next_timer(&self, decision: Option<Decision>) -> Option<Item> {
-        let is_first = |timer: &Item| decision.is_none_or(|decision| timer.at < decision.at);
-        self.timers.first().filter(|timer| timer.at <= self.now).filter(is_first)
+    /// The timer that fires next: it is due before the decision if that is due by `limit`, and else it is due by now.
+    fn next_timer(&self, decision: Option<Decision>, limit: Nanos) -> Option<Item> {
+        let is_first = |timer: &Item| match decision.filter(|decision| decision.at <= limit) {
+            Some(due) => timer.at < due.at,
+            None => timer.at <= self.now,
+        };
+        self.timers.first().filter(is_first)
     }
 
     /// A request joins its flow, or expires and is returned.
@@ -206,7 +224,7 @@ impl Ledger {
         // Nothing is due before, and what the request held up is not granted for an earlier time.
         self.close(timer.at, true);
         self.timers.remove(timer.id);
-        if self.requests.get(timer.id).is_linked {
+        if self.requests.get(timer.id).is_linked || timer.at >= self.requests.get(timer.id).terms.latest {
             return Some(self.remove(timer.id));
         }
         let id = self.requests.get(timer.id).flow;
@@ -235,8 +253,12 @@ impl Ledger {
     pub(super) fn decide(&mut self) -> Option<Decision> {
         self.forget();
         self.admit();
-        let Ledger { turns, flows, requests, all, thin, settings, hold, away, .. } = self;
-        let overall = Overall::new((all, thin), hold, away.as_deref(), turns.last());
+        if self.are_all_jobs_taken() {
+            return None;
+        }
+        let Ledger { turns, flows, requests, all, thin, settings, hold, learned, away, .. } = self;
+        let next = learned.as_ref().map_or(0, |learned| learned.next);
+        let overall = Overall::new((all, thin), hold, next, away.as_deref(), turns.last());
         let time_of = |id: u32, own: Nanos| {
             let first = requests.get(flows[id].first());
             match first.units {
@@ -290,7 +312,7 @@ impl Ledger {
         self.end_hold(id);
         self.granted += 1;
         let slot = self.flows[id].first();
-        let (at, next) = if slot == self.plain {
+        let (at, next) = if self.requests.get(slot).is_plain {
             let run = self.grant_run(decision, room);
             (run.charged.at, Next::Run(run))
         } else {
@@ -299,41 +321,51 @@ impl Ledger {
         self.close(at, true);
         self.enter(id);
         self.release(id);
+        self.forget_too_many();
         next
     }
 
     fn grant_one(&mut self, decision: Decision, slot: u32) -> Next {
         let Decision { at, flow: id, .. } = decision;
-        let (length, weight) = (self.length(&self.requests.get(slot).costs), self.requests.get(slot).weight);
+        let request = self.requests.get(slot);
+        let (length, weight, learns) = (self.length(&request.costs), request.weight, request.terms.learns);
         let tags = self.turns.tags();
         let finish = self.turns.serve(decision, at, length);
         self.unlink(slot);
         let taken = self.free(slot);
-        let times = [at, taken.arrived, at, self.now];
-        let (each, thin) = self.keys.state_mut(taken.key);
-        each.charge(thin, times, &taken.costs);
-        self.all.charge(&mut self.thin, times, &taken.costs);
+        let charged = self.charge(taken.key, [at, taken.arrived], &taken.costs);
         let Flow { debt, finish: of_flow, .. } = &mut self.flows[id];
         *of_flow = finish;
         debt.granted(length, weight);
         if let Some(away) = &mut self.away {
             away.granted((taken.key, taken.age), at, length, tags);
         }
-        let charged = Charged { at, counted: self.now, number: self.granted };
-        self.open(id, &taken, charged);
+        self.open(id, &Opening { costs: &taken.costs, charged, settles: taken.settles, learns, units: 1 });
         Next::Granted(taken, charged)
+    }
+
+    /// Charges these costs at `at`, for a request that began to wait at `arrived`.
+    fn charge(&mut self, key: KeyId, [at, arrived]: [Nanos; 2], costs: &[u64]) -> Charged {
+        // In a shared bucket the units leave later, and somewhere else.
+        let counted = if self.settings.is_shared { at } else { self.now };
+        let times = [at, arrived, at, counted];
+        let (each, thin) = self.keys.state_mut(key);
+        each.charge(thin, times, costs);
+        self.all.charge(&mut self.thin, times, costs);
+        Charged { at, counted, number: self.granted }
     }
 
     /// Grants plain units. If no other flow waits, these are all that conform now.
     fn grant_run(&mut self, decision: Decision, room: u64) -> Run {
         let Decision { at, flow: id, .. } = decision;
-        let slot = self.plain;
+        let slot = self.flows[id].first();
         let request = self.requests.get(slot);
-        let (wanted, arrived) = (request.units, request.arrived);
+        let (wanted, arrived, ticket) = (request.units, request.arrived, self.requests.ticket(slot));
         let most = wanted.min(room);
         let least = most.min(self.settings.quantum);
         let has_timer = self.timers.first().is_some_and(|timer| timer.at <= self.now);
-        let is_alone = self.turns.is_alone() && !has_timer;
+        // In a shared bucket, each reader must find the same grants.
+        let is_alone = self.turns.is_alone() && !has_timer && !self.settings.is_shared;
         let conform = if is_alone { self.all.available(&self.thin, self.now, &[1]) } else { 0 };
         let units = conform.clamp(least, most);
         let at = self.all.has_room_at(&self.thin, arrived, &[units]).map_or(at, |time| time.max(at));
@@ -341,22 +373,27 @@ impl Ledger {
         let key = self.flows[id].key;
         self.flows[id].finish = self.turns.serve(decision, at, length);
         self.flows[id].debt.granted(length, 0);
-        self.all.charge(&mut self.thin, [at, arrived, at, self.now], &[units]);
+        let charged = self.charge(key, [at, arrived], &[units]);
         if units < wanted {
             self.requests.get_mut(slot).units = wanted - units;
         } else {
-            self.plain = NONE;
+            if slot == self.plain {
+                self.plain = NONE;
+            }
             self.unlink(slot);
             self.free(slot);
         }
-        let charged = Charged { at, counted: self.now, number: self.granted };
-        Run { units, has_waited: at > arrived, charged, key }
+        if self.settings.is_shared {
+            self.open(id, &Opening { costs: &[units].into(), charged, settles: true, learns: true, units });
+        }
+        Run { units, ticket, has_waited: at > arrived, charged, key }
     }
 
     fn changes_at(&self, decision: Option<Decision>) -> Option<Nanos> {
+        let decided = decision.map(|decision| decision.at.saturating_sub(self.horizon));
         let timer = self.timers.first().map(|timer| timer.at);
         let room = (!self.outside.is_empty()).then(|| self.keys.room_at()).filter(|time| *time < Nanos::MAX);
         let refused = (!self.refusals.is_empty()).then_some(self.now);
-        [decision.map(|decision| decision.at), timer, room, refused].into_iter().flatten().min()
+        [decided, timer, room, refused].into_iter().flatten().min()
     }
 }

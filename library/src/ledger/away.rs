@@ -54,7 +54,7 @@ impl Ledger {
         let finish = &mut self.flows[id].finish;
         *finish = finish.saturating_sub(length);
         let name: Box<[u8]> = self.name(key).into();
-        let ticket = self.add(now, &name, request);
+        let ticket = self.add(now, &name, request, self.terms(request.arrived, request.settles));
         self.not_before(now, key, until);
         self.ended(now, number);
         ticket

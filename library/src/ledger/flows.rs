@@ -46,6 +46,17 @@ impl Hold {
         was_pending
     }
 
+    /// The hold as it is saved: 0 if it was over at `first`.
+    #[cfg(feature = "shared")]
+    pub(super) fn saved(self, first: Nanos) -> (Nanos, bool) {
+        if self.empties || self.until > first { (self.until, self.empties) } else { (0, false) }
+    }
+
+    #[cfg(feature = "shared")]
+    pub(super) fn restored((until, empties): (Nanos, bool)) -> Hold {
+        Hold { until, empties }
+    }
+
     /// Whether the buckets are still to be emptied.
     pub(super) fn is_pending(&self) -> bool {
         self.empties
@@ -86,6 +97,17 @@ impl Debt {
         self.served == 0 && self.pays_at <= self.usual
     }
 
+    /// The length that is still to be granted to usual requests.
+    #[cfg(feature = "shared")]
+    pub(super) fn served(self) -> Tag {
+        self.served
+    }
+
+    #[cfg(feature = "shared")]
+    pub(super) fn restore(&mut self, served: Tag) {
+        *self = Debt { served, ..Debt::default() };
+    }
+
     /// A request of this length and weight is granted.
     pub(super) fn granted(&mut self, length: Tag, weight: u32) {
         match weight {
@@ -101,7 +123,7 @@ impl Debt {
 }
 
 /// How the ledger learns paces.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Paces {
     /// The time between two starts that the limits require. `None` if no pace is learned.
     pub(super) asked: Option<Nanos>,
@@ -118,22 +140,31 @@ impl Paces {
     }
 }
 
-/// The learned pace of a key.
-#[derive(Debug)]
+/// A learned pace.
+#[derive(Clone, Debug)]
 pub(super) struct Learned {
     pub(super) pace: Pace,
     /// Nothing starts before this time.
     pub(super) next: Nanos,
+    /// It is forgotten at this time if nothing starts before.
+    pub(super) until: Nanos,
 }
 
 impl Learned {
-    /// A unit starts now. The next start follows after the learned interval. Lateness of up to a tenth of that interval
-    /// is made up for.
-    pub(super) fn started(&mut self, now: Nanos, slows: bool) -> Start {
-        self.pace.started(now, 1);
-        let from = |interval| self.next.max(now.saturating_sub(interval / 10)).saturating_add(interval);
+    /// A pace before any start.
+    pub(super) fn new(asked: Nanos) -> Self {
+        Learned { pace: Pace::new(asked), next: 0, until: Nanos::MAX }
+    }
+
+    /// Units start at `at`. The next start follows after the learned interval of each. Lateness of up to a tenth of that
+    /// interval is made up for.
+    pub(super) fn started(&mut self, at: Nanos, units: u64, slows: bool) -> Start {
+        self.pace.started(at, units);
+        let from = |interval: Nanos| {
+            self.next.max(at.saturating_sub(interval / 10)).saturating_add(interval.saturating_mul(units))
+        };
         self.next = self.pace.learned().filter(|_| slows).map_or(0, from);
-        self.pace.start(now)
+        self.pace.start(at)
     }
 
     /// Whether the pace slows starts now or later.
@@ -143,7 +174,7 @@ impl Learned {
 }
 
 /// The requests and jobs of one key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Flow {
     pub(super) key: KeyId,
     /// The requests that have joined the flow: the usual ones by age, and the suspects in the order of their arrival.
@@ -222,7 +253,7 @@ impl Flow {
 
 /// A slab of flows, and the idle ones among them that are still needed. A flow is idle if it has no requests and no
 /// grants that may still change.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Flows {
     slots: Vec<Flow>,
     free: Vec<u32>,
@@ -283,6 +314,19 @@ impl Flows {
         0..u32::try_from(self.slots.len()).unwrap_or(NONE)
     }
 
+    /// The numbers of all flows that are not free.
+    #[cfg(feature = "shared")]
+    pub(super) fn in_use(&self) -> Vec<u32> {
+        let free: std::collections::BTreeSet<u32> = self.free.iter().copied().collect();
+        self.ids().filter(|id| !free.contains(id)).collect()
+    }
+
+    /// The keys of the flows whose holds are still to empty the buckets of their keys.
+    #[cfg(feature = "shared")]
+    pub(super) fn held(&self) -> Vec<KeyId> {
+        self.holds.iter().map(|hold| self[hold.id].key).collect()
+    }
+
     /// An idle flow is used again.
     #[inline]
     pub(super) fn wake(&mut self, id: u32) {
@@ -305,7 +349,10 @@ impl Flows {
             self.resting.push(Item { at: from, age: 0, id });
         } else if finish > least {
             self.ahead.push(Item { at: finish, age: 0, id });
-        } else if self[id].learned.is_none() {
+        } else if let Some(learned) = &self[id].learned {
+            let at = learned.until;
+            self.resting.push(Item { at, age: 0, id });
+        } else {
             self.free(id);
             return true;
         }
@@ -335,8 +382,13 @@ impl Flows {
         self.ahead.pop().map(|first| first.id)
     }
 
+    /// Whether too many tags are kept.
+    pub(super) fn has_too_many(&self) -> bool {
+        self.ahead.len() > MAX_TAGS
+    }
+
     /// If too many tags are kept: the least of them.
     pub(super) fn least_of_too_many(&self) -> Option<Tag> {
-        self.ahead.first().filter(|_| self.ahead.len() > MAX_TAGS).map(|first| first.at)
+        self.ahead.first().filter(|_| self.has_too_many()).map(|first| first.at)
     }
 }

@@ -3,26 +3,40 @@
 //! A grant is stored while it may change: while its unit runs, or until it is settled.
 
 use super::requests::Costs;
-use super::state::{Ledger, Open, Run, Taken};
+use super::state::{Ledger, Open, Run};
 use crate::clock::Nanos;
 use crate::limits::{Charged, Each, KeyId, Thin};
 
+/// A grant that was just charged.
+pub(super) struct Opening<'a> {
+    pub(super) costs: &'a Costs,
+    pub(super) charged: Charged,
+    /// Whether its costs may change.
+    pub(super) settles: bool,
+    /// Whether servers report on its units.
+    pub(super) learns: bool,
+    pub(super) units: u64,
+}
+
 impl Ledger {
     /// Stores a grant that runs or will be settled.
-    pub(super) fn open(&mut self, id: u32, taken: &Taken, charged: Charged) {
-        let (runs, start) = (self.settings.jobs.is_some(), self.start(id));
-        if !runs && !taken.settles {
+    pub(super) fn open(&mut self, id: u32, opening: &Opening<'_>) {
+        let Opening { costs, charged, learns, units, .. } = *opening;
+        let (runs, is_shared) = (self.settings.jobs.is_some(), self.settings.is_shared);
+        let start = self.start(id, if is_shared { charged.at } else { self.now }, units, learns);
+        let settles = opening.settles || is_shared;
+        if !runs && !settles {
             return;
         }
-        if taken.settles {
-            let (each, thin) = self.keys.state_mut(taken.key);
-            each.open(thin, charged, &taken.costs);
-            self.all.open(&mut self.thin, charged, &taken.costs);
+        let key = self.flows[id].key;
+        if settles {
+            let (each, thin) = self.keys.state_mut(key);
+            each.open(thin, charged, costs);
+            self.all.open(&mut self.thin, charged, costs);
         }
-        let flow = &mut self.flows[id];
-        (flow.open, flow.running) = (flow.open + 1, flow.running + u32::from(runs));
-        let open = Open { key: taken.key, costs: taken.costs.clone(), charged, start, runs, settles: taken.settles };
-        self.grants.insert(charged.number, open);
+        let (flow, running) = (&mut self.flows[id], u32::from(runs));
+        (flow.open, flow.running, self.running) = (flow.open + 1, flow.running + running, self.running + running);
+        self.grants.insert(charged.number, Open { key, costs: costs.clone(), charged, start, runs, settles });
     }
 
     /// Reports the real costs of a unit, once for each grant whose [request](super::Request) settles. The limits are
@@ -40,7 +54,8 @@ impl Ledger {
             *finish = finish.saturating_sub(was).saturating_add(is);
             self.turns.finished(*finish);
         }
-        self.revise(key, |limits, thin| limits.settle(thin, now, charged, [&costs, real]));
+        let latest = now.max(self.turns.last());
+        self.revise(key, |limits, thin| limits.settle(thin, latest, charged, [&costs, real]));
         if !runs {
             self.drop_grant(now, number);
         }
@@ -51,8 +66,11 @@ impl Ledger {
         let now = self.tick(now);
         let Some(open) = self.grants.get_mut(&number) else { return };
         if std::mem::take(&mut open.settles) {
-            let (key, charged, costs) = (open.key, open.charged, open.costs.clone());
-            self.revise(key, |limits, thin| limits.settle(thin, now, charged, [&costs, &costs]));
+            // That changes no level, so nobody's turn changes.
+            let (key, charged, costs) = (open.key, open.charged, &open.costs);
+            self.all.settle(&mut self.thin, now, charged, [costs, costs]);
+            let (each, thin) = self.keys.state_mut(key);
+            each.settle(thin, now, charged, [costs, costs]);
         }
         self.drop_grant(now, number);
     }
@@ -87,6 +105,12 @@ impl Ledger {
 
     fn drop_grant(&mut self, now: Nanos, number: u64) {
         let Some(open) = self.grants.remove(&number) else { return };
+        if open.runs {
+            if self.are_all_jobs_taken() {
+                self.turns.changed();
+            }
+            self.running -= 1;
+        }
         let (Some(id), jobs) = (self.keys.flow(open.key), self.settings.jobs) else { return };
         let flow = &mut self.flows[id];
         flow.open -= 1;

@@ -51,6 +51,12 @@ impl Heap {
         self.items.first().copied()
     }
 
+    /// The item with this number.
+    #[cfg(feature = "shared")]
+    pub(super) fn find(&self, id: u32) -> Option<Item> {
+        self.items.get(*self.places.get(id as usize)? as usize).copied()
+    }
+
     pub(super) fn push(&mut self, item: Item) {
         if self.places.len() <= item.id as usize {
             self.places.resize(item.id as usize + 1, NO_PLACE);

@@ -20,7 +20,7 @@ const SPARE_MEMORY: usize = 4 << 20;
 const MIN_SWEEP_INTERVAL: Nanos = 100 * MILLISECOND;
 
 /// The states of all keys. A key has a flow while its requests wait or run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Table {
     each: Each,
     /// Keys with their own limits. `named` has the keys that are not stored yet. `own` has the stored keys, which are
@@ -33,12 +33,16 @@ pub(super) struct Table {
     /// Whether memory for more keys is short.
     is_short: bool,
     swept: Nanos,
-    /// A sweep before this time would forget nothing. 0 while there is room.
+    /// Whether this is the table of a shared bucket: whether it has room must depend neither on memory nor on the time of
+    /// a sweep.
+    is_shared: bool,
+    /// A sweep before this time would forget nothing. 0 while there is room. In the table of a shared bucket, this is 0 or
+    /// the exact time at which a key can be forgotten, because whoever finds no room is told that time.
     fresh_from: Nanos,
 }
 
 /// A short name needs no allocation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Name {
     Short(u8, [u8; Name::SHORT]),
     Long(Box<[u8]>),
@@ -55,8 +59,42 @@ impl Table {
             most,
             is_short: false,
             swept: 0,
+            is_shared: false,
             fresh_from: 0,
         }
+    }
+
+    /// The same table, for a shared bucket.
+    #[cfg(feature = "shared")]
+    pub(super) fn shared(self) -> Self {
+        Table { is_shared: true, ..self }
+    }
+
+    /// The limits of keys without limits of their own.
+    #[cfg(feature = "shared")]
+    pub(super) fn each(&self) -> &Each {
+        &self.each
+    }
+
+    /// Continues with these limits of each key from `now` on. The state of a new key stays so, because such a key need not
+    /// be stored. At most `most` keys may be stored, or those that are there.
+    #[cfg(feature = "shared")]
+    pub(super) fn change(&mut self, now: Nanos, each: Each, fresh: &[bool], most: usize) {
+        for thin in self.keys.states_mut() {
+            if self.each.is_fresh(thin, now) {
+                *thin = each.fresh();
+            } else {
+                self.each.change(thin, now, &each, fresh);
+            }
+        }
+        (self.each, self.fresh_from, self.most) = (each, 0, most);
+    }
+
+    /// All stored keys.
+    #[cfg(feature = "shared")]
+    pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], KeyId)> {
+        let id = |name: &Name| self.find(name.bytes());
+        self.keys.all().filter_map(move |name| Some((name.bytes(), id(name)?)))
     }
 
     /// All limits of keys.
@@ -90,6 +128,12 @@ impl Table {
         key
     }
 
+    /// Adds a key of a snapshot with its state.
+    #[cfg(feature = "shared")]
+    pub(super) fn restore(&mut self, name: &[u8], state: Thin) {
+        self.keys.restore(self.keys.hash(name), name, state);
+    }
+
     pub(super) fn name(&self, key: KeyId) -> &[u8] {
         self.keys.key(key).map_or(&[], Name::bytes)
     }
@@ -102,6 +146,10 @@ impl Table {
 
     /// Sets the flow of the key, so that the key is not forgotten.
     pub(super) fn set_flow(&mut self, key: KeyId, flow: u32) {
+        if self.is_shared && self.fresh_from > 0 && self.each.fresh_at(self.keys.state(key)) <= self.fresh_from {
+            // The next key that can be forgotten is another one.
+            self.fresh_from = 0;
+        }
         self.keys.set_flow(key, flow);
     }
 
@@ -146,15 +194,21 @@ impl Table {
         }
         if now >= self.room_at() {
             self.keys.forget_fresh(&self.each, now);
-            self.swept = now.saturating_add(MIN_SWEEP_INTERVAL);
+            self.swept = now.saturating_add(if self.is_shared { 0 } else { MIN_SWEEP_INTERVAL });
             self.fresh_from = self.keys.fresh_at(&self.each).unwrap_or(Nanos::MAX);
         }
         self.len() - outside < self.most
     }
 
+    /// Whether more keys are stored than may be, because the limits have changed.
+    #[cfg(feature = "shared")]
+    pub(super) fn has_too_many(&self) -> bool {
+        self.len() > self.most
+    }
+
     /// Whether there is memory for more keys. If there are many keys, memory for more is reserved in advance.
     fn has_memory(&mut self) -> bool {
-        self.len() < UNCHECKED_KEYS || self.keys.try_reserve(SPARE_KEYS, SPARE_MEMORY)
+        self.is_shared || self.len() < UNCHECKED_KEYS || self.keys.try_reserve(SPARE_KEYS, SPARE_MEMORY)
     }
 
     /// The most keys in the available memory, if memory is short.

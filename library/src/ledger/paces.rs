@@ -2,7 +2,7 @@
 
 use super::flows::{Flow, Learned};
 use super::requests::Ticket;
-use super::state::{Ledger, Refusal};
+use super::state::{Failures, Ledger, Refusal};
 use crate::clock::{Nanos, SECOND};
 use crate::limits::{KeyId, Pace, Served, Start};
 use std::num::NonZeroU32;
@@ -10,8 +10,62 @@ use std::num::NonZeroU32;
 /// The most flows with a pace. Beyond that the paces that do not matter are forgotten, and new keys are not slowed.
 const MAX_PACES: usize = 10_000;
 
+/// How long the pace and the failures of a key are known in a shared bucket.
+const LEARNED_TTL: Nanos = 3_600 * SECOND;
+
+/// The most keys whose failures are known before those that do not count any more are forgotten.
+const MAX_FAILED: usize = 10_000;
+
 /// The least time between two searches for paces that do not matter.
 const MIN_SWEEP_INTERVAL: Nanos = SECOND;
+
+impl Failures {
+    /// Until when a failure that is reported now counts. Forgets failures that count no more, if there are many.
+    fn known_until(&mut self, now: Nanos) -> Nanos {
+        if self.in_a_row.len() > MAX_FAILED {
+            self.in_a_row.retain(|_, (_, until)| *until > now);
+        }
+        if self.given_up.len() > MAX_FAILED {
+            self.given_up.retain(|_, (_, until)| *until > now);
+        }
+        if self.are_shared { now.saturating_add(LEARNED_TTL) } else { Nanos::MAX }
+    }
+
+    /// Counts a success or a failure of the key with this name. Returns the number of failures in a row if the key is
+    /// to be given up.
+    fn tried(&mut self, name: &[u8], now: Nanos, has_succeeded: bool) -> Option<NonZeroU32> {
+        let most = self.most?;
+        if has_succeeded {
+            self.in_a_row.remove(name);
+            return None;
+        }
+        let until = self.known_until(now);
+        let failed = self.in_a_row.entry(name.into()).or_insert((0, until));
+        *failed = (if failed.1 > now { failed.0 + 1 } else { 1 }, until);
+        let is_last = failed.0 == most.get();
+        if is_last {
+            self.in_a_row.remove(name);
+        }
+        is_last.then_some(most)
+    }
+
+    /// Gives up the key with this name, unless it is given up already.
+    fn give_up(&mut self, name: &[u8], now: Nanos, why: Refusal) {
+        let given_up = (why, self.known_until(now));
+        let known = self.given_up.entry(name.into()).or_insert(given_up);
+        if known.1 <= now {
+            *known = given_up;
+        }
+    }
+
+    /// Why the requests of this key are refused, if they are.
+    pub(super) fn refusal_of(&self, name: &[u8], now: Nanos) -> Option<Refusal> {
+        if self.given_up.is_empty() {
+            return None;
+        }
+        self.given_up.get(name).filter(|(_, until)| *until > now).map(|(why, _)| *why)
+    }
+}
 
 impl Ledger {
     /// The start of the unit with this grant, as the pace of its key counts it. `None` if no pace is learned, or if the
@@ -49,19 +103,29 @@ impl Ledger {
         }
     }
 
-    /// A unit of the flow starts now. Its next unit starts after the learned interval.
-    pub(super) fn start(&mut self, id: u32) -> Option<Start> {
-        let asked = self.paces.asked?;
-        if self.flows[id].learned.is_none() {
-            self.forget_paces();
-            if self.paces.known >= MAX_PACES {
-                return None;
+    /// Units of the flow start at `at`. Its next unit starts after the learned interval.
+    pub(super) fn start(&mut self, id: u32, at: Nanos, units: u64, learns: bool) -> Option<Start> {
+        let (asked, slows) = (self.paces.asked.filter(|_| learns)?, self.paces.slows);
+        let until = if self.settings.is_shared { at.saturating_add(LEARNED_TTL) } else { Nanos::MAX };
+        let learned = if self.learned.is_some() { &mut self.learned } else { &mut self.flows[id].learned };
+        if let Some(learned) = learned {
+            if learned.until <= at {
+                **learned = Learned::new(asked);
             }
-            self.paces.known += 1;
-            self.flows[id].learned = Some(Box::new(Learned { pace: Pace::new(asked), next: 0 }));
+            learned.until = until;
+            let start = learned.started(at, units, slows);
+            if self.learned.is_some() {
+                self.turns.changed();
+            }
+            return Some(start);
         }
-        let (now, slows) = (self.now, self.paces.slows);
-        self.flows[id].learned.as_mut().map(|learned| learned.started(now, slows))
+        self.forget_paces();
+        if self.paces.known >= MAX_PACES {
+            return None;
+        }
+        self.paces.known += 1;
+        let learned = self.flows[id].learned.insert(Box::new(Learned { until, ..Learned::new(asked) }));
+        Some(learned.started(at, units, slows))
     }
 
     /// If there are many paces: forgets those of idle flows that do not matter.
@@ -82,30 +146,34 @@ impl Ledger {
 
     /// Reports that a unit of a key has succeeded or failed: see [`Rules::fails`](super::Rules::fails).
     pub fn tried(&mut self, now: Nanos, key: KeyId, has_succeeded: bool) {
-        let Some(most) = self.failures.most else { return };
-        let name = self.keys.name(key);
-        if has_succeeded {
-            self.failures.in_a_row.remove(name);
-            return;
+        let now = self.tick(now);
+        if let Some(failed) = self.failures.tried(self.keys.name(key), now, has_succeeded) {
+            self.give_up(now, key, Some(failed));
         }
-        let failed = self.failures.in_a_row.entry(name.into()).or_default();
-        *failed += 1;
-        if *failed == most.get() {
-            self.failures.in_a_row.remove(self.keys.name(key));
-            self.refuse_key(now, key, Refusal::GivenUp(Some(most)));
+    }
+
+    /// Like [`tried`](Self::tried), for a key that need not be stored.
+    #[cfg(feature = "shared")]
+    pub(super) fn tried_name(&mut self, now: Nanos, name: &[u8], has_succeeded: bool) {
+        let now = self.tick(now);
+        if let Some(failed) = self.failures.tried(name, now, has_succeeded) {
+            let why = Refusal::GivenUp(Some(failed));
+            self.failures.give_up(name, now, why);
+            if let Some(key) = self.keys.find(name) {
+                self.refuse_waiting(key, why);
+            }
         }
     }
 
     /// Gives up a key: a server asks to wait too long, or a shared bucket has counted this many failures in a row. The
     /// waiting requests of the key and all later ones are refused.
     pub fn give_up(&mut self, now: Nanos, key: KeyId, failed: Option<NonZeroU32>) {
-        self.refuse_key(now, key, Refusal::GivenUp(failed));
+        let (now, why) = (self.tick(now), Refusal::GivenUp(failed));
+        self.failures.give_up(self.keys.name(key), now, why);
+        self.refuse_waiting(key, why);
     }
 
-    fn refuse_key(&mut self, now: Nanos, key: KeyId, why: Refusal) {
-        self.tick(now);
-        let name: Box<[u8]> = self.keys.name(key).into();
-        self.failures.given_up.entry(name).or_insert(why);
+    fn refuse_waiting(&mut self, key: KeyId, why: Refusal) {
         let mut waiting: Vec<Ticket> = self.waiting_of(key).collect();
         waiting.sort_unstable_by_key(|ticket| self.requests.get(ticket.slot).age);
         for ticket in waiting {

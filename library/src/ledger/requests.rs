@@ -62,6 +62,17 @@ impl Ticket {
     }
 }
 
+/// The terms of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// It is refused if it is not granted before this time.
+    pub(super) latest: Nanos,
+    /// Whether its costs may change after the grant.
+    pub(super) settles: bool,
+    /// Whether servers report on its unit, so that a pace is learned.
+    pub(super) learns: bool,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) age: u64,
@@ -70,12 +81,13 @@ pub(super) struct Request {
     pub(super) costs: Costs,
     /// The number of units with these costs. It is above 1 only for plain units.
     pub(super) units: u64,
+    /// Whether it is for plain units.
+    pub(super) is_plain: bool,
+    pub(super) terms: Terms,
     pub(super) flow: u32,
     /// 0 for a usual request. Otherwise it is a suspect, which gets one turn for `weight` turns of the usual requests
     /// of its flow.
     pub(super) weight: u32,
-    /// Whether its costs may change after the grant.
-    pub(super) settles: bool,
     /// For a suspect: the length of all usual requests of its flow that are granted before its first turn.
     pub(super) pays_at: u64,
     /// Counts the requests of this slot.
@@ -97,7 +109,7 @@ impl List {
     pub(super) const EMPTY: List = List { first: NONE, last: NONE };
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Requests {
     slots: Vec<Request>,
     free: Vec<u32>,
@@ -114,9 +126,10 @@ impl Requests {
             arrived,
             costs: costs.into(),
             units: 1,
+            is_plain: false,
+            terms: Terms { latest: Nanos::MAX, settles: false, learns: false },
             flow,
             weight,
-            settles: false,
             pays_at: 0,
             serial,
             is_linked: false,
@@ -173,6 +186,12 @@ impl Requests {
     /// All requests, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.slots).filter(|(_, request)| request.flow != NONE).map(|(slot, _)| slot)
+    }
+
+    /// The ages of all requests, in no order.
+    #[cfg(feature = "shared")]
+    pub(super) fn all_ages(&self) -> impl Iterator<Item = u64> {
+        self.all().map(|slot| self.get(slot).age)
     }
 
     /// The requests of a list, in order.

@@ -1,6 +1,6 @@
 //! The data of a ledger, and the events that it returns.
 
-use super::flows::{Flow, Flows, Hold, Paces};
+use super::flows::{Flow, Flows, Hold, Learned, Paces};
 use super::heap::Heap;
 use super::keys::Table;
 use super::requests::{Costs, NONE, Requests, Ticket};
@@ -54,6 +54,8 @@ pub struct Taken {
 pub struct Run {
     /// Their number.
     pub units: u64,
+    /// The name of their request.
+    pub ticket: Ticket,
     /// Whether they had to wait for the limits.
     pub has_waited: bool,
     /// When they were charged.
@@ -87,7 +89,7 @@ pub enum Next {
 }
 
 /// A grant that may still change.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Open {
     pub(super) key: KeyId,
     pub(super) costs: Costs,
@@ -104,7 +106,7 @@ pub(super) struct Open {
 ///
 /// A [`KeyId`] is valid while requests of its key wait or run. After that it is valid until the next call that may add
 /// a key: [`ask`](Self::ask), [`pass`](Self::pass) or [`poll`](Self::poll).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ledger {
     pub(super) keys: Table,
     pub(super) all: Each,
@@ -112,6 +114,8 @@ pub struct Ledger {
     pub(super) settings: Settings,
     /// The latest clock reading.
     pub(super) now: Nanos,
+    /// A request is granted if its time is by now and this horizon; 0 for a ledger of one process.
+    pub(super) horizon: Nanos,
     pub(super) flows: Flows,
     pub(super) requests: Requests,
     pub(super) turns: Turns,
@@ -124,6 +128,10 @@ pub struct Ledger {
     pub(super) outsiders: usize,
     /// The hold of all keys.
     pub(super) hold: Hold,
+    /// The learned pace of all keys together, in the ledger of a shared bucket.
+    pub(super) learned: Option<Box<Learned>>,
+    /// The number of units of all keys that run.
+    pub(super) running: u32,
     /// The number of requests that join their flow later.
     pub(super) later: usize,
     /// The number of flows with requests that have joined them.
@@ -148,12 +156,12 @@ pub struct Ledger {
     pub(super) away: Option<Box<Away>>,
 }
 
-/// The facts of a ledger that never change. They follow from its [`Rules`].
-#[derive(Debug)]
+/// The facts of a ledger that follow from its [`Rules`], or from the policy of a shared bucket.
+#[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// For each overall limit: the index of the kind of cost that it counts, and the length of a request of cost 1. A
     /// length is the time that the limit needs for a cost, in the units of a [`Tag`].
-    lengths: Vec<(usize, Tag)>,
+    pub(super) lengths: Vec<(usize, Tag)>,
     pub(super) has_windows: bool,
     /// How far a grant may lie in the past when its unit leaves.
     pub(super) allowance: Nanos,
@@ -161,22 +169,29 @@ pub(super) struct Settings {
     pub(super) quantum: u64,
     /// The most units of one key that may run; `None` if nothing runs.
     pub(super) jobs: Option<u32>,
+    /// The most units of all keys that may run.
+    pub(super) jobs_of_all: Option<u32>,
+    /// Whether this is the ledger of a shared bucket. Then each grant is stored, because it may not be used, and the
+    /// number of plain units that leave together depends on no reader.
+    pub(super) is_shared: bool,
     pub(super) max_wait: Option<Nanos>,
 }
 
 /// The failures of keys.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Failures {
     /// After this many failures in a row a key is given up.
     pub(super) most: Option<NonZeroU32>,
-    /// The number of failures in a row of keys whose latest unit has failed.
-    pub(super) in_a_row: HashMap<Box<[u8]>, u32>,
-    /// The keys that are given up.
-    pub(super) given_up: HashMap<Box<[u8]>, Refusal>,
+    /// The number of failures in a row of keys whose latest unit has failed, and until when they count.
+    pub(super) in_a_row: HashMap<Box<[u8]>, (u32, Nanos)>,
+    /// The keys that are given up, and until when.
+    pub(super) given_up: HashMap<Box<[u8]>, (Refusal, Nanos)>,
+    /// Whether failures count for an hour, as in a shared bucket. Otherwise they count for the whole run.
+    pub(super) are_shared: bool,
 }
 
 /// The data of `away.rs`: the order of turns depends on it while a shared bucket applies the limits.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Away {
     /// The number of granted requests that wait for their time in the shared bucket. While there are any, the limits may
     /// be busy.
@@ -210,14 +225,21 @@ impl Ledger {
             quantum: rules.all.iter().map(|(policy, _)| Limits::new(policy, now).quantum()).min().unwrap_or(u64::MAX),
             // The end of a unit of a shared bucket is reported.
             jobs: rules.jobs.map(NonZeroU32::get).or(rules.is_shared.then_some(u32::MAX)),
+            jobs_of_all: None,
+            is_shared: false,
             max_wait: rules.max_wait,
         };
+        Ledger::with_settings(settings, keys, all, now, rules)
+    }
+
+    pub(super) fn with_settings(settings: Settings, keys: Table, all: Each, now: Nanos, rules: &Rules<'_>) -> Self {
         Ledger {
             settings,
             keys,
             thin: all.fresh(),
             all,
             now,
+            horizon: 0,
             flows: Flows::default(),
             requests: Requests::default(),
             turns: Turns::default(),
@@ -225,6 +247,8 @@ impl Ledger {
             outside: Heap::default(),
             outsiders: 0,
             hold: Hold::default(),
+            learned: None,
+            running: 0,
             later: 0,
             waiting: 0,
             usual: 0,
@@ -254,7 +278,7 @@ impl Ledger {
         for (name, state, paused_until) in keys {
             let key = self.keys.find(name).unwrap_or_else(|| self.keys.add(name, now));
             self.keys.state_mut(key).1.clone_from(state);
-            self.not_before(now, key, paused_until.unwrap_or(0));
+            self.hold_until(now, key, paused_until.unwrap_or(0));
         }
     }
 

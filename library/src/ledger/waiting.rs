@@ -2,7 +2,7 @@
 
 use super::flows::Flow;
 use super::heap::Item;
-use super::requests::{NONE, Ticket};
+use super::requests::{NONE, Terms, Ticket};
 use super::state::{Ledger, Request, Taken};
 use crate::clock::Nanos;
 use crate::limits::{Each, KeyId, NO_KEY};
@@ -14,11 +14,18 @@ impl Ledger {
     /// `None` if the request can never be granted, because one of its costs is above a window's count.
     pub fn ask(&mut self, now: Nanos, key: Option<&[u8]>, request: &Request<'_>) -> Option<Ticket> {
         let now = self.tick(now);
-        self.add(now, key.unwrap_or(NO_KEY), &Request { arrived: request.arrived.max(now), ..*request })
+        let arrived = request.arrived.max(now);
+        self.add(now, key.unwrap_or(NO_KEY), &Request { arrived, ..*request }, self.terms(arrived, request.settles))
+    }
+
+    /// The terms of a request that begins to wait at `arrived`.
+    pub(super) fn terms(&self, arrived: Nanos, settles: bool) -> Terms {
+        let latest = self.settings.max_wait.map_or(Nanos::MAX, |longest| arrived.saturating_add(longest));
+        Terms { latest, settles, learns: self.paces.asked.is_some() }
     }
 
     /// Adds a request. One that has arrived joins its flow at once.
-    pub(super) fn add(&mut self, now: Nanos, name: &[u8], request: &Request<'_>) -> Option<Ticket> {
+    pub(super) fn add(&mut self, now: Nanos, name: &[u8], request: &Request<'_>, terms: Terms) -> Option<Ticket> {
         let never = |each: &Each| each.has_windows() && each.never_grants(request.costs);
         if never(self.keys.limits_of(name)) || never(&self.all) {
             return None;
@@ -27,16 +34,16 @@ impl Ledger {
         let key = self.find_or_add(name, now);
         let flow = self.flow(key);
         let ticket = self.requests.add(request.age, request.arrived, request.costs, flow, request.weight);
-        self.requests.get_mut(ticket.slot).settles = request.settles;
+        self.requests.get_mut(ticket.slot).terms = terms;
         if request.arrived > now {
             self.flows[flow].later += 1;
             self.later += 1;
-            self.timers.push(Item { at: request.arrived, age: request.age, id: ticket.slot });
+            self.timers.push(Item { at: request.arrived.min(terms.latest), age: request.age, id: ticket.slot });
         } else {
             self.join(ticket.slot);
         }
-        if let Some(why) = self.failures.given_up.get(name).filter(|_| !self.failures.given_up.is_empty()) {
-            self.refuse(ticket, *why);
+        if let Some(why) = self.failures.refusal_of(name, now) {
+            self.refuse(ticket, why);
         }
         self.is_short = self.try_reserve().is_err();
         Some(ticket)
@@ -46,21 +53,32 @@ impl Ledger {
     pub fn want(&mut self, now: Nanos, units: u64) {
         let now = self.tick(now);
         if self.plain != NONE {
-            let wanted = &mut self.requests.get_mut(self.plain).units;
-            let was_short = *wanted < self.settings.quantum;
-            *wanted = wanted.saturating_add(units);
-            if was_short {
-                self.turns.changed();
-            }
+            self.want_more(self.plain, units);
         } else if units > 0 {
-            self.forget();
-            let key = self.find_or_add(NO_KEY, now);
-            let flow = self.flow(key);
-            let slot = self.requests.add(0, now, &[1], flow, 0).slot;
-            self.requests.get_mut(slot).units = units;
-            self.plain = slot;
-            self.join(slot);
+            self.plain = self.want_first(now, NO_KEY, 0, units).slot;
         }
+    }
+
+    /// Adds plain units to those of a request.
+    pub(super) fn want_more(&mut self, slot: u32, units: u64) {
+        let wanted = &mut self.requests.get_mut(slot).units;
+        let was_short = *wanted < self.settings.quantum;
+        *wanted = wanted.saturating_add(units);
+        if was_short {
+            self.turns.changed();
+        }
+    }
+
+    /// Adds a request for plain units.
+    pub(super) fn want_first(&mut self, now: Nanos, name: &[u8], age: u64, units: u64) -> Ticket {
+        self.forget();
+        let key = self.find_or_add(name, now);
+        let flow = self.flow(key);
+        let ticket = self.requests.add(age, now, &[1], flow, 0);
+        let added = self.requests.get_mut(ticket.slot);
+        (added.units, added.is_plain, added.terms.learns) = (units, true, true);
+        self.join(ticket.slot);
+        ticket
     }
 
     /// Cancels the plain units that wait.
@@ -82,9 +100,9 @@ impl Ledger {
     /// A request joins its flow. It waits from now on.
     pub(super) fn join(&mut self, slot: u32) {
         let request = self.requests.get(slot);
-        let (id, weight, age, arrived) = (request.flow, request.weight, request.age, request.arrived);
-        if let Some(longest) = self.settings.max_wait {
-            self.timers.push(Item { at: arrived.saturating_add(longest), age, id: slot });
+        let (id, weight, age, latest) = (request.flow, request.weight, request.age, request.terms.latest);
+        if latest < Nanos::MAX {
+            self.timers.push(Item { at: latest, age, id: slot });
         }
         let first = self.flows[id].first();
         if weight == 0 {
@@ -154,7 +172,7 @@ impl Ledger {
         self.usual -= usize::from(weight == 0);
         flow.waiting -= 1;
         self.waiting -= usize::from(flow.waiting == 0);
-        if self.settings.max_wait.is_some() {
+        if self.requests.get(slot).terms.latest < Nanos::MAX {
             self.timers.remove(slot);
         }
     }
@@ -162,7 +180,7 @@ impl Ledger {
     pub(super) fn free(&mut self, slot: u32) -> Taken {
         let (ticket, key) = (self.requests.ticket(slot), self.flows[self.requests.get(slot).flow].key);
         let gone = self.requests.free(slot);
-        Taken { ticket, key, age: gone.age, costs: gone.costs, arrived: gone.arrived, settles: gone.settles }
+        Taken { ticket, key, age: gone.age, costs: gone.costs, arrived: gone.arrived, settles: gone.terms.settles }
     }
 
     /// The flow of a key, which may be idle or new.
@@ -177,7 +195,7 @@ impl Ledger {
     }
 
     /// The key with this name. If the key is new and the table has no room for it, its flow is outside.
-    fn find_or_add(&mut self, name: &[u8], now: Nanos) -> KeyId {
+    pub(super) fn find_or_add(&mut self, name: &[u8], now: Nanos) -> KeyId {
         if let Some(key) = self.keys.find(name) {
             return key;
         }
@@ -220,6 +238,20 @@ impl Ledger {
         self.turns.enter(id, own, self.tag_of(id, own), age);
     }
 
+    /// Sets how many units of one key may run from now on.
+    pub fn set_jobs(&mut self, now: Nanos, jobs: u32) {
+        let now = self.tick(now);
+        let before = self.settings.jobs.replace(jobs).unwrap_or(u32::MAX);
+        for id in self.flows.ids() {
+            let running = self.flows[id].running;
+            if (running >= before) != (running >= jobs) {
+                self.flows[id].since = self.flows[id].since.max(now);
+                self.leave(id);
+                self.enter(id);
+            }
+        }
+    }
+
     /// When a request conforms to the limits of its key.
     pub(super) fn own_time(&self, flow: &Flow, slot: u32) -> Nanos {
         let request = self.requests.get(slot);
@@ -234,8 +266,11 @@ impl Ledger {
         if !self.flows[id].is_idle() {
             return;
         }
-        let key = self.flows[id].key;
-        if self.flows.rest(id, self.least_tag(), self.now) {
+        let (key, now) = (self.flows[id].key, self.now);
+        if self.flows[id].learned.take_if(|learned| learned.until <= now).is_some() {
+            self.paces.known -= 1;
+        }
+        if self.flows.rest(id, self.least_tag(), now) {
             self.keys.set_idle(key);
         }
     }
@@ -260,14 +295,21 @@ impl Ledger {
         }
     }
 
-    /// Frees idle flows whose tags the virtual time has passed. If too many are left, it passes the least of their tags.
+    /// Frees idle flows whose tags the virtual time has passed.
     fn forget_passed(&mut self) {
-        if let Some(least) = self.flows.least_of_too_many() {
-            self.turns.raise(least);
-        }
         let least = self.least_tag();
         while let Some(id) = self.flows.pop_passed(least) {
             self.release(id);
+        }
+    }
+
+    /// If too many idle flows keep their tags, the virtual time passes the least of these tags.
+    pub(super) fn forget_too_many(&mut self) {
+        while self.flows.has_too_many() {
+            self.forget_passed();
+            if let Some(least) = self.flows.least_of_too_many() {
+                self.turns.raise(least);
+            }
         }
     }
 }

@@ -75,6 +75,53 @@ impl Each {
         Each::start(fixed, states)
     }
 
+    /// The limits of a policy, in their initial state at `now`. Each counts a kind of cost of its own, from the index
+    /// `first` on.
+    #[cfg(feature = "shared")]
+    pub(crate) fn counting(policy: &Policy, first: usize, now: Nanos) -> Self {
+        let (mut fixed, states) = Fixed::start([(policy, None)], now);
+        fixed.kinds.iter_mut().for_each(|kind| *kind += first);
+        Each::start(fixed, states)
+    }
+
+    /// The state with each limit that is at rest at `time` as in the state of a new key. It behaves the same.
+    #[cfg(feature = "shared")]
+    pub(crate) fn tidied(&self, thin: &Thin, time: Nanos) -> Thin {
+        if time < self.full_at {
+            return thin.clone();
+        }
+        let (old, new) = (thin.with(<[State]>::to_vec), self.fresh.with(<[State]>::to_vec));
+        let tidied = |((terms, old), new): ((&Terms, State), State)| {
+            let rests = old.level.at < time && terms.at_rest(&old, time) && old.open().is_none();
+            if rests { new } else { old }
+        };
+        Thin::of(&self.fixed.terms, self.fixed.terms.iter().zip(old).zip(new).map(tidied).collect())
+    }
+
+    /// Converts a state for the limits `to`, from `now` on. A limit at the same index and of the same kind keeps its
+    /// credit or count, unless it is `fresh`.
+    #[cfg(feature = "shared")]
+    pub(crate) fn change(&self, thin: &mut Thin, now: Nanos, to: &Each, fresh: &[bool]) {
+        let (old, mut new) = (thin.with(<[State]>::to_vec), to.fresh.with(<[State]>::to_vec));
+        let each = self.fixed.terms.iter().zip(old).zip(to.fixed.terms.iter().zip(&mut new)).enumerate();
+        for (_, ((from, mut old), (to, new))) in each.filter(|(place, _)| fresh.get(*place) != Some(&true)) {
+            match (from, to) {
+                (Terms::Bucket(from), Terms::Bucket(to)) => {
+                    from.change(&mut old, now, to);
+                    to.spill(&mut old, now, 0);
+                    *new = old;
+                }
+                // Units that no longer count do not count again in a longer window.
+                (Terms::Window(_), Terms::Window(_)) if from.at_rest(&old, now) => {
+                    *new = State::from(Level { amount: 0, at: now });
+                }
+                (Terms::Window(_), Terms::Window(_)) => *new = old,
+                _ => {}
+            }
+        }
+        *thin = Thin::of(&to.fixed.terms, new);
+    }
+
     /// Limits for each key, with the given limits and their state as the state of a new key.
     pub(crate) fn of(limits: Limits) -> Self {
         Each::start(limits.fixed, limits.states)
@@ -304,6 +351,17 @@ impl Each {
             }
         });
         thin.narrow(&self.fixed.terms);
+    }
+
+    /// Takes everything that the limits allow at `now`, and more than that: buckets are empty, and windows are full.
+    #[cfg(feature = "shared")]
+    pub(crate) fn use_up(&self, thin: &mut Thin, now: Nanos) {
+        thin.with_mut(|states| {
+            self.fixed.revise(states, |_, terms, state| match terms {
+                Terms::Bucket(bucket) => bucket.empty(state, now),
+                Terms::Window(window) => window.charge(state, now, now, window.available(state, now)),
+            });
+        });
     }
 
     /// Empties the buckets at `until`. Windows do not change, so the caller itself must grant nothing before that time.

@@ -38,6 +38,7 @@ const CHECKS_PER_ADD: usize = 2;
 /// assert_eq!(keys.len(), 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Clone)]
 pub struct Keys<K> {
     hasher: Hashes,
     /// The numbers of the entries that have a key, by its hash.
@@ -79,6 +80,7 @@ impl<K: Borrow<Q>, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized> AsKey<K> for Q {
 }
 
 /// One entry. It fits one cache line if the key takes at most 24 bytes.
+#[derive(Clone)]
 #[repr(align(64))]
 struct Entry<K> {
     /// `None` if the entry is free.
@@ -142,6 +144,12 @@ impl<K: Hash> Keys<K> {
             self.forget_if_fresh(self.hand, each, now);
         }
         self.store(hash, Entry { key: Some(key.to_key()), state: each.fresh(), usage: Usage::Idle })
+    }
+
+    /// Adds a key with this state, which has this hash and is not stored. Forgets nothing.
+    #[cfg(feature = "shared")]
+    pub(crate) fn restore(&mut self, hash: u64, key: &(impl AsKey<K> + ?Sized), state: Thin) {
+        self.store(hash, Entry { key: Some(key.to_key()), state, usage: Usage::Idle });
     }
 
     /// Makes room for `more` keys beyond the stored ones, so that [`add`](Self::add) allocates no memory for them

@@ -1,16 +1,19 @@
 //! The future that acquires units of a bucket, and its errors.
 
-use super::handle::{Granted, Shared};
+use super::desk::Order;
+use super::handle::{Asked, Granted, Shared};
 use crate::clock::{Nanos, Unpark};
+use crate::ledger::operation::{Ask, Operation};
 use crate::limiter::{AcquireError, Acquiring, Costs, PARTS, Request, UnitsError, WaitTime};
 use crate::limits::{Policy, Refusal};
-use crate::rate::nanos;
-use crate::store::StoreError;
+use crate::store::{BucketError, StoreError};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// Waits for units of a bucket, see [`Shared::acquire`] and [`Shared::acquire_to_settle`]. If the future is dropped
 /// unfinished, the bucket gets everything back. If it is polled again after it returned, it fails with
@@ -29,22 +32,36 @@ pub struct OfBucket<T> {
     is_finished: bool,
 }
 
-type Wait = Pin<Box<dyn Future<Output = Result<Granted, AcquireError>> + Send>>;
+/// A request on its way: the answer, its number and its costs.
+struct Wait {
+    answer: oneshot::Receiver<Result<Asked, BucketError>>,
+    number: u64,
+    costs: Box<[u64]>,
+}
 
 impl<T> OfBucket<T> {
     pub(super) fn new(shared: &Shared, costs: Costs, is_open: bool, finish: fn(Granted) -> T) -> Self {
         OfBucket { shared: shared.clone(), costs, deadline: None, is_open, finish, wait: None, is_finished: false }
     }
 
-    fn begin(&self) -> Wait {
-        let (shared, is_open, deadline) = (self.shared.clone(), self.is_open, self.deadline);
-        let costs = self.costs.clone();
-        Box::pin(async move {
-            let remaining =
-                move || deadline.map_or(Nanos::MAX, |end| nanos(end.saturating_duration_since(Instant::now())));
-            let granted = shared.request(&costs, remaining, is_open).await;
-            Ok(granted.map_err(|error| refused(error, &costs))??)
-        })
+    /// Sends the request, with the age of an earlier grant or 0.
+    fn begin(&self, age: u64) -> Result<Wait, AcquireError> {
+        let (policy, key) = (self.shared.store.policy(), self.shared.key.clone());
+        let costs = in_units(&policy, key.is_some(), self.costs.clone())?;
+        if policy.of_keys().is_some() && key.is_none() {
+            return Err(AcquireError::Never { cost: self.costs.of(0) });
+        }
+        let settles = self.is_open || policy.counts_jobs();
+        let ask = Ask { key, costs: costs.clone(), latest: Nanos::MAX, age, settles, ..Ask::default() };
+        let (sender, answer) = oneshot::channel();
+        let number = self.shared.number.fetch_add(1, Ordering::Relaxed);
+        self.shared.order(Order::Ask(number, ask, self.deadline, sender));
+        Ok(Wait { answer, number, costs })
+    }
+
+    fn granted(&self, number: u64, costs: Box<[u64]>) -> T {
+        let is_open = self.is_open || self.shared.store.policy().counts_jobs();
+        (self.finish)(Granted { shared: self.shared.clone(), number, costs, is_open })
     }
 }
 
@@ -65,14 +82,46 @@ impl<T> Request for OfBucket<T> {
         if self.is_finished {
             return Poll::Ready(Err(AcquireError::Finished));
         }
-        let mut wait = self.wait.take().unwrap_or_else(|| self.begin());
-        let granted = wait.as_mut().poll(context);
-        if granted.is_pending() {
-            self.wait = Some(wait);
-        } else {
-            self.is_finished = true;
+        loop {
+            let mut wait = match self.wait.take() {
+                Some(wait) => wait,
+                None => match self.begin(0) {
+                    Ok(wait) => wait,
+                    Err(error) => {
+                        self.is_finished = true;
+                        return Poll::Ready(Err(error));
+                    }
+                },
+            };
+            let Poll::Ready(answer) = Pin::new(&mut wait.answer).poll(context) else {
+                self.wait = Some(wait);
+                return Poll::Pending;
+            };
+            let answer = answer.unwrap_or_else(|_| Err(StoreError::Stopped.into()));
+            match answer {
+                // This task was polled too late: it takes another grant.
+                Ok(asked) if self.shared.store.is_late(asked.at) => {
+                    self.shared.order(Order::Report(Operation::Unused(vec![asked.number]), None));
+                    self.wait = self.begin(asked.age).ok();
+                }
+                answer => {
+                    self.is_finished = true;
+                    let granted = answer.map(|asked| self.granted(asked.number, wait.costs));
+                    return Poll::Ready(granted.map_err(|error| refused(error, &self.costs)));
+                }
+            }
         }
-        granted.map_ok(self.finish)
+    }
+}
+
+impl<T> Drop for OfBucket<T> {
+    fn drop(&mut self) {
+        let Some(mut wait) = self.wait.take() else { return };
+        match wait.answer.try_recv() {
+            Ok(Ok(asked)) => self.shared.order(Order::Report(Operation::Unused(vec![asked.number]), None)),
+            Ok(Err(_)) => {}
+            Err(_) => self.shared.order(Order::Cancel(wait.number)),
+        }
     }
 }
 
@@ -83,15 +132,15 @@ impl<T> fmt::Debug for OfBucket<T> {
 }
 
 /// Converts an error of the bucket to an error of a limiter.
-fn refused(error: StoreError, costs: &Costs) -> AcquireError {
+fn refused(error: BucketError, costs: &Costs) -> AcquireError {
     let cost = costs.of(0);
-    match error {
-        StoreError::Refused(Refusal::TooLong { wait }) => {
+    match error.refusal() {
+        Some(Refusal::TooLong { wait }) => {
             AcquireError::TooLong { cost, wait: WaitTime::from(Duration::from_nanos(wait)) }
         }
-        StoreError::Refused(Refusal::Busy) => AcquireError::NoPlace,
-        StoreError::Refused(Refusal::Never) => AcquireError::Never { cost },
-        error => AcquireError::Bucket(error.into()),
+        Some(Refusal::Busy) => AcquireError::NoPlace,
+        Some(Refusal::Never) => AcquireError::Never { cost },
+        _ => AcquireError::Bucket(error),
     }
 }
 

@@ -5,11 +5,12 @@
 //! own clock. It is the boot clock, which all processes share, plus the time before the last start of the machine.
 
 use super::round_trip::RoundTrip;
-use super::supply::{RETURN_TIMEOUT, lock_soon};
-use super::{Store, StoreError, View, check};
+use super::{RETURN_TIMEOUT, Store, StoreError, View, check};
 use crate::clock::sync::unpoisoned;
 use crate::clock::{MILLISECOND, NanoClock, Nanos, SECOND};
-use crate::limits::{Grant, LOOK, Ledger, Operation, Owner, Policy, Record, Reply};
+use crate::ledger::Replica;
+use crate::ledger::operation::{Operation, Owner, Record};
+use crate::limits::Policy;
 use rustix::fs::OFlags;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -35,8 +36,11 @@ use place::Identity;
 pub use place::Place;
 use slots::Kept;
 
-/// The least time that a lease covers, if enough units wait.
-const SPAN: Nanos = 10 * MILLISECOND;
+/// A grant is committed when it is due by now and this time.
+const HORIZON: Nanos = 10 * MILLISECOND;
+
+/// The time between two sweeps, at most.
+const LOOK: Nanos = SECOND;
 
 /// The time between two sweeps, for each process to check. A check takes about 10 µs, so all processes together use at
 /// most 2 % of a core.
@@ -49,6 +53,7 @@ type Found = (Place, Result<View, FileError>);
 #[derive(Debug)]
 pub struct File {
     clock: FileClock,
+    owner: Owner,
     handle: Mutex<Handle>,
     /// How long operations take, with the wait for the lock.
     round_trip: Mutex<RoundTrip>,
@@ -115,7 +120,7 @@ impl File {
         let mut handle = Handle::open(machine.clone(), place, policy, deadline)?;
         let clock = FileClock { machine, ahead: AtomicI64::new(0) };
         clock.read(&mut handle.kept);
-        Ok(File { clock, handle: Mutex::new(handle), round_trip: Mutex::default() })
+        Ok(File { clock, owner: owner::next_user(), handle: Mutex::new(handle), round_trip: Mutex::default() })
     }
 
     /// The content of the bucket at `place`, which need not be writable. Waits until `deadline` at most if others keep
@@ -127,11 +132,11 @@ impl File {
         let mut handle = Handle::open_to_look(machine.clone(), place, deadline)?;
         let now = FileClock { machine, ahead: AtomicI64::new(0) }.read(&mut handle.kept);
         let ledger = &mut handle.kept.ledger;
-        ledger.pass(now);
+        ledger.advance(now);
         let gone: Vec<Owner> = ledger.owners().map(|(owner, _)| owner).filter(|owner| owner::is_gone(*owner)).collect();
         for owner in gone {
-            let operation = Operation::Gone { owner, seen: Nanos::MAX };
-            ledger.apply(&Record { time: now, owner: [0; 2], sequence: 0, operation });
+            let operations = vec![Operation::Gone { owner, seen: Nanos::MAX }];
+            ledger.apply(&Record { time: now, owner: [0; 2], sequence: 0, operations });
         }
         Ok(View::of(ledger, now))
     }
@@ -175,12 +180,12 @@ impl File {
         }
     }
 
-    /// Applies an operation and appends it to the log, under the file's lock.
-    fn append(&self, handle: &mut Handle, operation: Operation) -> Result<(Reply, Nanos), FileError> {
+    /// Applies operations and appends them to the log, under the file's lock. Returns the time.
+    fn append(&self, handle: &mut Handle, operations: Vec<Operation>) -> Result<Nanos, FileError> {
         let time = self.clock.read(&mut handle.kept);
-        let (owner, wall) = (owner::this_process(), self.clock.machine.wall());
-        let record = Record { time, owner, sequence: 0, operation };
-        Ok((handle.append(&record, wall)?, time))
+        let wall = self.clock.machine.wall();
+        handle.append(&Record { time, owner: self.owner, sequence: 0, operations }, wall)?;
+        Ok(time)
     }
 
     /// Removes waiters whose processes have ended. One process does that for all: if each did, the cost would grow with
@@ -198,7 +203,7 @@ impl File {
         owners.sort_unstable();
         owners.dedup_by_key(|(owner, _)| *owner);
         for (owner, _) in owners.into_iter().filter(|(owner, _)| owner::is_gone(*owner)) {
-            self.append(handle, Operation::Gone { owner, seen: Nanos::MAX })?;
+            self.append(handle, vec![Operation::Gone { owner, seen: Nanos::MAX }])?;
         }
         Ok(())
     }
@@ -217,49 +222,49 @@ impl Store for File {
         self.handle().place.path.display().to_string()
     }
 
-    fn apply(&self, operation: Operation) -> Result<(Reply, Nanos), StoreError> {
-        let policy = match &operation {
-            Operation::Set { policy, .. } | Operation::Clear { anew: Some(policy), .. } => Some(policy.clone()),
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    fn send(&self, operations: Vec<Operation>) -> Result<Nanos, StoreError> {
+        let policies = operations.iter().filter_map(|operation| match operation {
+            Operation::Set(policy, _) | Operation::Clear { anew: Some(policy), .. } => Some(policy.clone()),
             _ => None,
-        };
-        policy.as_ref().map_or(Ok(()), check)?;
-        let begun = self.clock.now();
-        let applied = self.handle().locked(|handle| {
-            policy.map_or(Ok(()), |policy| handle.record(&policy))?;
-            self.sweep(handle, 0)?;
-            self.append(handle, operation)
         });
+        let policies: Vec<Policy> = policies.collect();
+        policies.iter().try_for_each(check)?;
+        let begun = self.clock.now();
+        let time = self.handle().locked(|handle| {
+            policies.iter().try_for_each(|policy| handle.record(policy))?;
+            self.sweep(handle, if operations.is_empty() { LOOK } else { 0 })?;
+            if operations.is_empty() {
+                let now = self.clock.read(&mut handle.kept);
+                handle.kept.ledger.advance(now);
+                return Ok::<_, FileError>(now);
+            }
+            self.append(handle, operations)
+        })?;
         unpoisoned(self.round_trip.lock()).took(self.clock.now().saturating_sub(begun));
-        Ok(applied?)
+        Ok(time)
     }
 
-    fn sync(&self) -> Result<(), StoreError> {
-        Ok(self.handle().locked(|handle| self.sweep(handle, LOOK))?)
-    }
-
-    fn see(&self, look: &mut dyn FnMut(&Ledger)) {
-        look(&self.handle().kept.ledger);
-    }
-
-    fn span(&self) -> Nanos {
-        SPAN
+    fn see(&self, look: &mut dyn FnMut(&mut Replica)) {
+        look(&mut self.handle().kept.ledger);
     }
 
     /// 0 unless the file system is slow, or other processes keep the file locked for long.
-    fn one_way(&self) -> Nanos {
-        let one_way = unpoisoned(self.round_trip.lock()).usual() / 2;
-        if one_way > MILLISECOND { one_way } else { 0 }
+    fn round_trip(&self) -> Nanos {
+        let usual = unpoisoned(self.round_trip.lock()).usual();
+        if usual > 2 * MILLISECOND { usual } else { 0 }
     }
 
-    fn started(&self, grant: &Grant, pid: u32) -> Result<(), StoreError> {
-        let process = owner::of(pid).filter(|_| self.policy().counts_jobs());
-        let start = |process| Operation::Start { number: grant.number(), process };
-        process.map_or(Ok(()), |process| self.apply(start(process)).map(drop))
+    fn owner_of(&self, pid: u32) -> Option<Owner> {
+        owner::of(pid)
     }
 
     fn leave(&self) -> bool {
         // A sleeping thread may be waiting for a process that keeps the file locked.
-        let Some(mut handle) = lock_soon(&self.handle) else { return false };
+        let Some(mut handle) = super::lock_soon(&self.handle) else { return false };
         let soon = Instant::now() + RETURN_TIMEOUT;
         handle.deadline = Some(handle.deadline.map_or(soon, |deadline| deadline.min(soon)));
         true

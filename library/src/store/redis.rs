@@ -3,11 +3,12 @@
 //! The server keeps the log of a bucket and does not interpret limits. A script stamps each operation with the server's
 //! time and appends it, atomically and in one round trip. Every client folds the same log.
 
-use super::supply::RETURN_TIMEOUT;
-use super::{Store, StoreError, View, check, random};
+use super::{RETURN_TIMEOUT, Store, StoreError, View, check, random};
 use crate::clock::sync::unpoisoned;
 use crate::clock::{FakeClock, MILLISECOND, NanoClock, Nanos, SECOND};
-use crate::limits::{Grant, LOOK, Ledger, Operation, Owner, Policy, Record, Reply, from_bytes, to_bytes};
+use crate::ledger::operation::{Operation, Owner, Record};
+use crate::ledger::{PRESENCE_TTL, Replica};
+use crate::limits::{Policy, from_bytes, to_bytes};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -28,11 +29,8 @@ pub use fuzzing::redis_answer;
 use link::{Answer, Link, MICROSECOND, Question, Stamp, framed, unframed};
 pub use patience::{Patience, Trouble};
 
-/// The least time that a lease covers.
-const MIN_SPAN: Nanos = 10 * MILLISECOND;
-
-/// The most time that a lease covers, even if the network is slow.
-const MAX_SPAN: Nanos = SECOND;
+/// A grant is committed when it is due by now and this time, at least.
+const MIN_HORIZON: Nanos = 10 * MILLISECOND;
 
 /// The least bytes of folded log after which a client writes the next snapshot: about 16 operations. A step takes the
 /// server 5 ns more for each byte of the log, and 2 ns for each byte of a snapshot. To write long snapshots less often,
@@ -40,9 +38,11 @@ const MAX_SPAN: Nanos = SECOND;
 const MIN_LOG_BYTES: u64 = 500;
 const SNAPSHOT_PER_LOG: u64 = 32;
 
-/// How often a waiting process reports its presence. A process without a report for `PRESENCE_TTL` has ended.
+/// How often a waiting process reports its presence. A process without a report for [`PRESENCE_TTL`] has ended.
 const PRESENCE_INTERVAL: Nanos = 4 * SECOND;
-const PRESENCE_TTL: Nanos = 12 * SECOND;
+
+/// How often a process reports its round trip, if that is about the same.
+const REPORT_INTERVAL: Nanos = 20 * SECOND;
 
 /// The address of a bucket, and its content or the reason why that cannot be read.
 type Found = (Address, Result<View, StoreError>);
@@ -63,7 +63,7 @@ struct State {
     policy: Option<Policy>,
     /// Identifies the bucket of the ledger; 0 before the first answer.
     id: u64,
-    ledger: Ledger,
+    ledger: Replica,
     /// The position in the log of the first operation that the ledger does not include.
     next: u64,
     /// The stamp of the last operation in the ledger.
@@ -76,19 +76,11 @@ struct State {
     last_answer: (u64, Nanos),
     /// Counts our operations.
     sequence: u64,
-    /// The operation under way.
-    pending: Option<Pending>,
-    /// The reply to the operation that was under way, if it has arrived.
-    arrived: Option<Reply>,
+    /// When the request under way was sent, on our clock.
+    pending: Option<Nanos>,
     round_trip: RoundTrip,
-}
-
-/// An operation under way: when it was sent, on our clock and on the server's clock as known then.
-struct Pending {
-    sent_at: Nanos,
-    sent_at_server: Nanos,
-    /// The operation, if its reply is wanted.
-    wanted: Option<Record>,
+    /// The round trip that was reported last, and when.
+    reported: (Nanos, Nanos),
 }
 
 impl State {
@@ -181,7 +173,7 @@ impl Redis {
         policy.map_or(Ok(()), check)?;
         let address = address.with_password()?;
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
-        let ledger = Ledger::new(policy.unwrap_or(&Policy::default()), 0, 0);
+        let ledger = Replica::new(policy.unwrap_or(&Policy::default()), 0, 0, MIN_HORIZON);
         let state = State {
             link,
             policy: policy.cloned(),
@@ -194,8 +186,8 @@ impl Redis {
             last_answer: (0, 0),
             sequence: 0,
             pending: None,
-            arrived: None,
             round_trip: RoundTrip::default(),
+            reported: (0, 0),
         };
         let owner = [random(), 0];
         Ok(Redis { address, clock, patience, owner, state: Mutex::new(state) })
@@ -203,38 +195,23 @@ impl Redis {
 
     /// Requests the bucket from the server, which makes it if it does not exist.
     fn requested(self) -> Result<Self, StoreError> {
-        self.ask(&mut self.state(), None, false)?;
+        self.ask(&mut self.state(), Vec::new(), false)?;
         Ok(self)
     }
 
-    /// Sends an operation, or only reads the log if there is none. Waits for the answer as long as `patience` allows.
-    /// If the answer was lost, the same operation is sent again. If `is_short`, the request is sent once with a short
-    /// timeout.
-    fn ask(
-        &self,
-        state: &mut State,
-        operation: Option<Operation>,
-        is_short: bool,
-    ) -> Result<Option<Reply>, StoreError> {
+    /// Sends operations, or only reads the log if there are none. Waits for the answer as long as `patience` allows. If the
+    /// answer was lost, the same record is sent again. If `is_short`, the request is sent once with a short timeout.
+    /// Returns the time of the server.
+    fn ask(&self, state: &mut State, operations: Vec<Operation>, is_short: bool) -> Result<Nanos, StoreError> {
         let patience = if is_short || self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER_TIMEOUT };
         // Otherwise the answer under way would be taken for the answer to this request.
         self.await_pending(state, patience);
-        let record = operation.map(|operation| self.record(state, operation));
-        self.ask_record(state, record.as_ref(), patience)
-    }
-
-    /// Sends a numbered operation, or only reads the log, and waits for the answer.
-    fn ask_record(
-        &self,
-        state: &mut State,
-        record: Option<&Record>,
-        patience: Duration,
-    ) -> Result<Option<Reply>, StoreError> {
+        let record = (!operations.is_empty()).then(|| self.record(state, operations));
         let answer = |state: &mut State| {
             state.link.begin(patience);
             state.link.connect()?;
             let sent_at = self.clock.local();
-            let question = self.question(state, record);
+            let question = self.question(state, record.as_ref());
             let answer = state.link.ask(&question)?;
             let took = self.learn(state, &answer, sent_at);
             state.round_trip.took(took);
@@ -242,13 +219,14 @@ impl Redis {
         };
         let is_short = patience < link::ANSWER_TIMEOUT;
         let answer = if is_short { answer(state) } else { self.patience.insist(|| answer(state)) }?;
-        self.fold(state, &answer).map_err(StoreError::from)
+        self.fold(state, &answer)?;
+        Ok(answer.now.saturating_mul(MICROSECOND))
     }
 
-    /// Makes the record of our next operation.
-    fn record(&self, state: &mut State, operation: Operation) -> Record {
+    /// Makes our next record.
+    fn record(&self, state: &mut State, operations: Vec<Operation>) -> Record {
         state.sequence += 1;
-        Record { time: 0, owner: self.owner, sequence: state.sequence, operation }
+        Record { time: 0, owner: self.owner, sequence: state.sequence, operations }
     }
 
     /// Updates the clock from the bucket's time in an answer. Returns how long the round trip took.
@@ -267,9 +245,9 @@ impl Redis {
         // A server that has lost the bucket makes it again with empty buckets, because the initial burst was granted
         // before.
         let make = |policy: &Policy| {
-            let operation =
+            let anew =
                 Operation::Clear { anew: Some(policy.clone()), is_empty: state.id > 0, number: random(), key: None };
-            framed(&Record { time: 0, owner: self.owner, sequence: 0, operation })
+            framed(&Record { time: 0, owner: self.owner, sequence: 0, operations: vec![anew] })
         };
         let policy = if state.id == 0 { state.policy.as_ref() } else { Some(state.ledger.policy()) };
         let mut snapshot = Vec::new();
@@ -292,66 +270,67 @@ impl Redis {
         ]
     }
 
-    /// Folds the new operations. Returns the reply to our latest operation, if it is among them.
-    fn fold(&self, state: &mut State, answer: &Answer) -> Result<Option<Reply>, RedisError> {
+    /// Folds the new records.
+    fn fold(&self, state: &mut State, answer: &Answer) -> Result<(), RedisError> {
         let damaged = || RedisError::Damaged(self.address.to_string(), self.address.key());
         if answer.is_anew {
             state.ledger = match from_bytes(&answer.snapshot) {
-                _ if answer.first == 0 => Ledger::new(&Policy::default(), 0, 0),
+                _ if answer.first == 0 => Replica::new(&Policy::default(), 0, 0, MIN_HORIZON),
                 Some(((id, first, ledger), _)) if (id, first) == (answer.id, answer.first) => ledger,
                 _ => return Err(damaged()),
             };
             (state.id, state.next, state.stamp) = (answer.id, answer.first, answer.folded);
             state.saved = answer.snapshot.len() as u64;
         }
-        let (mut reply, mut log) = (None, &answer.log[..]);
+        let mut log = &answer.log[..];
         while !log.is_empty() {
             let (record, stamp, rest) = unframed(log).ok_or_else(damaged)?;
-            let applied = state.ledger.apply(&record);
+            state.ledger.apply(&record);
             (state.next, state.stamp) = (state.next + (log.len() - rest.len()) as u64, stamp);
             log = rest;
-            if record.owner == self.owner && record.sequence == state.sequence && reply.is_none() {
-                reply = Some(applied);
-            }
         }
         state.first = answer.first;
-        state.ledger.pass(answer.now.saturating_mul(MICROSECOND));
-        Ok(reply)
+        state.ledger.advance(answer.now.saturating_mul(MICROSECOND));
+        Ok(())
     }
 
-    /// Sends an operation, or a snapshot, without waiting for the answer.
-    fn post(&self, state: &mut State, record: Option<&Record>) -> bool {
+    /// Sends a record, or a snapshot, without waiting for the answer.
+    fn post(&self, state: &mut State, record: Option<&Record>) {
         let question = self.question(state, record);
-        let (sent_at, sent_at_server) = (self.clock.local(), self.clock.now());
-        let sent = state.link.send(&question).is_ok();
-        if sent {
-            state.pending = Some(Pending { sent_at, sent_at_server, wanted: None });
-        }
-        sent
+        let sent_at = self.clock.local();
+        state.pending = state.link.send(&question).is_ok().then_some(sent_at);
     }
 
-    /// Receives the answer to the pending operation, if there is one and it arrives.
+    /// Receives the answer to the pending request, if there is one and it arrives.
     fn await_pending(&self, state: &mut State, patience: Duration) {
-        let Some(Pending { sent_at, sent_at_server, wanted }) = state.pending.take() else { return };
-        let needed = self.clock.local();
-        let Ok(answer) = state.link.receive(patience) else {
-            if let Some(record) = wanted {
-                // Sends the same operation again. If it had arrived, the server repeats its answer.
-                state.arrived = self.ask_record(state, Some(&record), patience).ok().flatten();
-            }
-            return;
-        };
-        let took = self.learn(state, &answer, sent_at);
-        let waited = self.clock.local().saturating_sub(needed);
-        // The time to the server, if the answer was already there. It includes the time of the quickest answer back,
-        // because the server's clock as known here is behind by that much.
-        let on_its_way = answer.now.saturating_mul(MICROSECOND).saturating_sub(sent_at_server);
-        state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way) });
+        let Some(sent_at) = state.pending.take() else { return };
+        let Ok(answer) = state.link.receive(patience) else { return };
+        self.learn(state, &answer, sent_at);
         // If the answer is damaged, the next request reports it.
-        let reply = self.fold(state, &answer).ok().flatten();
-        if wanted.is_some() {
-            state.arrived = reply;
+        let _ = self.fold(state, &answer);
+    }
+
+    /// What the server must be told beside `operations`: that this process is alive, its round trip, and who is gone.
+    fn with_news(&self, state: &mut State, mut operations: Vec<Operation>) -> Vec<Operation> {
+        let now = self.clock.now();
+        let ours = state.ledger.owners().find(|(owner, _)| *owner == self.owner).map(|(_, seen)| seen);
+        let waits =
+            ours.is_some() || operations.iter().any(|one| matches!(one, Operation::Ask(_) | Operation::Want(_)));
+        let round_trip = state.round_trip.usual();
+        let ((known, at), least) = (state.reported, MIN_HORIZON);
+        let is_other = known.abs_diff(round_trip) > known / 4 && known.max(round_trip) > least;
+        let is_old = round_trip > least && now >= at.saturating_add(REPORT_INTERVAL);
+        if waits && (is_other || is_old) {
+            state.reported = (round_trip, now);
+            operations.push(Operation::RoundTrip(round_trip));
         }
+        let silent = state.ledger.owners().filter(|(_, seen)| now.saturating_sub(*seen) >= PRESENCE_TTL);
+        let gone = silent.filter(|(owner, _)| *owner != self.owner);
+        operations.extend(gone.map(|(owner, seen)| Operation::Gone { owner, seen }));
+        if operations.is_empty() && ours.is_some_and(|seen| now.saturating_sub(seen) >= PRESENCE_INTERVAL) {
+            operations.push(Operation::Here);
+        }
+        operations
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -367,8 +346,8 @@ impl fmt::Debug for Redis {
 
 /// How long a bucket is kept after the last operation, in milliseconds: 30 days, or until all its limits are full
 /// again.
-fn life(ledger: &Ledger) -> u64 {
-    let rests = ledger.rested_at().saturating_sub(ledger.in_order(0));
+fn life(ledger: &Replica) -> u64 {
+    let rests = ledger.rested_at().saturating_sub(ledger.now());
     (30 * 24 * 3600 * SECOND).max(rests) / MILLISECOND
 }
 
@@ -381,71 +360,38 @@ impl Store for Redis {
         self.address.to_string()
     }
 
-    fn apply(&self, operation: Operation) -> Result<(Reply, Nanos), StoreError> {
-        match &operation {
-            Operation::Set { policy, .. } | Operation::Clear { anew: Some(policy), .. } => check(policy)?,
-            _ => {}
-        }
-        let state = &mut *self.state();
-        if let Operation::Lease(ask) = &operation {
-            // A long first lease would make others wait equally long.
-            while state.round_trip.is_uncertain() && ask.span.min(2 * state.round_trip.usual()) > MIN_SPAN {
-                self.ask(state, None, false)?;
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    fn send(&self, operations: Vec<Operation>) -> Result<Nanos, StoreError> {
+        for operation in &operations {
+            match operation {
+                Operation::Set(policy, _) | Operation::Clear { anew: Some(policy), .. } => check(policy)?,
+                _ => {}
             }
         }
-        let is_short = matches!(operation, Operation::GiveBack(_) | Operation::Late(_) | Operation::Settle { .. });
-        let reply = self.ask(state, Some(operation), is_short)?.unwrap_or(Reply::Done);
-        let now = self.clock.now();
-        // Even a process with a single request writes the snapshot, and reports a process that is gone.
-        let silent = state.ledger.owners().find(|(_, seen)| now.saturating_sub(*seen) >= PRESENCE_TTL);
-        if let Some((owner, seen)) = silent {
-            let gone = self.record(state, Operation::Gone { owner, seen });
-            self.post(state, Some(&gone));
-        } else if state.sequence == 1 && state.is_due() {
+        let state = &mut *self.state();
+        let gives_back = |one: &Operation| {
+            matches!(one, Operation::Unused(_) | Operation::Ended(_) | Operation::Cancel(_) | Operation::Settle { .. })
+        };
+        let is_short = !operations.is_empty() && operations.iter().all(gives_back);
+        let is_first = state.sequence == 0;
+        let operations = self.with_news(state, operations);
+        let now = self.ask(state, operations, is_short)?;
+        if is_first && state.is_due() {
+            // Even a process with a single request writes the snapshot.
             self.post(state, None);
         }
-        // Any number of processes can wait, so a waiting process holds no connection.
-        let waits = |grant: &Grant| grant.is_entry() && grant.at.saturating_sub(now) > LOOK;
-        let has_to_wait = match &reply {
-            Reply::Granted(grants) => grants.iter().any(waits),
-            Reply::Each(answers) => answers.iter().flatten().any(waits),
-            Reply::Refused(_) | Reply::Done => false,
-        };
-        if has_to_wait {
-            state.link.close();
-        }
-        Ok((reply, now))
+        Ok(now)
     }
 
-    fn sync(&self) -> Result<(), StoreError> {
-        let state = &mut *self.state();
-        let now = self.clock.now();
-        let waits = |seen: Nanos| now.saturating_sub(seen);
-        let ours = state.ledger.owners().find(|(owner, _)| *owner == self.owner);
-        let here = ours.filter(|(_, seen)| waits(*seen) >= PRESENCE_INTERVAL - LOOK / 2).map(|_| Operation::Here);
-        // A waiter uses a short timeout: without an answer, the known time of its grant is still good.
-        let is_waiting = state.ledger.waits(self.owner, now);
-        self.ask(state, here, is_waiting)?;
-        let gone = state.ledger.owners().find(|(_, seen)| waits(*seen) >= PRESENCE_TTL);
-        if let Some((owner, seen)) = gone {
-            self.ask(state, Some(Operation::Gone { owner, seen }), false)?;
-        }
-        if is_waiting {
-            state.link.close();
-        }
-        Ok(())
+    fn see(&self, look: &mut dyn FnMut(&mut Replica)) {
+        look(&mut self.state().ledger);
     }
 
-    fn see(&self, look: &mut dyn FnMut(&Ledger)) {
-        look(&self.state().ledger);
-    }
-
-    /// A lease covers two round trips, and at least 10 ms. With a fake clock of the server it covers all waiting units.
-    fn span(&self) -> Nanos {
-        match self.clock {
-            ServerClock::Known { .. } => (2 * self.state().round_trip.usual()).clamp(MIN_SPAN, MAX_SPAN),
-            ServerClock::Shared(_) => Nanos::MAX,
-        }
+    fn round_trip(&self) -> Nanos {
+        self.state().round_trip.usual()
     }
 
     fn leave(&self) -> bool {
@@ -457,28 +403,10 @@ impl Store for Redis {
         true
     }
 
-    fn one_way(&self) -> Nanos {
-        self.state().round_trip.usual() / 2
-    }
-
-    fn send(&self, operation: Operation) -> bool {
+    fn rest(&self) {
         let state = &mut *self.state();
-        if state.pending.is_some() {
-            return false;
+        if state.pending.is_none() {
+            state.link.close();
         }
-        let record = self.record(state, operation);
-        let is_sent = self.post(state, Some(&record));
-        state.arrived = None;
-        if let Some(pending) = state.pending.as_mut().filter(|_| is_sent) {
-            pending.wanted = Some(record);
-        }
-        is_sent
-    }
-
-    fn receive(&self) -> Option<Reply> {
-        let state = &mut *self.state();
-        let patience = if self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER_TIMEOUT };
-        self.await_pending(state, patience);
-        state.arrived.take()
     }
 }

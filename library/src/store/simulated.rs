@@ -1,36 +1,55 @@
-//! For tests of shared buckets. It goes with the old scheduler, the [`Supply`](super::Supply).
+//! A store in this process, for tests: clones share one log.
 
 use super::{Store, StoreError};
 use crate::clock::sync::unpoisoned;
 use crate::clock::{NanoClock, Nanos};
-use crate::limits::{Ledger, Operation, Policy, Record, Reply};
+use crate::ledger::Replica;
+use crate::ledger::operation::{Operation, Owner, Record};
+use crate::limits::Policy;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
-/// A bucket in the memory of a test, on the clock of that test. Its clones are the same bucket, as several processes
-/// would open it.
-#[derive(Clone, Debug)]
+/// A bucket in memory. It is as near as a file. As in a file, each process folds the log by itself.
+#[derive(Debug)]
 pub struct Simulated<C> {
-    ledger: Arc<Mutex<Ledger>>,
+    log: Arc<Mutex<Log>>,
+    folded: Mutex<Folded>,
     clock: C,
-    span: Nanos,
+    owner: Owner,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    records: Vec<Record>,
+    /// The latest time that was returned. No later record has an earlier time.
+    latest: Nanos,
+}
+
+/// The ledger of one process, and the number of records in it.
+#[derive(Clone, Debug)]
+struct Folded {
+    replica: Replica,
+    next: usize,
 }
 
 impl<C: NanoClock> Simulated<C> {
-    /// The limits of `policy` in their initial state, from now on. A lease is one run.
-    pub fn new(policy: &Policy, clock: C) -> Self {
-        let ledger = Arc::new(Mutex::new(Ledger::new(policy, clock.now(), 0)));
-        Simulated { ledger, clock, span: 0 }
+    /// A bucket with this policy, whose grants are committed when they are due by now and `horizon`.
+    pub fn new(policy: &Policy, clock: C, horizon: Nanos) -> Self {
+        let replica = Replica::new(policy, clock.now(), 0, horizon);
+        Simulated { log: Arc::default(), folded: Mutex::new(Folded { replica, next: 0 }), clock, owner: [0; 2] }
     }
 
-    /// The same bucket, whose leases cover this time.
+    /// The same bucket, for another process.
     #[must_use]
-    pub fn with_span(self, span: Nanos) -> Self {
-        Simulated { span, ..self }
+    pub fn owned_by(self, owner: Owner) -> Self {
+        Simulated { owner, ..self }
     }
+}
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        unpoisoned(self.ledger.lock())
+impl<C: Clone> Clone for Simulated<C> {
+    fn clone(&self) -> Self {
+        let folded = Mutex::new(unpoisoned(self.folded.lock()).clone());
+        Simulated { log: Arc::clone(&self.log), folded, clock: self.clock.clone(), owner: self.owner }
     }
 }
 
@@ -43,23 +62,29 @@ impl<C: NanoClock + Debug> Store for Simulated<C> {
         "this test".to_owned()
     }
 
-    fn apply(&self, operation: Operation) -> Result<(Reply, Nanos), StoreError> {
-        let mut ledger = self.ledger();
-        let time = self.clock.now();
-        Ok((ledger.apply(&Record { time, owner: [0; 2], sequence: 0, operation }), time))
+    fn owner(&self) -> Owner {
+        self.owner
     }
 
-    fn sync(&self) -> Result<(), StoreError> {
-        let time = self.clock.now();
-        self.ledger().pass(time);
-        Ok(())
+    fn send(&self, operations: Vec<Operation>) -> Result<Nanos, StoreError> {
+        let (mut log, mut folded) = (unpoisoned(self.log.lock()), unpoisoned(self.folded.lock()));
+        let time = self.clock.now().max(log.latest);
+        log.latest = time;
+        if !operations.is_empty() {
+            log.records.push(Record { time, owner: self.owner, sequence: 0, operations });
+        }
+        let Folded { replica, next } = &mut *folded;
+        log.records[*next..].iter().for_each(|record| replica.apply(record));
+        *next = log.records.len();
+        replica.advance(time);
+        Ok(time)
     }
 
-    fn see(&self, look: &mut dyn FnMut(&Ledger)) {
-        look(&self.ledger());
+    fn see(&self, look: &mut dyn FnMut(&mut Replica)) {
+        look(&mut unpoisoned(self.folded.lock()).replica);
     }
 
-    fn span(&self) -> Nanos {
-        self.span
+    fn round_trip(&self) -> Nanos {
+        0
     }
 }

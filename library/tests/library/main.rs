@@ -4,7 +4,6 @@
 #[cfg(any(feature = "serde", feature = "stream", feature = "tower", feature = "tracing"))]
 mod adapters;
 mod conformance;
-mod crowd;
 mod guide;
 mod holds;
 mod keyed;
@@ -23,12 +22,15 @@ mod limiter_times;
 mod limiter_token_bucket;
 mod limiter_windows;
 mod limiters;
-mod line;
 mod line_model;
 mod line_plain;
 mod model;
 mod paces;
 mod public_api;
+#[cfg(feature = "shared")]
+mod replica;
+#[cfg(feature = "shared")]
+mod replica_laws;
 mod rounds;
 mod runtime_ends;
 mod scheduler;

@@ -9,48 +9,51 @@ use throttle_limits::limits::Policy;
 use throttle_limits::line::{Charged, KeyId, Line, Next, Rules, Unit};
 
 /// Random numbers: xorshift64*, by Marsaglia and Vigna.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// A number below `below`.
-    fn below(&mut self, below: u64) -> u64 {
+    pub(crate) fn below(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20) % below.max(1)
     }
 
-    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+    pub(crate) fn one<T: Copy>(&mut self, of: &[T]) -> T {
         of[usize::try_from(self.below(of.len() as u64)).unwrap()]
     }
 
-    fn is(&mut self, one_of: u64) -> bool {
+    pub(crate) fn is(&mut self, one_of: u64) -> bool {
         self.below(one_of) == 0
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Limit {
+pub(crate) enum Limit {
     /// Units, nanoseconds, burst.
     Bucket(u64, Nanos, u64),
     Window(u64, Nanos),
 }
 
 impl Limit {
-    fn policy(self) -> Policy {
-        let text = match self {
+    pub(crate) fn text(self) -> String {
+        match self {
             Limit::Bucket(units, period, burst) => format!("{units}/{}ms,burst={burst}", period / MS),
             Limit::Window(count, period) => format!("{count}/{}ms,window", period / MS),
-        };
-        Policy::new(&[text.parse().unwrap()], None).unwrap()
+        }
+    }
+
+    fn policy(self) -> Policy {
+        Policy::new(&[self.text().parse().unwrap()], None).unwrap()
     }
 
     /// Checks that these grants keep the limit: time, cost, in order of time.
-    fn check(self, grants: &[(Nanos, u64)], why: &str) {
+    pub(crate) fn check(self, grants: &[(Nanos, u64)], why: &str) {
         let largest = grants.iter().map(|(_, cost)| *cost).max().unwrap_or(0);
         for (place, (from, _)) in grants.iter().enumerate() {
             let mut sum = 0;

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use throttle_limits::clock::{FakeClock, NanoClock};
 use throttle_limits::limiter::{AcquireError, Limiter, Oversize};
-use throttle_limits::limits::{Grant, Limits, Policy, Take};
-use throttle_limits::store::{Simulated, Store, StoreError};
+use throttle_limits::limits::{Grant, Limits, Policy};
 
 /// The library next to the core, as long as its numbers suffice.
 pub(crate) struct Beside {
@@ -97,78 +96,6 @@ fn limit(is_window: bool, (units, period, burst): (u64, u64, u64), initial: u64)
 fn any_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
     let any = (any::<bool>(), any_size(), prop_oneof![Just(u64::MAX), 0..5_u64]);
     prop::collection::vec(any.prop_map(|(window, size, initial)| limit(window, size, initial)), 1..=3)
-}
-
-/// A few units in some seconds.
-pub(crate) fn any_slow_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
-    let size = (1..=5_u64, prop::sample::select(vec![500, 1_000, 2_000, 12_000]), 1..=5_u64);
-    let any = (any::<bool>(), size, prop_oneof![Just(u64::MAX), 0..5_u64]);
-    prop::collection::vec(any.prop_map(|(window, size, initial)| limit(window, size, initial)), 1..=3)
-}
-
-/// The same limit, with its period in units of so many nanoseconds.
-fn in_units(limit: Limit, unit: u64) -> Limit {
-    match limit {
-        Limit::Window { count, period, slack } => Limit::Window { count, period: period * unit, slack },
-        Limit::Bucket { units, period, burst, initial } => {
-            Limit::Bucket { units, period: period * unit, burst, initial }
-        }
-    }
-}
-
-/// The ledger of a shared bucket.
-pub(crate) struct Both {
-    pub(crate) limits: Vec<Limit>,
-    pub(crate) clock: FakeClock,
-    pub(crate) core: Simulated<FakeClock>,
-    pub(crate) held: Vec<(Grant, Costs)>,
-    /// In nanoseconds: the unit of times in steps.
-    unit: u64,
-}
-
-impl Both {
-    pub(crate) fn new(limits: Vec<Limit>, unit: u64) -> Self {
-        let limits: Vec<Limit> = limits.into_iter().map(|limit| in_units(limit, unit)).collect();
-        let clock = FakeClock::default();
-        let core = Simulated::new(&policy(&limits), clock.clone());
-        Both { limits, clock, core, held: Vec::new(), unit }
-    }
-
-    /// Takes, if it need not wait for longer than that.
-    pub(crate) fn take(&mut self, costs: Costs, wait: Option<u64>) {
-        let latest = wait.map_or(u64::MAX, |wait| self.clock.now() + wait * self.unit);
-        match self.core.take(&costs.0[..self.limits.len()], latest) {
-            Ok((grant, _)) => self.held.push((grant, costs)),
-            Err(StoreError::Refused(_)) => {}
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    pub(crate) fn hold(&self, wait: u64) {
-        self.core.hold_until(self.clock.now() + wait * self.unit).unwrap();
-    }
-
-    pub(crate) fn clear(&self, anew: bool) {
-        self.core.clear(None, anew.then(|| policy(&self.limits)).as_ref()).unwrap();
-    }
-
-    /// Other limits, of the same kinds.
-    pub(crate) fn set(&mut self, limits: Vec<Limit>, fresh: &[bool]) {
-        self.limits = limits;
-        self.core.set(&policy(&self.limits), fresh).unwrap();
-    }
-
-    /// One of those held is given back.
-    pub(crate) fn give_back(&mut self, place: usize) {
-        let (grant, costs) = self.held.swap_remove(place);
-        self.core.give_back(&grant, &Take::of(&costs.0[..self.limits.len()])).unwrap();
-    }
-
-    /// One of those held looks where it is.
-    pub(crate) fn look(&mut self, place: usize) {
-        let (grant, costs) = self.held[place];
-        self.held[place].0 = self.core.look(&grant, &Take::of(&costs.0[..self.limits.len()])).unwrap();
-    }
 }
 
 fn policy(limits: &[Limit]) -> Policy {

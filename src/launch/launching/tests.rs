@@ -1,6 +1,6 @@
 use super::*;
 use crate::flow::framing::{Buffer, Framing};
-use crate::flow::{Look, Next, Silent, Sorting, Terms, Waiting};
+use crate::flow::{Look, Next, Sorting, Terms};
 use crate::launch::attempt::Running;
 use crate::launch::job::{Job, Outcome};
 use crate::launch::reply::Reply;
@@ -69,7 +69,7 @@ fn launching(units: u64, sorting: Sorting, again: Option<RetryPolicy>) -> Launch
 
 /// The next event of this flow.
 fn next(grants: &Grants<Attempt>) -> Next<Attempt> {
-    grants.poll(1, &Waiting { patience: &Silent, begins: &|_, _, _| () }).unwrap()
+    grants.poll(1).unwrap()
 }
 
 /// Starts the next attempt.

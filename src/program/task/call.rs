@@ -6,8 +6,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use throttle::flow::cost::{Cost, CostError};
 use throttle::flow::selector::Selector;
-use throttle::flow::{Look, Sorting, short};
-use throttle_limits::limits::{Policy, Take};
+use throttle::flow::{Look, once_if_equal, short};
+use throttle_limits::ledger::operation::Ask;
+use throttle_limits::limits::Policy;
 
 /// The message if a key is given, but there are no limits for each key.
 pub(crate) const NO_KEYS: &str = "--key needs limits for each key, but there are none; leave --key out";
@@ -36,7 +37,7 @@ impl Call {
         let mut named = Grouped::for_bucket(&flags.rate, flags.burst)?;
         let numbers = named.as_mut().map(Grouped::take_numbers).unwrap_or_default();
         let call = Call { named, numbers, key: key.map(OsStringExt::into_vec), runs };
-        call.named.as_ref().map_or(Ok(()), |named| call.take(&named.kept()).map(drop))?;
+        call.named.as_ref().map_or(Ok(()), |named| call.ask(&named.kept()).map(drop))?;
         Ok(call)
     }
 
@@ -45,7 +46,7 @@ impl Call {
     ///
     /// # Errors
     /// A number or the key is missing, or does not fit these limits.
-    pub(crate) fn take(&self, policy: &Policy) -> Result<Take, String> {
+    pub(crate) fn ask(&self, policy: &Policy) -> Result<Ask, String> {
         if policy.counts_bytes() {
             let is_own = self.named.as_ref().is_some_and(|named| named.kept().counts_bytes());
             let right = if is_own { "write for example -r 5/s" } else { BUCKET_OF_UNITS };
@@ -59,7 +60,9 @@ impl Call {
         let key = match (&self.key, policy.of_keys()) {
             (Some(key), Some(_)) => Some(short(key)),
             // The policy of a bucket on a server is unknown before the first answer.
-            (Some(key), None) if policy.is_empty() => return Ok(Sorting::price(0, key, &[])),
+            (Some(key), None) if policy.is_empty() => {
+                return Ok(Ask { key: Some(short(key)), costs: [1].into(), ..Ask::default() });
+            }
             (None, Some(keys)) => {
                 let per = &keys.per;
                 return Err(format!("--once: each key has its own limits (per={per}); name the key: --key a.example"));
@@ -71,10 +74,7 @@ impl Call {
         if let Some(why) = too_much(policy, &costs)? {
             return Err(why);
         }
-        Ok(match key {
-            Some(key) => Sorting::price(policy.len(), &key, &costs),
-            None => Take { key: None, ..Sorting::price(policy.len(), &[], &costs) },
-        })
+        Ok(Ask { key, costs: once_if_equal(&costs).into(), settles: policy.counts_jobs(), ..Ask::default() })
     }
 
     /// The cost of the call for each limit: first the limits of all units, then the limits of each key.
@@ -97,7 +97,7 @@ impl Call {
     /// the bytes of the unit are.
     ///
     /// # Errors
-    /// The errors of [`take`](Self::take).
+    /// The errors of [`ask`](Self::ask).
     pub(crate) fn look(&self, policy: &Policy, mut look: Look) -> Result<Look, String> {
         let costs = self.costs(policy)?;
         if !look.costs.is_empty() || costs.iter().any(|cost| *cost != 1) {

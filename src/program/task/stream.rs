@@ -133,7 +133,7 @@ impl Launch {
             return Err(format!("commands are not counted in bytes; {BUCKET_OF_UNITS}"));
         }
         Commands::check(policy)?;
-        self.call.as_ref().map_or(Ok(()), |call| call.take(policy).map(drop))
+        self.call.as_ref().map_or(Ok(()), |call| call.ask(policy).map(drop))
     }
 
     pub(crate) fn stream(&self) -> Stream {

@@ -1,14 +1,14 @@
 //! The shares of streams that use one bucket, in a file and on a server.
 
 use crate::support::redis::{Redis, bucket_at, slow_network};
+use crate::support::stores::{Bucket, Process, START, is_plain, next_of, on_every_store};
 use crate::support::{Lines, Running, feed, is_right_once, shell, throttle};
 use rustix::process::Signal;
 use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
-use throttle_limits::clock::{FakeClock, MILLISECOND, NanoClock, SECOND};
-use throttle_limits::limits::Policy;
-use throttle_limits::store::{File, Machine, Place, Supply};
+use throttle_limits::clock::{MILLISECOND, NanoClock, Nanos, SECOND};
+use throttle_limits::store::{Client, Next};
 
 /// Runs `test` with the name of a bucket in a file, and with one on a server if there is one.
 fn on_both_stores(limit: &str, test: impl Fn(&str)) {
@@ -146,63 +146,94 @@ fn a_loop_of_once_gets_its_share_beside_pipes() {
     }
 }
 
-/// Four streams from one bucket in a file, on a fake clock.
-fn four_streams(limit: &str) -> (tempfile::TempDir, FakeClock, [Supply; 4]) {
-    let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(Duration::from_secs(1)));
-    let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
-    let streams = [(); 4].map(|()| {
-        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
-        Supply::new(Box::new(File::open_until(Machine::fake(&clock, 1, 0), place, Some(&policy), None).unwrap()))
-    });
-    (folder, clock, streams)
+/// Four streams with endless input.
+fn four_streams(bucket: &Bucket) -> [Process; 4] {
+    [(); 4].map(|()| {
+        let mut stream = bucket.process();
+        stream.client.want(10_000);
+        stream
+    })
 }
 
-/// The first of four streams is alone when it begins, and used to reserve all of the second window, too.
+/// The units of each of these processes that leave from now until `end`.
+fn units_until(processes: &mut [Process], end: Nanos) -> Vec<u64> {
+    let mut units = vec![0; processes.len()];
+    loop {
+        let (who, grant) = next_of(processes);
+        if grant.at >= START + end {
+            return units;
+        }
+        units[who] += grant.units;
+    }
+}
+
+/// The first of four streams is alone when it begins. It used to reserve all of the second window as well.
 #[test]
 fn a_window_that_opens_is_shared_by_all_who_waited() {
-    let (_folder, clock, streams) = four_streams("100/2s,window,slack=0");
-    let (mut next, mut counts) = ([SECOND; 4], [0; 4]);
-    while let Some((who, now)) =
-        next.into_iter().enumerate().min_by_key(|(_, at)| *at).filter(|(_, at)| *at < 5 * SECOND)
-    {
-        clock.set(Duration::from_nanos(now));
-        let (run, _) = streams[who].next_run(1000).unwrap();
-        next[who] = run.at;
-        counts[who] += if run.at >= 3 * SECOND { run.units } else { 0 };
-    }
-    assert!(counts.iter().all(|count| (20..=35).contains(count)), "{counts:?}");
+    on_every_store(&["100/2s,window,slack=0"], |bucket| {
+        let mut streams = four_streams(bucket);
+        assert_eq!(units_until(&mut streams, SECOND).iter().sum::<u64>(), 100, "{}", bucket.name);
+        let second = units_until(&mut streams, 3 * SECOND);
+        assert!(second.iter().all(|units| (24..=26).contains(units)), "{}: {second:?}", bucket.name);
+    });
 }
 
-/// On a fake clock: how many units each of three streams and a loop of takes gets in 20 s, if the loop needs so long
-/// to ask again.
-fn shares(limit: &str, pause: u64) -> [usize; 4] {
-    let (_folder, clock, streams) = four_streams(limit);
-    let (mut next, mut counts) = ([SECOND; 4], [0; 4]);
-    while let Some((who, now)) =
-        next.into_iter().enumerate().min_by_key(|(_, at)| *at).filter(|(_, at)| *at < 21 * SECOND)
-    {
-        clock.set(Duration::from_nanos(now));
-        next[who] = match who {
-            0 => streams[0].store().take(&[1], u64::MAX).unwrap().0.at + pause,
-            _ => streams[who].next_run(1000).unwrap().0.at,
-        };
-        counts[who] += 1;
-    }
-    counts
-}
-
-/// When a window opened, those who were quick to ask again got most of it: a loop had 60 to 139 % of its share.
+/// A loop requests its next unit only some time after its unit has left.
 #[test]
 fn all_get_the_same_however_long_a_loop_needs_to_ask_again() {
-    for limit in ["40/s,window", "100/2s,window", "40/s"] {
+    on_every_store(&["40/s"], |bucket| {
         for pause in [1, 3, 6, 10, 15] {
-            let counts = shares(limit, pause * MILLISECOND);
-            let (sum, fair) = (counts.iter().sum::<usize>(), counts.iter().sum::<usize>() / 4);
-            assert!(sum >= 760, "{limit}, {pause} ms: {counts:?}");
-            let near = fair * 9 / 10..=fair * 11 / 10;
-            assert!(counts.iter().all(|count| near.contains(count)), "{limit}, {pause} ms: {counts:?}");
+            let units = shares(bucket, pause * MILLISECOND);
+            assert!(units.iter().all(|units| (199..=201).contains(units)), "{}, {pause} ms: {units:?}", bucket.name);
         }
+    });
+}
+
+/// In the old ledger a loop got its whole share of a window. Now a window keeps no room for requests that do not exist
+/// yet, so a loop gets one unit of each period.
+#[test]
+fn a_loop_beside_streams_gets_a_unit_whenever_a_window_opens() {
+    on_every_store(&["40/s,window,slack=0"], |bucket| {
+        let [of_loop, of_streams @ ..] = shares(bucket, 5 * MILLISECOND);
+        assert!(of_loop >= 19, "{}: {of_loop}", bucket.name);
+        // The first stream is alone in the first period.
+        assert_eq!(of_loop + of_streams.iter().sum::<u64>(), 800, "{}", bucket.name);
+        assert!(of_streams[1..].iter().all(|units| (240..=255).contains(units)), "{}: {of_streams:?}", bucket.name);
+    });
+}
+
+/// The units of a loop and of three streams in 20 s. The loop needs this long to request its next unit.
+fn shares(bucket: &Bucket, pause: Nanos) -> [u64; 4] {
+    let mut processes = four_streams(bucket);
+    processes[0].client.want_nothing();
+    let end = bucket.clock.now() + 20 * SECOND;
+    let (mut units, mut asks_at) = ([0; 4], Some(bucket.clock.now()));
+    while bucket.clock.now() < end {
+        if asks_at.is_some_and(|at| at <= bucket.clock.now()) {
+            processes[0].ask(&[1]);
+            asks_at = None;
+        }
+        let mut next = asks_at.unwrap_or(Nanos::MAX);
+        for (place, process) in processes.iter_mut().enumerate() {
+            loop {
+                match process.poll() {
+                    Next::Go(grant) => {
+                        units[place] += grant.units;
+                        if !is_plain(&grant) {
+                            asks_at = Some(bucket.clock.now() + pause);
+                            next = next.min(bucket.clock.now() + pause);
+                        }
+                    }
+                    Next::At(at) => break next = next.min(at),
+                    Next::Nothing => break,
+                    Next::Refused(..) => panic!("{}", bucket.name),
+                }
+            }
+        }
+        bucket.clock.sleep_until(next);
     }
+    processes.iter_mut().for_each(|process| process.withdraw().unwrap());
+    units
 }
 
 /// Before, units leased for commands that could not start yet were lost.
@@ -260,21 +291,19 @@ fn a_pipe_alone_uses_a_shared_window() {
     });
 }
 
-/// A stream cannot know that it is alone, but that nobody has used the bucket for as long as its windows count. It used to take a
-/// share at a time for the first tenth of a second.
+/// It used to take a share at a time for the first tenth of a second.
 #[test]
 fn the_first_stream_of_an_unused_window_gets_all_of_it_at_once() {
-    let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(Duration::from_secs(1)));
-    let policies = ["9/300ms,window", "6/400ms,window"].map(|limit| limit.parse().unwrap());
-    let policy = Policy::new(&policies, None).unwrap();
-    let stream = || {
-        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
-        Supply::new(Box::new(File::open_until(Machine::fake(&clock, 1, 0), place, Some(&policy), None).unwrap()))
-    };
-    let at_once = |stream: &Supply| {
-        let runs = std::iter::repeat_with(|| stream.next_run(100).unwrap().0);
-        runs.take_while(|run| run.at == clock.now()).map(|run| run.units).sum::<u64>()
-    };
-    let [first, second] = [stream(), stream()];
-    assert_eq!((at_once(&first), at_once(&second)), (6, 0));
+    on_every_store(&["9/300ms,window", "6/400ms,window"], |bucket| {
+        let at_once = |client: &mut Client| {
+            client.want(100);
+            let grants = std::iter::from_fn(|| match client.poll(u64::MAX).unwrap() {
+                Next::Go(grant) => Some(grant.units),
+                _ => None,
+            });
+            grants.sum::<u64>()
+        };
+        let [mut first, mut second] = [bucket.process(), bucket.process()];
+        assert_eq!((at_once(&mut first.client), at_once(&mut second.client)), (6, 0), "{}", bucket.name);
+    });
 }

@@ -153,8 +153,8 @@ mod files {
         let state = State::with(&[("a", "9/h"), ("damaged", "9/h")]);
         let path = |name: &str| state.path(name);
         damage(&path("damaged"));
-        fs::write(path("newer"), "throttle bucket 18\n something that is yet to come").unwrap();
-        fs::write(path("short"), "throttle bucket 17\n").unwrap();
+        fs::write(path("newer"), "throttle bucket 19\n something that is yet to come").unwrap();
+        fs::write(path("short"), "throttle bucket 18\n").unwrap();
         fs::write(path("script"), "#!/bin/sh\n").unwrap();
         fs::write(path("empty"), "").unwrap();
         fs::copy(path("a"), path(".throttle-Ab3")).unwrap();
@@ -378,8 +378,8 @@ mod server {
         runs(&at("/2/other"), &["--set", "-r", "9/h"]);
         tell(&["SET", "throttle:string", "value"]);
         tell(&["HSET", "throttle:hash", "field", "value"]);
-        tell(&["HSET", "throttle:an\u{1b}[31m odd one", "v", "17"]);
-        tell(&["HSET", "throttle:damaged", "v", "17", "first", "x"]);
+        tell(&["HSET", "throttle:an\u{1b}[31m odd one", "v", "18"]);
+        tell(&["HSET", "throttle:damaged", "v", "18", "first", "x"]);
         tell(&["HSET", "throttle:newer", "v", "18"]);
         let size = tell(&["DBSIZE"]);
         let all = "api: 5/s,burst=1 and 5000/h,window,slack=250ms\n\
@@ -428,8 +428,8 @@ mod server {
     fn a_bucket_is_removed_also_a_damaged_one_and_nothing_else() {
         let Some(redis) = Redis::start(&[]) else { return };
         runs(&redis.bucket("b"), &["--set", "-r", "5/s"]);
-        let _: i64 = redis.tell(&["HSET", "throttle:damaged", "v", "17", "id", "x"]);
-        let _: i64 = redis.tell(&["HSET", "throttle:newer", "v", "18"]);
+        let _: i64 = redis.tell(&["HSET", "throttle:damaged", "v", "18", "id", "x"]);
+        let _: i64 = redis.tell(&["HSET", "throttle:newer", "v", "19"]);
         let _: i64 = redis.tell(&["HSET", "throttle:hash", "field", "value"]);
         let () = redis.tell(&["SET", "throttle:string", "value"]);
         let remove = |name: &str| feed(throttle(["--bucket", &redis.bucket(name), "--remove"]), b"");
@@ -440,7 +440,7 @@ mod server {
         for (name, words) in [
             ("b", "there is no bucket "),
             ("b", "; to list the buckets write --list"),
-            ("newer", "has format 18"),
+            ("newer", "has format 19"),
             ("hash", "holds something else"),
             ("string", "holds something else"),
         ] {

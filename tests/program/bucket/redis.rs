@@ -514,15 +514,15 @@ mod trouble {
         let () = redis.tell(&["DEL", "throttle:mine"]);
         let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["is not a bucket: the key"]);
-        for version in ["16", "18"] {
+        for version in ["17", "19"] {
             let () = redis.tell(&["HSET", "throttle:mine", "v", version]);
             let words = [
-                &format!("has format {version}, but this throttle reads format 17")[..],
+                &format!("has format {version}, but this throttle reads format 18")[..],
                 "redis-cli DEL 'throttle:mine'",
             ];
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &words);
         }
-        for damage in [&["v", "17"][..], &["17", "x"], &["17", &"nonsense".repeat(7)]] {
+        for damage in [&["v", "18"][..], &["18", "x"], &["18", &"nonsense".repeat(7)]] {
             let () = redis.tell(&[&["HSET", "throttle:mine"], damage].concat());
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
         }
@@ -751,12 +751,12 @@ mod bucket {
         let bucket = redis.bucket("b");
         runs(&bucket, &["-r", "1/h", "--once"]);
         let waiting = Running::start(throttle(["--bucket", &bucket, "--once"]));
-        wait_until("it to take its place", || shown(&bucket)["limits"][0]["left"] == -1);
+        wait_until("it to take its place", || shown(&bucket)["line"].as_array().is_some_and(|line| line.len() == 1));
         thread::sleep(Duration::from_millis(300));
         waiting.signal(Signal::TERM);
         let output = waiting.finish();
         assert_eq!(output.signal(), Some(15), "{}", output.err);
-        assert_eq!(shown(&bucket)["limits"][0]["left"], 0);
+        assert_eq!(shown(&bucket)["line"].as_array().map(Vec::len), Some(0));
         let wait = shown(&bucket)["wait_ns"].as_u64().unwrap();
         assert!(wait <= 3_600_000_000_000, "the next hour is free again: {wait}");
     }

@@ -451,11 +451,11 @@ mod bad_places {
         let fails = |words: &[&str]| assert_fails(&place.run(&["-r", "5/s", "--once"]), 125, words);
         for (content, words) in [
             (&b""[..], &["cut short (0 bytes)", "rm "][..]),
-            (b"throttle bucket 17\n", &["cut short (19 bytes)", "rm "]),
+            (b"throttle bucket 18\n", &["cut short (19 bytes)", "rm "]),
             (b"#!/bin/sh\necho\n", &["is not a bucket; choose another name"]),
             (
-                b"throttle bucket 18\n something that is yet to come",
-                &["a newer throttle (format 18, but this throttle reads format 17); use"],
+                b"throttle bucket 19\n something that is yet to come",
+                &["a newer throttle (format 19, but this throttle reads format 18); use"],
             ),
             (
                 b"throttle bucket 1\n something of the past",

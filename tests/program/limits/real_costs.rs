@@ -1,12 +1,14 @@
 //! `throttle-cost:` in a reply settles what a command was charged.
 
-use crate::support::redis::{Redis as Server, bucket_at, lossy_network};
+use crate::support::redis::{Redis as Server, bucket_at, network_without_answer};
 use crate::support::retries::attempts;
+use crate::support::stores::{Process, START, ask, next_of, on_every_store, policy};
 use crate::support::{Ended, run};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use throttle_limits::clock::{FakeClock, MILLISECOND, NanoClock, Nanos, SECOND};
-use throttle_limits::limits::{Grant, Policy, Take};
-use throttle_limits::store::{File, Machine, Place, Redis, Store};
+use throttle_limits::clock::{FakeClock, MILLISECOND, SECOND};
+use throttle_limits::ledger::operation::{Ask, Operation};
+use throttle_limits::store::Redis;
 
 /// Commands that tell this cost, one at a time, after other options.
 fn run_with_real_cost(cost: &str, units: usize, options: &[&str]) -> (Ended, Duration) {
@@ -80,6 +82,26 @@ fn a_bucket_gives_back_what_a_command_did_not_use() {
     }
 }
 
+/// The real costs of the last commands were reported to nobody: the pump had ended.
+#[test]
+fn the_last_commands_of_a_run_are_settled_in_a_bucket() {
+    let (folder, server) = (tempfile::tempdir().unwrap(), Server::start(&[]));
+    let file = folder.path().join("b").to_str().unwrap().to_owned();
+    for bucket in server.as_ref().map(|server| server.bucket("b")).into_iter().chain([file]) {
+        let limit = ["--bucket", &bucket, "-r", "100/h,burst=100,cost=20"];
+        let script = "echo throttle-cost: 1 >> $THROTTLE_REPLY; : $1";
+        let output = run([&limit[..], &["-j", "3", "-c", script]].concat(), "1\n2\n3\n");
+        assert_eq!((output.code(), &*output.err), (Some(0), ""), "{bucket}");
+        let shown = run(["--bucket", &bucket, "--show"], "");
+        assert!(shown.text().contains("cost=20: 97 left"), "{}", shown.text());
+        // The run was stopped while its last command ran.
+        let script = "trap '' INT; kill -INT $PPID; sleep 0.1; echo throttle-cost: 2 >> $THROTTLE_REPLY; : $1";
+        run([&limit[..], &["-j", "1", "-c", script]].concat(), "1\n2\n");
+        let shown = run(["--bucket", &bucket, "--show"], "");
+        assert!(shown.text().contains("cost=20: 95 left"), "{}", shown.text());
+    }
+}
+
 #[test]
 #[ignore = "slow: 3 s"]
 fn commands_owe_a_server_what_they_cost_beyond_the_charge() {
@@ -92,64 +114,63 @@ fn commands_owe_a_server_what_they_cost_beyond_the_charge() {
     }
 }
 
-/// Runs `check` on a bucket in a file and on one on a server, each on a clock of its own.
-fn on_shared_stores(limits: &[&str], check: impl Fn(&dyn Store, &FakeClock)) {
-    let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
-    let policy = Policy::new(&limits, None).unwrap();
-    let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(Duration::from_secs(1)));
-    let place = Place { path: folder.path().join("bucket"), own_folder: false, group: None };
-    check(&File::open_until(Machine::fake(&clock, 1, 0), place, Some(&policy), None).unwrap(), &clock);
-    let Some(server) = Server::start(&[]) else { return };
-    let clock = FakeClock::at(Duration::from_secs(1));
-    let address = server.bucket("bucket").parse().unwrap();
-    check(&Redis::open_on_fake(address, Some(&policy), clock.clone()).unwrap(), &clock);
+/// A request whose real costs are reported, however late.
+fn to_settle(costs: &[u64]) -> Ask {
+    Ask { settles: true, ..ask(costs) }
 }
 
-fn take(store: &dyn Store, costs: &[u64]) -> Grant {
-    store.take(costs, Nanos::MAX).unwrap().0
+fn take(process: &mut Process, costs: &[u64]) -> throttle_limits::ledger::operation::Grant {
+    process.request(to_settle(costs));
+    process.next()
 }
 
+/// The limits are as if the unit had cost that from the start. The old ledger did not give back what came in since.
 #[test]
-fn unused_units_are_given_back_less_what_came_in_since() {
-    on_shared_stores(&["10/s,burst=20", "30/min,window"], |store, clock| {
-        let grant = take(store, &[15, 12]);
-        clock.advance(Duration::from_millis(300));
-        store.settle(&grant, &Take::of(&[15, 12]), &[2, 7]).unwrap();
-        let place = store.place();
-        assert_eq!(store.view().unwrap().left, [18, 23], "5 and 3 were left, 13 less 3 are back: {place}");
-        clock.advance(Duration::from_millis(59_700));
-        assert_eq!(store.view().unwrap().left, [20, 30], "{place}");
+fn a_settled_unit_counts_as_if_it_had_cost_that_from_the_start() {
+    on_every_store(&["10/s,burst=20", "30/min,window"], |bucket| {
+        let mut process = bucket.process();
+        let grant = take(&mut process, &[15, 12]);
+        bucket.set(300 * MILLISECOND);
+        process.settle(&grant, &[2, 7]);
+        assert_eq!(process.view().left, [20, 23], "18 were left, and 3 came in: {}", bucket.name);
+        bucket.set(60 * SECOND);
+        assert_eq!(process.view().left, [20, 30], "{}", bucket.name);
     });
 }
 
-/// The server has settled it. To ask once more would credit it twice.
+/// The server has settled the grant. A second settlement would credit it twice.
 #[test]
 fn an_operation_with_a_lost_answer_is_resent_and_counts_once() {
     let Some(server) = Server::start(&[]) else { return };
-    let (clock, policy) =
-        (FakeClock::at(Duration::from_secs(1)), Policy::new(&["1/h,burst=100".parse().unwrap()], None).unwrap());
+    let (clock, policy) = (FakeClock::at(Duration::from_secs(1)), policy(&["1/h,burst=100"]));
     let open = |port| {
         let address = bucket_at(port, "lossy").parse().unwrap();
-        Redis::open_on_fake(address, Some(&policy), clock.clone()).unwrap()
+        Process::new(Arc::new(Redis::open_on_fake(address, Some(&policy), clock.clone()).unwrap()))
     };
-    // The answer is lost of a request by a client that has seen so many operations: one to make the bucket, then a take
-    // and a settlement each time. First that is the settlement, then the next take would be at 3, its settlement at 4.
-    for (seen, left) in [("$1\r\n2\r\n", 60), ("$1\r\n4\r\n", 20)] {
-        let (near, far) = (open(server.port), open(lossy_network(server.port, seen)));
-        let grant = take(&far, &[60]);
-        far.settle(&grant, &Take::of(&[60]), &[40]).unwrap();
-        assert_eq!((near.view().unwrap().left, far.view().unwrap().left), (vec![left], vec![left]), "{seen:?}");
+    for lost in 0..10 {
+        let () = server.tell(&["FLUSHALL"]);
+        let near = open(server.port);
+        let mut far = open(network_without_answer(server.port, lost));
+        let grant = take(&mut far, &[60]);
+        far.settle(&grant, &[40]);
+        far.client.want(3);
+        let mut units = 0;
+        while units < 3 {
+            units += far.next().units;
+        }
+        assert_eq!((near.view().left, far.view().left), (vec![57], vec![57]), "{lost}");
+        assert_eq!(near.view().counts.granted, 63, "{lost}");
     }
 }
 
 #[test]
 fn later_grants_owe_what_an_earlier_one_cost_too_much() {
-    on_shared_stores(&["10/s,burst=10", "30/min,window"], |store, clock| {
-        let grant = take(store, &[5, 5]);
-        clock.advance(Duration::from_millis(100));
-        store.settle(&grant, &Take::of(&[5, 5]), &[31, 9]).unwrap();
-        let next = take(store, &[1, 1]);
-        assert_eq!(next.at - clock.now(), 2100 * MILLISECOND, "of 26 there were 6: {}", store.place());
+    on_every_store(&["10/s,burst=10", "30/min,window"], |bucket| {
+        let mut process = bucket.process();
+        let grant = take(&mut process, &[5, 5]);
+        bucket.set(100 * MILLISECOND);
+        process.settle(&grant, &[31, 9]);
+        assert_eq!(process.take(&[1, 1]).at, START + 2200 * MILLISECOND, "of 26 there were 6: {}", bucket.name);
     });
 }
 
@@ -266,67 +287,126 @@ fn costs_far_from_what_was_charged_are_worth_a_hint() {
     }
 }
 
-/// As those who wait are not seen for 9 s. In a window it counts from the time of the grant.
+/// In a window the real cost counts from the time of the grant.
 #[test]
 fn what_is_owed_stays_owed_until_it_is_paid() {
-    on_shared_stores(&["10/s,burst=10", "1000/min,window"], |store, clock| {
-        let (first, place) = (take(store, &[5, 5]), store.place());
-        store.settle(&first, &Take::of(&[5, 5]), &[905, 705]).unwrap();
-        assert_eq!((store.view().unwrap().left, store.view().unwrap().available), (vec![-895, 295], 0), "{place}");
-        clock.advance(Duration::from_secs(20));
-        let waits = take(store, &[1, 300]);
-        assert_eq!(waits.at - clock.now(), 69_600 * MILLISECOND, "{place}");
-        store.give_back(&waits, &Take::of(&[1, 300])).unwrap();
-        assert_eq!(store.view().unwrap().left, [-695, 295], "{place}");
-        clock.advance(Duration::from_secs(40));
-        assert_eq!(store.view().unwrap().left, [-295, 1000], "{place}");
-        clock.advance(Duration::from_secs(30));
-        assert_eq!(store.view().unwrap().left, [5, 1000], "{place}");
+    on_every_store(&["10/s,burst=10", "1000/min,window"], |bucket| {
+        let (mut process, name) = (bucket.process(), bucket.name);
+        let first = take(&mut process, &[5, 5]);
+        process.settle(&first, &[905, 705]);
+        assert_eq!((process.view().left, process.view().available), (vec![-895, 295], 0), "{name}");
+        bucket.set(20 * SECOND);
+        assert_eq!(process.would_be_granted_at(&[1, 300]), Some(START + 89_600 * MILLISECOND), "{name}");
+        for (second, left) in [(20, [-695, 295]), (60, [-295, 1000]), (90, [5, 1000])] {
+            bucket.set(second * SECOND);
+            assert_eq!(process.view().left, left, "{name}");
+        }
     });
 }
 
 #[test]
 fn a_later_refund_or_a_higher_rate_shortens_a_debt() {
-    on_shared_stores(&["10/s,burst=50"], |store, clock| {
-        let [first, second] = [10, 40].map(|cost| take(store, &[cost]));
-        store.settle(&first, &Take::of(&[10]), &[310]).unwrap();
-        store.settle(&second, &Take::of(&[40]), &[20]).unwrap();
-        assert_eq!(store.view().unwrap().left, [-280], "{}", store.place());
-        let limits = ["100/s,burst=50"].map(|limit| limit.parse().unwrap());
-        store.set(&Policy::new(&limits, None).unwrap(), &[false]).unwrap();
-        clock.advance(Duration::from_secs(2));
-        assert_eq!(store.view().unwrap().left, [-80], "{}", store.place());
-        clock.advance(Duration::from_secs(1));
-        assert_eq!(store.view().unwrap().left, [20], "{}", store.place());
+    on_every_store(&["10/s,burst=50"], |bucket| {
+        let (mut process, name) = (bucket.process(), bucket.name);
+        let [first, second] = [10, 40].map(|cost| take(&mut process, &[cost]));
+        process.settle(&first, &[310]);
+        process.settle(&second, &[20]);
+        assert_eq!(process.view().left, [-280], "{name}");
+        process.store().set(&policy(&["100/s,burst=50"]), &[false]).unwrap();
+        bucket.set(2 * SECOND);
+        assert_eq!(process.view().left, [-80], "{name}");
+        bucket.set(3 * SECOND);
+        assert_eq!(process.view().left, [20], "{name}");
     });
 }
 
-/// They keep their announced times, and leave the bucket empty.
+/// In the old ledger a later request kept its time when an earlier unit cost more. Now all that waits moves either way.
 #[test]
-fn what_is_settled_while_others_wait_is_charged_before_them() {
-    on_shared_stores(&["1/s,burst=10"], |store, clock| {
-        let ([less, more], waits) = ([4, 6].map(|cost| take(store, &[cost])), take(store, &[10]));
-        assert_eq!(waits.at - clock.now(), 10 * SECOND, "{}", store.place());
-        store.settle(&less, &Take::of(&[4]), &[0]).unwrap();
-        let moved = store.look(&waits, &Take::of(&[10])).unwrap();
-        assert_eq!(moved.at - clock.now(), 6 * SECOND, "{}", store.place());
-        store.settle(&more, &Take::of(&[6]), &[13]).unwrap();
-        assert_eq!(store.look(&moved, &Take::of(&[10])).unwrap().at, moved.at, "{}", store.place());
-        let behind = take(store, &[1]);
-        assert_eq!(behind.at - moved.at, SECOND, "{}", store.place());
+fn what_is_settled_while_others_wait_moves_them() {
+    on_every_store(&["1/s,burst=10"], |bucket| {
+        let (mut process, mut other, name) = (bucket.process(), bucket.process(), bucket.name);
+        let [less, more] = [4, 6].map(|cost| take(&mut process, &[cost]));
+        let (waits, behind) = (other.ask(&[10]), other.ask(&[1]));
+        let seconds =
+            |other: &mut Process| [waits, behind].map(|ticket| other.estimate(ticket).map(|at| (at - START) / SECOND));
+        assert_eq!(seconds(&mut other), [10, 11].map(Some), "{name}");
+        process.settle(&less, &[0]);
+        assert_eq!(seconds(&mut other), [6, 7].map(Some), "{name}");
+        process.settle(&more, &[13]);
+        assert_eq!(seconds(&mut other), [13, 14].map(Some), "{name}");
+        assert_eq!([other.next(), other.next()].map(|grant| (grant.at - START) / SECOND), [13, 14], "{name}");
+    });
+}
+
+/// The example of law 11: 40 units are charged 10 and cost 2. The result does not depend on where the bucket is.
+#[test]
+fn units_that_cost_less_leave_as_if_they_had_cost_that() {
+    on_every_store(&["100/s,burst=10"], |bucket| {
+        let mut process = bucket.process();
+        for _ in 0..40 {
+            process.client.ask(to_settle(&[10]));
+        }
+        for _ in 0..40 {
+            let grant = process.next();
+            process.settle(&grant, &[2]);
+            process.client.exchange().unwrap();
+        }
+        let took = (process.now() - START) / MILLISECOND;
+        // Each waits until two units have come in since the one before.
+        assert_eq!(took, 780, "{}", bucket.name);
+    });
+}
+
+/// Each settlement moves up the request of the other process, which sleeps. When it read the bucket, its grant was too
+/// late. It gave the grant back, which moved up the request of the first process, and so on without end.
+#[test]
+fn processes_whose_units_cost_less_do_not_hold_each_other_up() {
+    on_every_store(&["1000/s,burst=1000"], |bucket| {
+        let mut all = [bucket.process(), bucket.process()];
+        for process in &mut all {
+            for _ in 0..10 {
+                process.client.ask(to_settle(&[1000]));
+            }
+        }
+        let times: Vec<u64> = (0..20)
+            .map(|_| {
+                let (who, grant) = next_of(&mut all);
+                all[who].client.report(Operation::Settle { number: grant.number, real: [120].into() });
+                all[who].client.exchange().unwrap();
+                (grant.at - START) / MILLISECOND
+            })
+            .collect();
+        assert_eq!(times, (0..20).map(|unit| unit * 120).collect::<Vec<_>>(), "{}", bucket.name);
+    });
+}
+
+/// Without a promise to settle, a grant can be settled for 10 s.
+#[test]
+fn only_a_unit_that_settles_is_settled_late() {
+    on_every_store(&["1/h,burst=100"], |bucket| {
+        let (mut process, name) = (bucket.process(), bucket.name);
+        let grants = [take(&mut process, &[10]), process.take(&[10]), process.take(&[10])];
+        bucket.set(9 * SECOND);
+        process.settle(&grants[1], &[0]);
+        bucket.set(60 * SECOND);
+        process.settle(&grants[0], &[1]);
+        process.settle(&grants[2], &[0]);
+        assert_eq!(process.view().left, [89], "{name}");
     });
 }
 
 #[test]
 fn the_largest_costs_leave_a_bucket_that_can_be_read() {
-    on_shared_stores(&["1/d,burst=1000", "1000000000000000/d,window"], |store, clock| {
+    on_every_store(&["1/d,burst=1000", "1000000000000000/d,window"], |bucket| {
+        let (mut process, name) = (bucket.process(), bucket.name);
         for charged in [0, 1, 5, 0, 0, 7] {
-            clock.advance(Duration::from_secs(1));
-            let grant = take(store, &[0, charged]);
-            store.settle(&grant, &Take::of(&[0, charged]), &[u64::MAX; 2]).unwrap();
-            assert!(store.view().unwrap().left[0] < -10_000, "{}", store.place());
-            assert_eq!(store.view().unwrap().left[1], 0, "{}", store.place());
-            clock.advance(Duration::from_secs(90_000));
+            bucket.clock.advance(Duration::from_secs(1));
+            process.request(to_settle(&[0, charged]));
+            let grant = process.next();
+            process.settle(&grant, &[u64::MAX; 2]);
+            assert!(process.view().left[0] < -10_000, "{name}");
+            assert_eq!(process.view().left[1], 0, "{name}");
+            bucket.clock.advance(Duration::from_secs(90_000));
         }
     });
 }

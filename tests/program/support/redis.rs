@@ -163,24 +163,36 @@ pub(crate) fn network(port: Arc<AtomicU16>, delay: Duration) -> u16 {
 /// Hands everything on to `port`, but not the first answer to a request with `word` in it: that connection ends. Where it can
 /// be reached.
 pub(crate) fn lossy_network(port: u16, word: &'static str) -> u16 {
+    let (is_seen, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
+    network_that_loses(port, move |is_server, part| {
+        let has_word = part.windows(word.len()).any(|part| part == word.as_bytes());
+        is_seen.fetch_or(!is_server && has_word, Ordering::SeqCst);
+        is_server && is_seen.load(Ordering::SeqCst) && !is_lost.swap(true, Ordering::SeqCst)
+    })
+}
+
+/// Hands everything on to `port`, but not the answer with this number, from 0: that connection ends. Where it can be
+/// reached.
+pub(crate) fn network_without_answer(port: u16, number: usize) -> u16 {
+    let answers = AtomicUsize::new(0);
+    network_that_loses(port, move |is_server, _| is_server && answers.fetch_add(1, Ordering::SeqCst) == number)
+}
+
+/// A connection ends instead of the message for which `loses` returns `true`. `loses` gets whether the server sent it.
+fn network_that_loses(port: u16, loses: impl Fn(bool, &[u8]) -> bool + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let reachable = listener.local_addr().unwrap().port();
-    // Seen; then lost.
-    let state = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+    let loses = Arc::new(loses);
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
             let ways = [(client.try_clone().unwrap(), server.try_clone().unwrap(), false), (server, client, true)];
             for (mut from, mut to, is_server) in ways {
-                let state = Arc::clone(&state);
+                let loses = Arc::clone(&loses);
                 thread::spawn(move || {
                     let mut space = vec![0; 1 << 16];
                     while let Ok(length @ 1..) = from.read(&mut space) {
-                        let has_word = space[..length].windows(word.len()).any(|part| part == word.as_bytes());
-                        state[0].fetch_or(!is_server && has_word, Ordering::SeqCst);
-                        let loses =
-                            is_server && state[0].load(Ordering::SeqCst) && !state[1].swap(true, Ordering::SeqCst);
-                        if loses || to.write_all(&space[..length]).is_err() {
+                        if loses(is_server, &space[..length]) || to.write_all(&space[..length]).is_err() {
                             break;
                         }
                     }

@@ -2,8 +2,10 @@
 
 use super::slots::{self, HEAD, PREFIX, Prefix, RECORD};
 use super::{File, Machine, Place};
+use crate::clock::Nanos;
 use crate::clock::{FakeClock, SECOND};
-use crate::limits::{OfKey, Policy, Take, from_bytes, to_bytes};
+use crate::ledger::operation::{Ask, Operation};
+use crate::limits::{Policy, from_bytes, to_bytes};
 use crate::store::Store;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -66,10 +68,11 @@ fn used(place: &Place) {
     let open = || File::open_until(machine.clone(), place.clone(), None, None);
     let _ = File::look(machine.clone(), place.clone(), None);
     let Ok(store) = open() else { return };
-    let key = OfKey { costs: [1, 2].into(), ..OfKey::of(b"key"[..].into()) };
-    for take in [Take::of(&[1, 3]), Take { key: Some(key), ..Take::of(&[2]) }, Take::of(&[u64::MAX])] {
+    let of_key = Some(b"key"[..].into());
+    for (ticket, key, costs) in [(1, None, &[1, 3][..]), (2, of_key, &[2, 1]), (3, None, &[u64::MAX])] {
+        let ask = Ask { ticket, key, costs: costs.into(), latest: Nanos::MAX, settles: ticket == 1, ..Ask::default() };
         // Refused, or the state fits into no slot.
-        let _ = store.take_as(take);
+        let _ = store.send(vec![Operation::Ask(vec![ask])]);
         let _ = store.view();
         clock.advance(Duration::from_secs(100_000));
     }

@@ -6,7 +6,8 @@ use super::place::{self, Identity, Place};
 use super::reading::{self, Lost, Newest, first, newest, prefix};
 use super::slots::{self, Kept, LOG, PREFIX, Prefix};
 use crate::clock::Nanos;
-use crate::limits::{Policy, Record, Reply};
+use crate::ledger::operation::Record;
+use crate::limits::Policy;
 use rustix::fs::{FlockOperation, OFlags};
 use std::fs::File;
 use std::io;
@@ -150,12 +151,12 @@ impl Handle {
         self.file.sync_data().map_err(|error| failed("write the bucket", &self.place.path, error))
     }
 
-    /// Applies an operation and appends it to the log. If the write fails, the file is unchanged.
-    pub(super) fn append(&mut self, record: &Record, wall: u64) -> Result<Reply, FileError> {
-        let reply = self.kept.ledger.apply(record);
+    /// Applies a record and appends it to the log. If the write fails, the file is unchanged.
+    pub(super) fn append(&mut self, record: &Record, wall: u64) -> Result<(), FileError> {
+        self.kept.ledger.apply(record);
         (self.kept.at, self.kept.wall) = (record.time, wall);
         // Until the write succeeds, the state in the file is unknown.
-        let Some(known) = self.known.take() else { return self.publish().map(|()| reply) };
+        let Some(known) = self.known.take() else { return self.publish() };
         let mut bytes = slots::encode_record(known.number, self.end, wall, record);
         let length = bytes.len();
         // Other processes read a whole log at once: at most this length and one record of `LOG` bytes.
@@ -165,7 +166,7 @@ impl Handle {
         let has_new_clock = (self.kept.boot, self.kept.ahead) != self.clock;
         if is_full || has_new_clock || length > LOG {
             self.known = Some(known);
-            return self.publish().map(|()| reply);
+            return self.publish();
         }
         bytes.extend(slots::END);
         // A record that was partly written must not become complete later. That could happen if only zeros are missing,
@@ -173,7 +174,7 @@ impl Handle {
         self.write(&bytes, self.end).inspect_err(|_| drop(self.write(&slots::END, self.end)))?;
         self.known = Some(known);
         self.end += length as u64;
-        Ok(reply)
+        Ok(())
     }
 
     /// Writes `kept` as the next snapshot. If that fails, the file is unchanged.
@@ -227,10 +228,17 @@ fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Re
 mod tests {
     use super::*;
     use crate::clock::FakeClock;
-    use crate::limits::{Ledger, Operation, Take};
+    use crate::ledger::Replica;
+    use crate::ledger::operation::{Ask, Operation};
 
     fn policy(limit: &str, times: usize) -> Policy {
         Policy::new(&vec![limit.parse().unwrap(); times], None).unwrap()
+    }
+
+    /// A request at this time, which is its ticket, too.
+    fn record(time: Nanos, cost: u64) -> Record {
+        let ask = Ask { ticket: time, costs: [cost].into(), latest: Nanos::MAX, ..Ask::default() };
+        Record { time, owner: [0; 2], sequence: 0, operations: vec![Operation::Ask(vec![ask])] }
     }
 
     /// It would overwrite the previous state, which must survive if the writer is killed.
@@ -242,10 +250,9 @@ mod tests {
         let machine = Machine::fake(&FakeClock::default(), 1, 0);
         let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1)), None).unwrap();
         let before = std::fs::read(&handle.place.path).unwrap();
-        handle.kept.ledger = Ledger::new(&policy("1024/h,window", 10_000), 0, 0);
+        handle.kept.ledger = Replica::new(&policy("1024/h,window", 10_000), 0, 0, 10);
         for time in 0..1024 {
-            let operation = Operation::Take(Take { costs: [1].into(), ..Take::default() });
-            handle.kept.ledger.apply(&Record { time, owner: [0; 2], sequence: 0, operation });
+            handle.kept.ledger.apply(&record(time, 1));
         }
         let error = handle.locked(Handle::publish).unwrap_err();
         assert!(error.to_string().contains("but at most"), "{error}");
@@ -282,16 +289,16 @@ mod tests {
         let report = move |damage: &str| reported.lock().unwrap().push(damage.to_owned());
         let machine = Machine::fake(&FakeClock::default(), 1, 0).telling(report);
         let open = || Handle::open(machine.clone(), place.clone(), Some(&policy("9/h,window", 1)), None).unwrap();
-        let available = |handle: &Handle| handle.kept.ledger.limits().available(0);
-        let operation = Operation::Take(Take { costs: [2].into(), ..Take::default() });
-        let take = |handle: &mut Handle| {
-            let record = Record { time: 0, owner: [0; 2], sequence: 0, operation: operation.clone() };
-            handle.append(&record, 0).map(drop)
+        let available = |handle: &Handle| handle.kept.ledger.available(0);
+        let mut ticket = 0;
+        let mut take = |handle: &mut Handle| {
+            ticket += 1;
+            handle.append(&record(ticket, 2), 0)
         };
         let mut first = open();
-        first.locked(take).unwrap();
+        first.locked(&mut take).unwrap();
         first.locked(Handle::publish).unwrap();
-        first.locked(take).unwrap();
+        first.locked(&mut take).unwrap();
         let older = slots::place(0);
         // The next snapshot, cut off before its prefix was written.
         first.file.write_all_at(&[0; PREFIX], older).unwrap();
@@ -302,7 +309,7 @@ mod tests {
         let mut damaged = open();
         assert_eq!((available(&damaged), reports.lock().unwrap().len()), (0, 1));
         assert!(reports.lock().unwrap()[0].contains("the newer of its snapshots is lost"));
-        damaged.locked(take).unwrap();
+        damaged.locked(&mut take).unwrap();
         assert_eq!((available(&open()), reports.lock().unwrap().len()), (0, 1), "it is repaired");
     }
 

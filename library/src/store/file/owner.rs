@@ -1,13 +1,25 @@
-//! Identifies a waiting process, and checks whether it still runs.
+//! Identifies the users of a bucket, and checks whether their processes still run.
 
-use crate::limits::Owner;
+use crate::ledger::operation::Owner;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The bits of the start of a process: enough for thousands of years of ticks. The bits above count the users in one
+/// process.
+const START_BITS: u32 = 48;
+
+/// A further user of buckets in this process. The first one has the name that other processes find with [`of`].
+pub(super) fn next_user() -> Owner {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let [id, started] = this_process();
+    [id, COUNT.fetch_add(1, Ordering::Relaxed) << START_BITS | started]
+}
 
 /// This process: its id in the lower half of a word, its namespace of ids in the upper one, and when it was started.
-pub(super) fn this_process() -> Owner {
+fn this_process() -> Owner {
     static OWNER: OnceLock<Owner> = OnceLock::new();
     *OWNER.get_or_init(|| {
         let pid = std::process::id();
@@ -20,12 +32,13 @@ pub(super) fn of(pid: u32) -> Option<Owner> {
     Some([namespace() << 32 | u64::from(pid), stat(pid)?.1])
 }
 
-/// Whether a process has ended. `false` for a process in another container, because its state is not visible.
+/// Whether the process of a user has ended. `false` for a process in another container, because its state is not visible.
 pub(super) fn is_gone([id, started]: Owner) -> bool {
     let Ok(pid) = i32::try_from(id & u64::from(u32::MAX)) else { return false };
     if id >> 32 != this_process()[0] >> 32 {
         return false;
     }
+    let started = started & ((1 << START_BITS) - 1);
     match stat(pid.cast_unsigned()) {
         // A zombie has ended. A process with another start time got the id later.
         Some((state, since)) => since != started || "ZX".contains(&state),
@@ -56,6 +69,8 @@ mod tests {
     fn an_owner_is_gone_once_its_process_has_ended() {
         let [id, started] = this_process();
         assert!(!is_gone([id, started]));
+        let [one, other] = [next_user(), next_user()];
+        assert!(one != other && !is_gone(one) && !is_gone(other), "both are users in this process");
         assert!(is_gone([id, started + 1]), "another process had this id");
         assert!(!is_gone([id ^ 1 << 32, started + 1]), "in another namespace");
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();

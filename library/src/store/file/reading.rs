@@ -1,10 +1,13 @@
 //! Reads the state of a bucket's file, and detects damage.
 
+use super::HORIZON;
 use super::error::{FileError, failed};
 use super::machine::Machine;
 use super::place::Place;
 use super::slots::{self, Kept, LOG, PREFIX, Prefix, RECORD};
-use crate::limits::{Ledger, Operation, Policy, Record};
+use crate::ledger::Replica;
+use crate::ledger::operation::{Operation, Record};
+use crate::limits::Policy;
 use crate::store::{MAX_LIMITS, random};
 use std::fmt;
 use std::fs::File;
@@ -81,15 +84,15 @@ fn recover(place: &Place, file: &File, machine: &Machine) -> Result<Newest, File
 /// The first state of a bucket.
 pub(super) fn first(machine: &Machine, policy: &Policy) -> Kept {
     let (now, wall) = (machine.clock.now(), machine.wall());
-    Kept { boot: machine.boot, ahead: 0, at: now, wall, ledger: Ledger::new(policy, now, random()) }
+    Kept { boot: machine.boot, ahead: 0, at: now, wall, ledger: Replica::new(policy, now, random(), HORIZON) }
 }
 
 /// Treats everything as used that may have been used between the time of `kept` and now.
 pub(super) fn use_up(place: &Place, file: &File, machine: &Machine, kept: &mut Kept) -> Result<(), FileError> {
     let policy = recorded(place, file)?.filter(|policy| policy != kept.ledger.policy());
     if let Some(policy) = policy {
-        let operation = Operation::Set { policy, fresh: vec![true; MAX_LIMITS] };
-        kept.ledger.apply(&Record { time: kept.at, owner: [0; 2], sequence: 0, operation });
+        let operations = vec![Operation::Set(policy, vec![true; MAX_LIMITS])];
+        kept.ledger.apply(&Record { time: kept.at, owner: [0; 2], sequence: 0, operations });
     }
     let is_same_boot = kept.boot == machine.boot;
     let now = is_same_boot.then(|| machine.clock.now().saturating_add_signed(kept.ahead));
@@ -160,9 +163,9 @@ fn behind_damage(number: u64, end: u64, mut rest: &[u8], kept: &mut Kept) -> Opt
         if let Some((record, wall, _)) = found {
             count += 1;
             (kept.at, kept.wall) = (record.time, wall);
-            if let Hold { .. } | Resume { .. } | Set { .. } | Clear { .. } = record.operation {
-                kept.ledger.apply(&record);
-            }
+            let is_kept = |operation: &Operation| matches!(operation, Hold { .. } | Resume(_) | Set(..) | Clear { .. });
+            let operations = record.operations.into_iter().filter(is_kept).collect();
+            kept.ledger.apply(&Record { operations, ..record });
         }
         (rest, place) = (rest.get(length..).unwrap_or(after), place + length as u64);
     }

@@ -14,12 +14,14 @@
 //! are little-endian.
 
 use crate::clock::Nanos;
-use crate::limits::{Ledger, Policy, Record, from_bytes, to_bytes};
+use crate::ledger::Replica;
+use crate::ledger::operation::Record;
+use crate::limits::{Policy, from_bytes, to_bytes};
 use serde::{Deserialize, Serialize};
 
 /// The version of the format. Raise it whenever the same ledger is encoded differently, or the same operations lead to
 /// another ledger.
-pub(super) const VERSION: u64 = 17;
+pub(super) const VERSION: u64 = 18;
 
 /// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;
@@ -87,7 +89,7 @@ pub(super) struct Kept {
     pub(super) at: Nanos,
     /// The same moment on the wall clock, in nanoseconds since 1970. Used only after a restart.
     pub(super) wall: u64,
-    pub(super) ledger: Ledger,
+    pub(super) ledger: Replica,
 }
 
 /// The number of bytes before a snapshot: the snapshot's number and length, and a checksum over both and the snapshot.
@@ -211,20 +213,20 @@ fn sum(numbers: &[u64], bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{Operation, Take};
+    use crate::ledger::operation::{Ask, Operation};
     use crate::store::MAX_LIMITS;
 
     fn kept(limits: &[&str]) -> Kept {
         let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
         let policy = Policy::new(&limits, None).unwrap();
-        let mut ledger = Ledger::new(&policy, 5, 0);
+        let mut ledger = Replica::new(&policy, 5, 0, 10);
         ledger.apply(&record(7));
         Kept { boot: u128::MAX - 5, ahead: -3, at: 7, wall: 11, ledger }
     }
 
     fn record(time: Nanos) -> Record {
-        let operation = Operation::Take(Take { costs: [1].into(), latest: Nanos::MAX, ..Take::default() });
-        Record { time, owner: [1, 2], sequence: 3, operation }
+        let ask = Ask { ticket: time, costs: [1].into(), latest: Nanos::MAX, ..Ask::default() };
+        Record { time, owner: [1, 2], sequence: 0, operations: vec![Operation::Ask(vec![ask])] }
     }
 
     #[test]
@@ -278,7 +280,7 @@ mod tests {
     #[test]
     fn the_largest_snapshot_fits_a_slot() {
         let policy = Policy::new(&vec!["1024/h,window".parse().unwrap(); MAX_LIMITS], None).unwrap();
-        let mut ledger = Ledger::new(&policy, 0, 0);
+        let mut ledger = Replica::new(&policy, 0, 0, 10);
         let hour = 3_600_000_000_000;
         for grant in 0..4000 {
             ledger.apply(&record(grant * hour / 1024));

@@ -14,7 +14,7 @@ pub enum RedisError {
     Foreign(String, String),
     /// A bucket of another version of throttle: its place, its key, and the format there.
     #[error(
-        "the bucket {0} has format {2}, but this throttle reads format 17; use the throttle that made it, or \
+        "the bucket {0} has format {2}, but this throttle reads format 18; use the throttle that made it, or \
          remove the bucket to start again: redis-cli DEL '{1}'"
     )]
     Format(String, String, String),

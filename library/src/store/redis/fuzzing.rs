@@ -2,7 +2,7 @@
 
 use super::link::MICROSECOND;
 use super::{Patience, Redis, View, life};
-use crate::limits::{Ledger, from_bytes, to_bytes};
+use crate::ledger::Replica;
 use ::redis::{Parser, Value};
 
 /// Answers of a server, one after another: each is refused in printable words, or leads to a ledger that can be written and read.
@@ -38,9 +38,9 @@ fn answered(redis: &Redis, value: Result<Value, ::redis::RedisError>) {
         Ok(answer) => {
             let ledger = &state.ledger;
             let _ = (life(ledger), View::of(ledger, answer.now.saturating_mul(MICROSECOND)));
-            let saved = to_bytes(ledger);
-            let read = from_bytes::<Ledger>(&saved).map(|(ledger, _)| to_bytes(&ledger));
-            assert!(read.as_ref() == Some(&saved) || ledger.policy().is_empty(), "a ledger reads back the same");
+            let saved = ledger.save();
+            let read = Replica::load(&saved).map(|ledger| ledger.save());
+            assert!(read.as_ref() == Ok(&saved) || ledger.policy().is_empty(), "a ledger reads back the same");
         }
         Err(error) => assert!(!error.to_string().contains(char::is_control), "{error}"),
     }

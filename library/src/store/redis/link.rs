@@ -5,7 +5,8 @@ use super::error::RedisError;
 use super::patience::Patience;
 use super::wire::Wire;
 use crate::clock::Nanos;
-use crate::limits::{Record, from_bytes, to_bytes};
+use crate::ledger::operation::Record;
+use crate::limits::{from_bytes, to_bytes};
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use std::collections::BTreeMap;
 use std::io;
@@ -388,7 +389,7 @@ fn advice(error: &redis::RedisError) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Operation;
+    use crate::ledger::operation::Operation;
 
     #[test]
     fn the_script_reads_the_clock_in_one_place() {
@@ -419,7 +420,8 @@ mod tests {
 
     #[test]
     fn a_record_is_read_back_and_a_torn_one_is_refused() {
-        let record = Record { time: 7 * MICROSECOND, owner: [1, u64::MAX], sequence: 3, operation: Operation::Here };
+        let record =
+            Record { time: 7 * MICROSECOND, owner: [1, u64::MAX], sequence: 3, operations: vec![Operation::Here] };
         let log = [&framed(&record)[..], &7_u64.to_be_bytes(), b"more"].concat();
         assert_eq!(unframed(&log), Some((record, 7_u64.to_be_bytes(), &b"more"[..])));
         for length in 0..log.len() - 4 {

@@ -17,7 +17,7 @@
 --          8. a snapshot of everything that the client has read, or nothing
 --          9. how many milliseconds the bucket is kept
 
-local FORMAT, HEAD, HEAD_LENGTH, SECOND, key = '17', '>dddddc8', 48, 1000000, KEYS[1]
+local FORMAT, HEAD, HEAD_LENGTH, SECOND, key = '18', '>dddddc8', 48, 1000000, KEYS[1]
 local asked, known, seen, stamp, operation, make, expected, snapshot, lives = unpack(ARGV)
 local clock = redis.call('TIME')
 local server = clock[1] * SECOND + clock[2]

@@ -14,11 +14,13 @@ use fates::{Events, Fate};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 use throttle_limits::clock::{FakeClock, MILLISECOND};
-use throttle_limits::limits::{Grant, Policy, Take};
+use throttle_limits::ledger::operation::{Ask, Operation};
+use throttle_limits::limits::Policy;
 use throttle_limits::line::{KeyId, Line, Next, Rules, Unit};
-use throttle_limits::store::{Simulated, Supply};
+use throttle_limits::store::{Client, Next as Event, Simulated};
 
 /// The limit of a server. Periods are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -239,11 +241,10 @@ struct Process {
     retries: Retries,
     /// The shared bucket, and its pace at the latest start with the events since then. `None`: the line applies the
     /// limits.
-    supply: Option<(Supply, Pace)>,
+    client: Option<(Client, Pace)>,
     /// The waiting units.
     order: Line<usize>,
     key: Option<KeyId>,
-    grant: Option<Grant>,
     running: usize,
     /// When it checks again whether a unit may start.
     wakes: Nanos,
@@ -314,7 +315,7 @@ impl Run {
         };
         let clock = FakeClock::default();
         let limits = Policy::new(&[format!("{}/10000s", row.rate * row.tenths).parse().unwrap()], None).unwrap();
-        let store = Simulated::new(&limits, clock.clone()).with_span(20 * MILLISECOND);
+        let store = Simulated::new(&limits, clock.clone(), 10 * MILLISECOND);
         let is_shared = row.processes > 1 || row.restarts > 0;
         let all = [(&limits, 0)];
         let all: &[_] = if is_shared { &[] } else { &all };
@@ -330,10 +331,12 @@ impl Run {
         };
         let process = |place| Process {
             retries: Retries::new(policy.clone()),
-            supply: is_shared.then(|| (Supply::new(Box::new(store.clone())), Pace::new(requested_interval))),
+            client: is_shared.then(|| {
+                let store = store.clone().owned_by([place as u64, 1]);
+                (Client::new(Arc::new(store)), Pace::new(requested_interval))
+            }),
             order: units(place),
             key: None,
-            grant: None,
             running: 0,
             wakes: 0,
         };
@@ -377,7 +380,10 @@ impl Run {
             let weight = history.weight();
             let _ = process.order.add_suspect(self.now, None, waiting(unit, self.now), weight);
         }
-        (process.key, process.grant, process.running) = (None, None, 0);
+        (process.key, process.running) = (None, 0);
+        if let Some((client, _)) = &mut process.client {
+            client.withdraw().unwrap();
+        }
     }
 
     fn at(&mut self, time: Nanos, happens: Happens) {
@@ -504,15 +510,15 @@ impl Run {
     fn comes_to(&mut self, unit: usize, outcome: &Outcome, reply: &Reply) -> bool {
         let is_missing = reply.last.status == Some(404);
         let judged = Judged { started: self.started[unit], at: self.now };
-        let Process { retries, supply, order, key, grant, running, .. } =
-            &mut self.processes[unit % self.row.processes];
+        let Process { retries, client, order, key, running, .. } = &mut self.processes[unit % self.row.processes];
         *running -= 1;
         let mut history = self.histories[unit];
         let chance = |most| self.chance.u64(0..=most);
         let mut others = key.iter().flat_map(|key| order.units_of(*key)).map(|unit| self.histories[*unit]);
         let no_others_wait = move || others.all(History::was_refused);
         let of_line = |key: &KeyId| order.pace_of(*key).cloned();
-        let pace = match supply {
+        let pace = match client {
+            Some((client, _)) if self.row.learns => pace_of(client),
             Some((_, pace)) => pace.clone(),
             None => key.iter().find_map(of_line).unwrap_or_else(|| Pace::new(0)),
         };
@@ -521,16 +527,18 @@ impl Run {
         let until = self.now + retries.pause_left(&None, self.now);
         let ServerReport { refused, served, .. } = retries.take_reports().remove(&None).unwrap_or_default();
         let hold = retries.take_hold(&None, self.now);
-        if let Some((supply, pace)) = supply {
+        if let Some((client, pace)) = client {
             pace.succeeded(served, self.now);
             for start in &refused {
                 pace.refused(*start, until);
             }
-            supply.served(None, served);
+            client.report(Operation::Served(None, served));
             if hold.is_some() || !refused.is_empty() {
-                supply.hold(None, hold.map_or(0, |hold| self.now + hold), refused).unwrap();
-                grant.take_if(|_| hold.is_some());
+                client.put_back();
+                let until = hold.map_or(0, |hold| self.now + hold);
+                client.report(Operation::Hold { key: None, until, refused });
             }
+            client.exchange().unwrap();
         } else {
             if let Some(key) = *key {
                 order.served(self.now, key, served);
@@ -559,22 +567,22 @@ impl Run {
         while let process = &mut self.processes[place]
             && process.running < slots
         {
-            let Process { retries, supply, order, key, grant, running, .. } = process;
+            let Process { retries, client, order, key, running, .. } = process;
             match order.ready_at(self.now) {
                 None => return,
                 Some(due) if due.max(self.machine_at) > self.now => return self.wake(place, due.max(self.machine_at)),
                 Some(_) => {}
             }
-            if let Some((supply, _)) = supply {
-                let current = grant.map(|grant| supply.store().look(&grant, &Take::of(&[1])).unwrap());
-                let current = if supply.is_outdated().unwrap() { None } else { current };
-                let granted = current.unwrap_or_else(|| supply.next_run(1).unwrap().0);
-                if granted.at > self.now {
-                    *grant = Some(granted);
-                    return self.wake(place, granted.at.min(self.now + SECOND));
+            let mut start = None;
+            if let Some((client, _)) = client {
+                if client.is_empty() {
+                    client.ask(Ask { learns: self.row.learns, costs: [1].into(), latest: u64::MAX, ..Ask::default() });
                 }
-                *grant = None;
-                supply.handed_over();
+                match client.poll(1).unwrap() {
+                    Event::Go(grant) => start = grant.start,
+                    Event::At(time) => return self.wake(place, time),
+                    event => panic!("{event:?}"),
+                }
             }
             let Next::Go(id, Unit { content: unit, .. }, charged) = order.next(self.now) else { return };
             *key = Some(id);
@@ -582,12 +590,8 @@ impl Run {
             if let Starts::Machine(rate) = self.row.starts {
                 self.machine_at = self.now + SECOND / rate;
             }
-            let start = match supply {
-                Some((supply, learned)) if self.row.learns => {
-                    let start;
-                    (*learned, start) = supply.pace(None);
-                    start
-                }
+            let start = match client {
+                Some(_) if self.row.learns => start.unwrap(),
                 Some((_, learned)) => {
                     learned.started(self.now, 1);
                     learned.start(self.now)
@@ -602,6 +606,13 @@ impl Run {
             self.at(self.now + arrival, Happens::Arrives(unit, self.life));
         }
     }
+}
+
+/// The pace that the bucket of this client has learned.
+fn pace_of(client: &Client) -> Pace {
+    let mut pace = None;
+    client.store().see(&mut |replica| pace = Some(replica.pace(None)));
+    pace.unwrap()
 }
 
 /// A unit that has waited since `arrived`.
@@ -886,16 +897,22 @@ fn processes_that_share_a_bucket_learn_together() {
 fn a_start_granted_before_a_refusal_is_requested_again() {
     let clock = FakeClock::default();
     let limits = Policy::new(&["10/s,burst=1".parse().unwrap()], None).unwrap();
-    let store = Simulated::new(&limits, clock.clone()).with_span(20 * MILLISECOND);
-    let supply = || Supply::new(Box::new(store.clone()));
-    let (one, other) = (supply(), supply());
-    let _ = one.next_run(1).unwrap();
-    clock.set(Duration::from_millis(100));
-    let _ = one.next_run(1).unwrap();
-    let ((_, start), (waits, _)) = (one.pace(None), other.next_run(1).unwrap());
-    assert!(waits.at == 200 * MILLISECOND && !other.is_outdated().unwrap());
-    one.hold(None, 150 * MILLISECOND, vec![start]).unwrap();
-    clock.set(Duration::from_nanos(waits.at));
-    assert!(other.is_outdated().unwrap(), "it would come too close");
-    assert!(other.next_run(1).unwrap().0.at > waits.at && !other.is_outdated().unwrap());
+    let store = Simulated::new(&limits, clock.clone(), 10 * MILLISECOND);
+    let [mut one, mut other] = [1, 2].map(|owner| Client::new(Arc::new(store.clone().owned_by([owner, 1]))));
+    let ask = Ask { learns: true, costs: [1].into(), latest: u64::MAX, ..Ask::default() };
+    one.ask(ask.clone());
+    let Event::Go(first) = one.poll(1).unwrap() else { panic!("the bucket is full") };
+    other.ask(ask);
+    assert!(matches!(other.poll(1), Ok(Event::At(_))));
+    clock.set(Duration::from_millis(95));
+    assert_eq!(other.poll(1).unwrap(), Event::At(100 * MILLISECOND), "it is committed");
+    let refused = vec![first.start.unwrap()];
+    one.report(Operation::Hold { key: None, until: 150 * MILLISECOND, refused });
+    one.exchange().unwrap();
+    other.put_back();
+    other.exchange().unwrap();
+    clock.set(Duration::from_millis(249));
+    assert!(matches!(other.poll(1), Ok(Event::At(_))), "the pause leaves the bucket empty");
+    clock.set(Duration::from_millis(250));
+    assert!(matches!(other.poll(1), Ok(Event::Go(_))));
 }

@@ -1,0 +1,246 @@
+//! Questions about a shared ledger, which change nothing.
+
+use super::{Each, KeyId, Ledger, Nanos, Owner, PLAIN, Policy, Replica, SECOND, Thin, Ticket};
+use crate::ledger::operation::{Answer, Ask, Counts};
+use crate::ledger::state::Refusal;
+use crate::limits::Pace;
+use std::num::NonZeroU32;
+
+/// The most grants that are computed in advance, for one question. Beyond that there is no answer.
+pub(super) const MAX_AHEAD: usize = 100_000;
+
+impl Replica {
+    /// The end of the pause of all, if there is one.
+    #[must_use]
+    pub fn paused_until(&self) -> Option<Nanos> {
+        self.ledger.held_until()
+    }
+
+    /// Units that conform to the limits of all at `now`.
+    #[must_use]
+    pub fn available(&self, now: Nanos) -> u64 {
+        if self.paused_until().is_some_and(|until| until > now) {
+            return 0;
+        }
+        let (each, thin) = self.held_limits();
+        each.available(&thin, now.max(self.ledger.turns.last()), &[1])
+    }
+
+    /// For each limit of all: the units that it allows at `now`; negative if units are owed.
+    #[must_use]
+    pub fn left(&self, now: Nanos) -> Vec<i128> {
+        let (each, thin) = self.held_limits();
+        each.left(&thin, now)
+    }
+
+    /// The limits of all, with their state at the end of a pause, or now.
+    fn held_limits(&self) -> (&Each, std::borrow::Cow<'_, Thin>) {
+        (&self.ledger.all, self.ledger.hold.state_after(&self.ledger.all, &self.ledger.thin))
+    }
+
+    /// The time by which these further costs will have been granted to all keys together if requests never pause: by the
+    /// limits, and by the learned pace for the first of the costs. `None` beyond the end of the clock.
+    #[must_use]
+    pub fn schedule(&self, now: Nanos, costs: &[u64]) -> Option<Nanos> {
+        let (each, thin) = self.held_limits();
+        let by_limits = each.schedule(&thin, now, costs)?.max(self.ledger.hold.until);
+        let units = costs.first().copied().unwrap_or(0).saturating_sub(1);
+        let paced = self.learned().map_or(0, |interval| now.saturating_add(interval.saturating_mul(units)));
+        Some(by_limits.max(paced))
+    }
+
+    /// The learned time between two units of all, if a server allows less than the limits.
+    #[must_use]
+    pub fn learned(&self) -> Option<Nanos> {
+        self.ledger.learned.as_ref().and_then(|learned| learned.pace.learned())
+    }
+
+    /// The learned pace of a key, or of all. A pace before any start if none is known.
+    #[must_use]
+    pub fn pace(&self, key: Option<&[u8]>) -> Pace {
+        let known = match key.and_then(|key| self.ledger.find(Some(key))) {
+            Some(key) if self.policy.of_keys().is_some() => self.ledger.pace_of(key).cloned(),
+            _ => self.ledger.learned.as_ref().map(|learned| learned.pace.clone()),
+        };
+        known.unwrap_or_else(|| Pace::new(self.ledger.paces.asked.unwrap_or(0)))
+    }
+
+    /// The plain units of an owner that wait.
+    #[must_use]
+    pub fn wanted(&self, owner: Owner) -> u64 {
+        self.asked.get(&(owner, PLAIN)).map_or(0, |ticket| self.ledger.requests.get(ticket.slot).units)
+    }
+
+    /// The number of units that run, if the bucket counts them.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.ledger.running as usize
+    }
+
+    /// Whether the real costs of a request of another owner than this will be reported.
+    pub(crate) fn has_requests_that_settle(&self, owner: Owner) -> bool {
+        let settles = |ticket: &Ticket| self.ledger.requests.get(ticket.slot).terms.settles;
+        self.asked.iter().any(|((of, _), ticket)| *of != owner && settles(ticket))
+    }
+
+    /// Whether another owner than this will report the real costs of a grant.
+    pub(crate) fn may_be_settled_by_others(&self, owner: Owner) -> bool {
+        self.grants.values().any(|one| one.settles && one.owner != owner)
+    }
+
+    /// The counts of the bucket.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// When the limits were set: new keys have buckets made then.
+    #[must_use]
+    pub fn made(&self) -> Nanos {
+        self.made
+    }
+
+    /// The fewest plain units that are worth a wake-up.
+    #[must_use]
+    pub fn quantum(&self) -> u64 {
+        self.ledger.settings.quantum
+    }
+
+    /// The index of the limit of all for which the next request waits. `None` if it waits for none.
+    pub fn bound_by(&mut self) -> Option<usize> {
+        self.ledger.bound_by()
+    }
+
+    /// The number of the latest grant.
+    #[must_use]
+    pub fn latest(&self) -> u64 {
+        self.ledger.granted
+    }
+
+    /// The state of the limits of all.
+    #[must_use]
+    pub fn state(&self) -> &Thin {
+        &self.ledger.thin
+    }
+
+    /// The keys whose state differs from a new key's, or that have requests or units that run.
+    pub(crate) fn keys(&self) -> Vec<(&[u8], KeyId)> {
+        if self.policy.of_keys().is_none() {
+            return Vec::new();
+        }
+        let ledger = &self.ledger;
+        let is_used = |(_, key): &(&[u8], KeyId)| {
+            let (each, thin) = ledger.keys.state(*key);
+            ledger.keys.flow(*key).is_some_and(|id| !ledger.is_forgotten(id)) || !each.is_fresh(thin, ledger.now)
+        };
+        let mut keys: Vec<_> = ledger.keys.all().filter(is_used).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// The limits of a key, with their state.
+    pub(crate) fn limits_of(&self, key: KeyId) -> (&Each, &Thin) {
+        self.ledger.limits(Some(key))
+    }
+
+    /// The end of the pause of a key, and the learned time between its units.
+    pub(crate) fn pause_and_pace_of(&self, key: KeyId) -> (Option<Nanos>, Option<Nanos>) {
+        let Some(flow) = self.ledger.keys.flow(key).map(|id| &self.ledger.flows[id]) else { return (None, None) };
+        let paused = Some(flow.hold.until).filter(|until| *until > self.ledger.now);
+        (paused, flow.learned.as_ref().and_then(|learned| learned.pace.learned()))
+    }
+
+    /// The number of requests of a key, and of its units that run.
+    pub(crate) fn counts_of(&self, key: KeyId) -> [usize; 2] {
+        let flow = self.ledger.keys.flow(key).map(|id| &self.ledger.flows[id]);
+        flow.map_or([0; 2], |flow| [flow.waiting + flow.later, flow.running as usize])
+    }
+
+    /// If too many units of a key have failed in a row: how many, and until when its requests are refused.
+    pub(crate) fn given_up(&self, name: &[u8]) -> Option<(NonZeroU32, Nanos)> {
+        match self.ledger.failures.given_up.get(name) {
+            Some((Refusal::GivenUp(Some(failed)), until)) if *until > self.ledger.now => Some((*failed, *until)),
+            _ => None,
+        }
+    }
+
+    /// When the next new unit would be granted, of a new key if keys have limits. `None`: never, or not before a unit
+    /// ends.
+    pub(crate) fn next_new(&self) -> Option<Nanos> {
+        let ask = Ask { key: Some([0xff, 0].into()), costs: [1].into(), latest: Nanos::MAX, ..Ask::default() };
+        self.estimate_new(self.ledger.now, &ask)
+    }
+
+    /// The single requests that wait, in the order of their grants: the cost and the time of each, if nothing changes. A
+    /// request that waits for the end of a unit has no time, and is left out.
+    pub(crate) fn waiting(&self) -> Vec<(u64, Nanos)> {
+        let single = self.asked.keys().filter(|(_, ticket)| *ticket != PLAIN).count();
+        if single == 0 {
+            return Vec::new();
+        }
+        let costs = |name: &(Owner, u64)| {
+            let request = self.asked.get(name).map(|ticket| self.ledger.requests.get(ticket.slot))?;
+            request.costs.iter().copied().max()
+        };
+        let mut found = Vec::new();
+        self.clone().run_ahead(|owner, answer| {
+            if let Answer::Granted(grant) = answer
+                && grant.ticket != PLAIN
+                && let Some(cost) = costs(&(owner, grant.ticket))
+            {
+                found.push((cost, grant.at));
+            }
+            found.len() < single
+        });
+        found
+    }
+
+    /// Goes on without limits of time, until `look` returns `false`. Nothing else happens meanwhile.
+    pub(super) fn run_ahead(mut self, mut look: impl FnMut(Owner, Answer) -> bool) {
+        self.answers.clear();
+        self.listener = None;
+        self.reports.clear();
+        self.least = Nanos::MAX;
+        self.ledger.horizon = Nanos::MAX;
+        for _ in 0..MAX_AHEAD {
+            let has_committed = self.commit_one(self.ledger.now);
+            while let Some((owner, answer)) = self.take() {
+                if !look(owner, answer) {
+                    return;
+                }
+            }
+            if !has_committed {
+                // Nothing is due before the next request joins its flow or expires.
+                let Some(timer) = self.ledger.timers.first() else { return };
+                self.ledger.tick(timer.at);
+            }
+        }
+    }
+
+    /// A time by which all limits are at rest if nothing more is granted. The debts of keys are not included.
+    #[must_use]
+    pub fn rested_at(&self) -> Nanos {
+        let latest = self.ledger.turns.last().max(self.ledger.now).max(self.ledger.hold.until);
+        let each = self.ledger.keys.each().rest_time();
+        let rested = latest.saturating_add(self.ledger.all.rest_time().max(each));
+        rested.max(self.ledger.all.fresh_at(&self.ledger.thin))
+    }
+
+    /// Continues as if everything that the limits of all and of each key allow had been taken at `now`. All requests are
+    /// lost. New grants get numbers after `number`, because some earlier grants are not known here.
+    pub(crate) fn use_up(&mut self, now: Nanos, number: u64) {
+        let policy: Policy = self.policy.clone();
+        let held = self.ledger.hold.until;
+        *self = Replica { age: self.age, listener: self.listener, ..Replica::new(&policy, now, number, self.least) };
+        self.ledger.now = now;
+        let Ledger { all, thin, .. } = &mut self.ledger;
+        all.use_up(thin, now);
+        // What keys have used is not known, so all wait until each is as new.
+        let of_keys = self.ledger.keys.each().rest_time();
+        let until = if of_keys == 0 { held } else { held.max(now.saturating_add(of_keys)) };
+        self.ledger.hold_all_until(now, until);
+    }
+}
+
+/// How long an owner that sends nothing counts as alive, at least.
+pub(crate) const PRESENCE_TTL: Nanos = 12 * SECOND;

@@ -1,0 +1,207 @@
+//! The thread that sends the requests of a process to a bucket, and passes the grants on.
+
+use super::handle::Asked;
+use crate::clock::{Nanos, in_nanos};
+use crate::ledger::operation::{Ask, Operation, Refusal};
+use crate::limits;
+use crate::store::{AnyStore, BucketError, Client, Next, StoreError, View};
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// The time between two operations that report this process to a server that counts running jobs.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What the thread is asked to do.
+pub(super) enum Order {
+    /// Requests a unit, which is refused if it is not granted in time. The number names the request until it is answered.
+    Ask(u64, Ask, Option<Instant>, oneshot::Sender<Result<Asked, BucketError>>),
+    /// The request with this number is dropped.
+    Cancel(u64),
+    /// Sends an operation, and reports that it has arrived.
+    Report(Operation, Option<oneshot::Sender<Result<(), BucketError>>>),
+    /// Reads the state of the bucket.
+    Look(Box<dyn FnOnce(Result<View, BucketError>) + Send>),
+}
+
+/// The requests of a process.
+pub(super) struct Desk {
+    client: Client,
+    /// The ticket of each request.
+    tickets: HashMap<u64, u64>,
+    /// Who waits, by ticket, with the number of the request.
+    waiting: HashMap<u64, (u64, oneshot::Sender<Result<Asked, BucketError>>)>,
+    /// When requests are refused that are not granted by then. By the clock of this machine, because the estimate of a
+    /// server's clock improves with each answer.
+    deadlines: BTreeSet<(Instant, u64)>,
+}
+
+impl Desk {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(super) fn open(store: Arc<AnyStore>) -> io::Result<Sender<Order>> {
+        let (orders, received) = mpsc::channel();
+        let desk = Desk {
+            client: Client::new(store),
+            tickets: HashMap::new(),
+            waiting: HashMap::new(),
+            deadlines: BTreeSet::new(),
+        };
+        let serve = move || desk.serve(&received);
+        std::thread::Builder::new().name("throttle-shared".to_owned()).spawn(serve)?;
+        Ok(orders)
+    }
+
+    /// Serves until the last handle is dropped.
+    fn serve(mut self, received: &Receiver<Order>) {
+        loop {
+            match received.recv_timeout(self.patience()) {
+                Ok(order) => {
+                    self.take(order);
+                    // The orders that have arrived share an operation.
+                    while let Ok(order) = received.try_recv() {
+                        self.take(order);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let is_alone = self.client.is_empty();
+                    if is_alone && self.is_kept_alive() {
+                        // Best effort: if the server does not answer now, the next attempt may succeed.
+                        let _ = self.client.store().sync();
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let _ = self.client.withdraw();
+                    return;
+                }
+            }
+            self.pass_on();
+        }
+    }
+
+    fn is_kept_alive(&self) -> bool {
+        let store = self.client.store();
+        store.is_remote() && store.policy().counts_jobs()
+    }
+
+    /// The time until something happens without an order.
+    fn patience(&self) -> Duration {
+        let clock = self.client.store().clock();
+        let due = self.client.next_event().map(|at| Duration::from_nanos(at.saturating_sub(clock.now())));
+        let latest = self.deadlines.first().map(|(latest, _)| latest.saturating_duration_since(Instant::now()));
+        let alive = self.is_kept_alive().then_some(KEEPALIVE_INTERVAL);
+        [due, latest, alive].into_iter().flatten().min().unwrap_or(Duration::from_secs(3600))
+    }
+
+    fn take(&mut self, order: Order) {
+        match order {
+            Order::Ask(number, ask, latest, answer) => self.ask(number, ask, latest, answer),
+            Order::Cancel(number) => {
+                if let Some(ticket) = self.tickets.remove(&number) {
+                    self.waiting.remove(&ticket);
+                    self.client.cancel(ticket);
+                }
+            }
+            Order::Report(operation, answer) => {
+                self.client.report(operation);
+                let done = self.client.exchange();
+                if let Some(answer) = answer {
+                    let _ = answer.send(done.map_err(BucketError::from));
+                }
+            }
+            Order::Look(look) => {
+                let view = self.client.exchange().and_then(|()| self.client.store().view());
+                look(view.map_err(BucketError::from));
+            }
+        }
+    }
+
+    fn ask(
+        &mut self,
+        number: u64,
+        ask: Ask,
+        latest: Option<Instant>,
+        answer: oneshot::Sender<Result<Asked, BucketError>>,
+    ) {
+        let ticket = self.client.ask(ask);
+        self.tickets.insert(number, ticket);
+        self.waiting.insert(ticket, (number, answer));
+        let Some(latest) = latest else { return };
+        self.deadlines.insert((latest, ticket));
+        if let Err(error) = self.client.exchange() {
+            return self.fail(error);
+        }
+        let remaining = in_nanos(latest.saturating_duration_since(Instant::now()));
+        let is_late =
+            self.client.estimate(ticket).map_or(remaining == 0, |at| at > self.now().saturating_add(remaining));
+        if is_late && self.client.waits(ticket) {
+            self.refuse_late(latest, ticket);
+        }
+    }
+
+    /// Refuses a request that is not granted by this time.
+    fn refuse_late(&mut self, latest: Instant, ticket: u64) {
+        self.deadlines.remove(&(latest, ticket));
+        if !self.client.waits(ticket) {
+            return;
+        }
+        let (now, at) = (self.now(), self.client.estimate(ticket));
+        let why = at.map_or(limits::Refusal::Busy, |at| limits::Refusal::TooLong { wait: at.saturating_sub(now) });
+        self.client.deny(ticket);
+        self.answer(ticket, Err(StoreError::from(why).into()));
+    }
+
+    fn now(&self) -> Nanos {
+        self.client.store().clock().now()
+    }
+
+    /// Passes on what is due.
+    fn pass_on(&mut self) {
+        let now = Instant::now();
+        while let Some((latest, ticket)) = self.deadlines.first().copied().filter(|(latest, _)| *latest <= now) {
+            self.refuse_late(latest, ticket);
+        }
+        loop {
+            match self.client.poll(u64::MAX) {
+                Ok(Next::Go(grant)) => {
+                    let asked = Asked { number: grant.number, at: grant.at, age: grant.age };
+                    if !self.answer(grant.ticket, Ok(asked)) {
+                        self.client.report(Operation::Unused(vec![grant.number]));
+                    }
+                }
+                Ok(Next::Refused(ticket, why)) => {
+                    let why = match why {
+                        Refusal::GivenUp(failed) => limits::Refusal::GivenUp(failed),
+                        _ => limits::Refusal::Never,
+                    };
+                    self.answer(ticket, Err(StoreError::from(why).into()));
+                }
+                Ok(Next::At(_) | Next::Nothing) => return,
+                Err(error) => return self.fail(error),
+            }
+        }
+    }
+
+    /// Answers a request. Returns whether somebody has received the answer.
+    fn answer(&mut self, ticket: u64, answer: Result<Asked, BucketError>) -> bool {
+        let Some((number, waiter)) = self.waiting.remove(&ticket) else { return false };
+        self.tickets.remove(&number);
+        waiter.send(answer).is_ok()
+    }
+
+    /// All requests that were made until now fail.
+    fn fail(&mut self, error: StoreError) {
+        let error = BucketError::from(error);
+        let waiting: Vec<u64> = self.waiting.keys().copied().collect();
+        for ticket in waiting {
+            self.client.cancel(ticket);
+            self.answer(ticket, Err(error.clone()));
+        }
+        self.client.pause();
+    }
+}

@@ -1,0 +1,517 @@
+//! One process at a shared bucket: its requests, and the grants that it has not used.
+
+use super::{Store, StoreError, with_replica};
+use crate::clock::{MILLISECOND, Nanos, SECOND};
+use crate::ledger::Replica;
+use crate::ledger::operation::{Answer, Ask, Grant, Operation, PLAIN, Refusal};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A bucket in any place.
+pub type AnyStore = dyn Store + Send + Sync;
+
+/// A process that waits reads the bucket at least this often: a change of the bucket concerns it within this time.
+const MOST_BETWEEN_READS: Nanos = SECOND;
+
+/// While the end or the real costs of a unit decide when another one goes, the time between two reads grows with the
+/// number of processes.
+const PROCESSES_PER_HORIZON: u64 = 16;
+
+/// A new estimate takes at most one part in this many of the time between two estimates.
+const SHARE_OF_ESTIMATES: Nanos = 50;
+
+/// The next event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The unit of this grant, or its plain units, may leave now.
+    Go(Grant),
+    /// The request with this ticket is never granted.
+    Refused(u64, Refusal),
+    /// Nothing happens before this time of the bucket.
+    At(Nanos),
+    /// Nothing happens before a report or a further request.
+    Nothing,
+}
+
+/// The requests of one process. Its methods do not wait, except for the store.
+#[derive(Debug)]
+pub struct Client {
+    store: Arc<AnyStore>,
+    /// The requests without an answer.
+    asked: BTreeMap<u64, Ask>,
+    /// The requests that were granted, and whose units have not left.
+    kept: BTreeMap<u64, Ask>,
+    /// The requests that are made again at this time.
+    later: BTreeSet<(Nanos, u64)>,
+    /// The plain units without a grant.
+    wanted: u64,
+    ticket: u64,
+    /// Committed grants that have not been used, in their order.
+    granted: VecDeque<Grant>,
+    refused: VecDeque<(u64, Refusal)>,
+    outgoing: Vec<Operation>,
+    /// The number of the latest grant of the bucket, as last read.
+    latest: u64,
+    /// When the bucket is read next.
+    reads_at: Nanos,
+    /// Whether the latest grant came too late: another process had moved it up. It is read more often until one comes in
+    /// time. Otherwise two processes could each give its grant back while the other sleeps, without end.
+    was_late: bool,
+    /// Whether what is to be sent waits for the next request.
+    is_paused: bool,
+    estimated: Option<Estimate>,
+}
+
+/// When the only request is granted if nothing changes.
+#[derive(Clone, Copy, Debug)]
+struct Estimate {
+    at: Option<Nanos>,
+    moves: u64,
+    /// When a new estimate may be made.
+    again: Nanos,
+}
+
+impl Client {
+    /// A process without requests.
+    #[must_use]
+    pub fn new(store: Arc<AnyStore>) -> Self {
+        let latest = with_replica(&*store, |replica| replica.latest());
+        Client {
+            store,
+            asked: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            later: BTreeSet::new(),
+            wanted: 0,
+            ticket: 0,
+            granted: VecDeque::new(),
+            refused: VecDeque::new(),
+            outgoing: Vec::new(),
+            latest,
+            reads_at: Nanos::MAX,
+            was_late: false,
+            is_paused: false,
+            estimated: None,
+        }
+    }
+
+    /// The bucket.
+    #[must_use]
+    pub fn store(&self) -> &Arc<AnyStore> {
+        &self.store
+    }
+
+    /// Requests a unit. Returns the ticket of the request, whatever its own says.
+    pub fn ask(&mut self, ask: Ask) -> u64 {
+        self.ticket += 1;
+        self.is_paused = false;
+        let ask = Ask { ticket: self.ticket, ..ask };
+        self.asked.insert(ask.ticket, ask.clone());
+        self.estimated = None;
+        match self.outgoing.last_mut() {
+            Some(Operation::Ask(asks)) => asks.push(ask),
+            _ => self.outgoing.push(Operation::Ask(vec![ask])),
+        }
+        self.ticket
+    }
+
+    /// Requests plain units.
+    pub fn want(&mut self, units: u64) {
+        if units > 0 {
+            self.wanted += units;
+            self.outgoing.push(Operation::Want(units));
+        }
+    }
+
+    /// Refuses a request, because it would wait too long.
+    pub fn deny(&mut self, ticket: u64) {
+        if self.waits(ticket) {
+            self.outgoing.push(Operation::Deny(vec![ticket]));
+            self.asked.remove(&ticket);
+        }
+        self.cancel(ticket);
+    }
+
+    /// Cancels a request.
+    pub fn cancel(&mut self, ticket: u64) {
+        self.later.retain(|(_, other)| *other != ticket);
+        if self.asked.remove(&ticket).is_some() {
+            self.outgoing.push(Operation::Cancel(vec![ticket]));
+        }
+        let unused = self.granted.iter().position(|grant| grant.ticket == ticket);
+        if let Some(grant) = unused.and_then(|place| self.granted.remove(place)) {
+            self.kept.remove(&ticket);
+            self.outgoing.push(Operation::Unused(vec![grant.number]));
+        }
+    }
+
+    /// Cancels the plain units that wait, and gives back those that were granted and have not left. Returns their number.
+    pub fn want_nothing(&mut self) -> u64 {
+        let waited = std::mem::take(&mut self.wanted);
+        if waited > 0 {
+            self.outgoing.push(Operation::WantNothing);
+        }
+        let is_plain = |grant: &Grant| grant.ticket == PLAIN;
+        let plain: Vec<Grant> = self.granted.iter().copied().filter(is_plain).collect();
+        self.granted.retain(|grant| !is_plain(grant));
+        if !plain.is_empty() {
+            self.outgoing.push(Operation::Unused(plain.iter().map(|grant| grant.number).collect()));
+        }
+        waited + plain.iter().map(|grant| grant.units).sum::<u64>()
+    }
+
+    /// Sends an operation with the next exchange.
+    pub fn report(&mut self, operation: Operation) {
+        match (self.outgoing.last_mut(), operation) {
+            (Some(Operation::Ended(numbers)), Operation::Ended(more)) => numbers.extend(more),
+            (_, operation) => self.outgoing.push(operation),
+        }
+    }
+
+    /// Whether something is to be sent.
+    #[must_use]
+    pub fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Gives back what was granted and has not left. It waits again, at its place.
+    pub fn put_back(&mut self) {
+        for grant in std::mem::take(&mut self.granted) {
+            self.give_back(grant);
+        }
+    }
+
+    /// The number of requests and of plain units without an answer, and of grants that have not been used.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.wanted
+            + (self.asked.len() + self.refused.len()) as u64
+            + self.granted.iter().map(|grant| grant.units).sum::<u64>()
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The plain units that wait for a grant, or for its time.
+    #[must_use]
+    pub fn wanted(&self) -> u64 {
+        let plain = self.granted.iter().filter(|grant| grant.ticket == PLAIN);
+        self.wanted + plain.map(|grant| grant.units).sum::<u64>()
+    }
+
+    /// The next event, for a sink that accepts at most `room` units.
+    ///
+    /// # Errors
+    /// The bucket cannot be reached. What was to be sent is sent with the next call.
+    pub fn poll(&mut self, room: u64) -> Result<Next, StoreError> {
+        loop {
+            let now = self.store.clock().now();
+            while let Some((_, ticket)) = self.later.first().copied().filter(|(at, _)| *at <= now) {
+                self.later.remove(&(self.later.first().map_or(0, |(at, _)| *at), ticket));
+                self.ask_again(ticket, 0);
+            }
+            // The answers may lead to further operations, which the bucket should receive at once.
+            for _ in 0..2 {
+                if !self.outgoing.is_empty() && !self.is_paused || now >= self.reads_at {
+                    self.exchange()?;
+                }
+            }
+            if let Some((ticket, why)) = self.refused.pop_front() {
+                return Ok(Next::Refused(ticket, why));
+            }
+            let now = self.store.clock().now();
+            match self.granted.front().copied() {
+                Some(grant) if grant.at <= now && self.store.is_late(grant.at) => self.give_back_from(grant),
+                Some(grant) if grant.at <= now && room > 0 => {
+                    self.was_late = false;
+                    self.granted.pop_front();
+                    return Ok(Next::Go(self.up_to(grant, room)));
+                }
+                next => {
+                    let due = next.map(|grant| grant.at).filter(|_| room > 0);
+                    let reads = Some(self.reads_at).filter(|at| *at < Nanos::MAX);
+                    let later = self.later.first().map(|(at, _)| *at);
+                    return Ok([due, reads, later].into_iter().flatten().min().map_or(Next::Nothing, Next::At));
+                }
+            }
+        }
+    }
+
+    /// When [`poll`](Self::poll) has news, on the bucket's clock.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Nanos> {
+        if !self.outgoing.is_empty() && !self.is_paused || !self.refused.is_empty() {
+            return Some(0);
+        }
+        let reads = Some(self.reads_at).filter(|at| *at < Nanos::MAX);
+        let (due, later) = (self.granted.front().map(|grant| grant.at), self.later.first().map(|(at, _)| *at));
+        [due, reads, later].into_iter().flatten().min()
+    }
+
+    /// When the next unit leaves, as far as it is known. An estimate, if nothing is committed.
+    #[must_use]
+    pub fn leaves_at(&self) -> Option<Nanos> {
+        let known = self.granted.front().map(|grant| grant.at);
+        known.or_else(|| self.estimated.and_then(|estimate| estimate.at)).or_else(|| {
+            let horizon = |replica: &mut Replica| Some(replica.next_event()?.saturating_add(replica.horizon()));
+            with_replica(&*self.store, horizon).filter(|_| self.len() > 0)
+        })
+    }
+
+    /// When a request is granted if nothing changes. `None`: never, or not before a unit ends.
+    #[must_use]
+    pub fn estimate(&self, ticket: u64) -> Option<Nanos> {
+        if let Some(grant) = self.granted.iter().find(|grant| grant.ticket == ticket) {
+            return Some(grant.at);
+        }
+        with_replica(&*self.store, |replica| replica.estimate(self.store.owner(), ticket))
+    }
+
+    /// Whether a request is granted, and its unit has not left.
+    #[must_use]
+    pub fn is_granted(&self, ticket: u64) -> bool {
+        self.kept.contains_key(&ticket)
+    }
+
+    /// Whether a request has no answer yet.
+    #[must_use]
+    pub fn waits(&self, ticket: u64) -> bool {
+        self.asked.contains_key(&ticket)
+    }
+
+    /// Sends what is to be sent, and reads the log.
+    ///
+    /// # Errors
+    /// The bucket cannot be reached. What was to be sent is sent with the next call.
+    pub fn exchange(&mut self) -> Result<(), StoreError> {
+        let outgoing = self.outgoing.clone();
+        let now = self.store.send(outgoing)?;
+        self.outgoing.clear();
+        self.learn();
+        self.plan(now);
+        Ok(())
+    }
+
+    /// Takes the answers of the ledger.
+    fn learn(&mut self) {
+        let owner = self.store.owner();
+        let (before, mut estimated) = (self.latest, self.estimated);
+        let (grants, refusals, lost, waiting, latest, now) = with_replica(&*self.store, |replica| {
+            let mut grants: Vec<Grant> = Vec::new();
+            if replica.take_is_loaded() {
+                // The changes up to the snapshot were not counted.
+                estimated = None;
+                grants.extend(replica.grants_of(owner));
+            }
+            replica.listen(owner);
+            let mut refusals = Vec::new();
+            while let Some((_, answer)) = replica.take() {
+                match answer {
+                    Answer::Granted(grant) => grants.push(grant),
+                    Answer::Refused(ticket, why) => refusals.push((ticket, why)),
+                }
+            }
+            // A bucket that was made again begins at a random number, which may be lower.
+            let latest = replica.latest();
+            grants.retain(|grant| grant.number > before || latest < before && grant.number <= latest);
+            // Grants of the bucket before come first.
+            grants.sort_unstable_by_key(|grant| (grant.number <= latest, grant.number));
+            grants.dedup_by_key(|grant| grant.number);
+            let answered: BTreeSet<u64> =
+                grants.iter().map(|grant| grant.ticket).chain(refusals.iter().map(|(ticket, _)| *ticket)).collect();
+            let is_later = |ticket: &u64| self.later.iter().any(|(_, later)| later == ticket);
+            let is_lost =
+                |ticket: &&u64| !replica.waits(owner, **ticket) && !answered.contains(*ticket) && !is_later(ticket);
+            let lost: Vec<u64> = self.asked.keys().filter(is_lost).copied().collect();
+            (grants, refusals, lost, replica.wanted(owner), latest, replica.now())
+        });
+        (self.latest, self.estimated) = (latest, estimated);
+        for grant in grants {
+            self.granted(grant);
+        }
+        for (ticket, why) in refusals {
+            self.refused(ticket, why);
+        }
+        for ticket in lost {
+            // The bucket was lost or cleared, or the refusal is in a snapshot.
+            if self.asked.get(&ticket).is_some_and(|ask| ask.latest <= now) {
+                self.refused(ticket, Refusal::TooLate);
+            } else {
+                self.ask_again(ticket, 0);
+            }
+        }
+        if waiting > self.wanted {
+            // The bucket had granted units before it received that they are no longer wanted.
+            self.outgoing.push(Operation::WantNothing);
+        }
+        let waiting = if waiting > self.wanted { 0 } else { waiting };
+        if waiting < self.wanted {
+            self.outgoing.push(Operation::Want(self.wanted - waiting));
+        }
+    }
+
+    fn granted(&mut self, grant: Grant) {
+        if grant.ticket == PLAIN {
+            let units = grant.units.min(self.wanted);
+            self.wanted -= units;
+            if units == 0 {
+                return self.outgoing.push(Operation::Unused(vec![grant.number]));
+            }
+            if units < grant.units {
+                self.outgoing.push(Operation::Settle { number: grant.number, real: [units].into() });
+            }
+            self.granted.push_back(Grant { units, ..grant });
+        } else if let Some(ask) = self.asked.get_mut(&grant.ticket) {
+            // It is asked for again at its place, if it comes too late.
+            ask.age = grant.age;
+            self.granted.push_back(grant);
+            self.taken(grant.ticket);
+        } else {
+            self.outgoing.push(Operation::Unused(vec![grant.number]));
+        }
+    }
+
+    /// A request is granted. It is kept until its unit leaves.
+    fn taken(&mut self, ticket: u64) {
+        self.estimated = None;
+        if let Some(ask) = self.asked.remove(&ticket) {
+            self.kept.insert(ticket, ask);
+        }
+    }
+
+    fn refused(&mut self, ticket: u64, why: Refusal) {
+        match why {
+            Refusal::Cleared => self.ask_again(ticket, 0),
+            Refusal::NoRoom(until) => _ = self.later.insert((until, ticket)),
+            _ if ticket == PLAIN => self.wanted = 0,
+            _ => {
+                if self.asked.remove(&ticket).is_some() {
+                    self.refused.push_back((ticket, why));
+                }
+            }
+        }
+    }
+
+    /// Requests a unit again, with this age.
+    fn ask_again(&mut self, ticket: u64, age: u64) {
+        if let Some(ask) = self.asked.get_mut(&ticket) {
+            ask.age = age;
+            self.outgoing.push(Operation::Ask(vec![ask.clone()]));
+        }
+    }
+
+    /// A grant comes too late. It is given back with the later grants of its flow, so that no unit overtakes another.
+    fn give_back_from(&mut self, late: Grant) {
+        self.was_late = true;
+        let has_keys = with_replica(&*self.store, |replica| replica.policy().of_keys().is_some());
+        let key = |kept: &BTreeMap<u64, Ask>, grant: &Grant| kept.get(&grant.ticket).and_then(|ask| ask.key.clone());
+        let of_late = key(&self.kept, &late);
+        for grant in std::mem::take(&mut self.granted) {
+            let is_of_flow = !has_keys || key(&self.kept, &grant) == of_late;
+            if is_of_flow && (grant.ticket == PLAIN) == (late.ticket == PLAIN) {
+                self.give_back(grant);
+            } else {
+                self.granted.push_back(grant);
+            }
+        }
+    }
+
+    /// Gives a grant back. Its unit waits again, at its place.
+    fn give_back(&mut self, grant: Grant) {
+        self.outgoing.push(Operation::Unused(vec![grant.number]));
+        if grant.ticket == PLAIN {
+            self.want(grant.units);
+        } else if let Some(ask) = self.kept.remove(&grant.ticket) {
+            self.asked.insert(grant.ticket, ask);
+            self.ask_again(grant.ticket, grant.age);
+        }
+    }
+
+    /// The grant for at most `room` units. The rest waits again.
+    fn up_to(&mut self, grant: Grant, room: u64) -> Grant {
+        self.kept.remove(&grant.ticket);
+        if grant.units <= room {
+            return grant;
+        }
+        self.outgoing.push(Operation::Settle { number: grant.number, real: [room].into() });
+        self.want(grant.units - room);
+        Grant { units: room, ..grant }
+    }
+
+    /// Plans the next reading.
+    fn plan(&mut self, now: Nanos) {
+        if self.asked.is_empty() && self.wanted == 0 {
+            self.reads_at = Nanos::MAX;
+            return;
+        }
+        let round_trip = self.store.round_trip();
+        let is_single = self.wanted == 0 && self.asked.len() == 1;
+        let owner = self.store.owner();
+        let ticket = self.asked.keys().next().copied();
+        let estimated = self.estimated;
+        let begun = self.store.clock().now();
+        let (next, estimate, [horizon, often], may_move) = with_replica(&*self.store, |replica| {
+            let (horizon, moves) = (replica.horizon(), replica.moves());
+            let often = horizon * (1 + replica.owners().count() as u64 / PROCESSES_PER_HORIZON);
+            let may_move = replica.may_be_settled_by_others(owner);
+            // A grant of another process whose real costs will be reported may move up this one.
+            if !is_single || replica.len() <= 2 || replica.has_requests_that_settle(owner) {
+                return (replica.next_event(), None, [horizon, often], may_move);
+            }
+            let is_known = |estimate: &Estimate| estimate.moves == moves || now < estimate.again;
+            let estimate = estimated.filter(is_known).unwrap_or_else(|| {
+                let at = ticket.and_then(|ticket| replica.estimate(owner, ticket));
+                Estimate { at, moves, again: 0 }
+            });
+            (estimate.at.map(|at| at.saturating_sub(horizon)), Some(estimate), [horizon, often], may_move)
+        });
+        let took = self.store.clock().now().saturating_sub(begun);
+        self.estimated = estimate.map(|estimate| Estimate {
+            again: if estimate.again == 0 { now.saturating_add(took * SHARE_OF_ESTIMATES) } else { estimate.again },
+            ..estimate
+        });
+        let next = next.map(|next| next.saturating_sub(round_trip / 2));
+        let soon = Some(now.saturating_add(often)).filter(|_| next.is_none() || may_move || self.was_late);
+        let next = [next, soon].into_iter().flatten().min().unwrap_or(now);
+        let pause = (horizon / 4).max(round_trip / 16).max(MILLISECOND);
+        let latest = now.saturating_add(MOST_BETWEEN_READS);
+        self.reads_at = next.max(now.saturating_add(pause)).min(latest);
+        if self.reads_at == latest && self.granted.is_empty() {
+            self.store.rest();
+        }
+    }
+
+    /// Reads nothing before the next request: the bucket cannot be reached.
+    pub fn pause(&mut self) {
+        self.reads_at = Nanos::MAX;
+        self.is_paused = true;
+    }
+
+    /// Cancels everything, and gives back what was granted and has not left.
+    ///
+    /// # Errors
+    /// The bucket cannot be reached.
+    pub fn withdraw(&mut self) -> Result<(), StoreError> {
+        self.want_nothing();
+        let tickets: Vec<u64> = std::mem::take(&mut self.asked).into_keys().collect();
+        if !tickets.is_empty() {
+            self.outgoing.push(Operation::Cancel(tickets));
+        }
+        let unused: Vec<u64> = self.granted.drain(..).map(|grant| grant.number).collect();
+        if !unused.is_empty() {
+            self.outgoing.push(Operation::Unused(unused));
+        }
+        self.later.clear();
+        self.refused.clear();
+        self.kept.clear();
+        self.reads_at = Nanos::MAX;
+        while !self.outgoing.is_empty() {
+            self.store.send(std::mem::take(&mut self.outgoing))?;
+            // Plain units may have been granted before the bucket received that they are no longer wanted.
+            self.learn();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,111 @@
+//! What a bucket keeps, at one moment.
+
+use crate::clock::Nanos;
+use crate::ledger::Replica;
+use crate::ledger::operation::Counts;
+use crate::limits::{KeyId, Policy, Thin};
+
+/// The limits and their state at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The limits as they were set.
+    pub policy: Policy,
+    /// The state of the limits: see [`Each`](crate::limits::Each).
+    pub state: Thin,
+    /// Whole units that each limit would admit; negative if units are owed.
+    pub left: Vec<i128>,
+    /// Whole units that all limits together would admit.
+    pub available: u64,
+    /// The wait of the next unit, in nanoseconds, if nothing changes. If there are limits for each key, the next unit is a
+    /// unit of a new key. `None` if it is never granted, or not before a command ends.
+    pub wait: Option<Nanos>,
+    /// The waiters, in order.
+    pub line: Vec<Waiting>,
+    /// If the bucket is paused, nothing is granted before this time.
+    pub paused_until: Option<Nanos>,
+    /// The learned time between two starts, in nanoseconds, if a server allows less than the limits.
+    pub learned: Option<Nanos>,
+    /// The number of running commands, if the bucket counts them.
+    pub running: usize,
+    /// The keys whose state differs from a new key's, by name.
+    pub keys: Vec<KeyView>,
+    /// The time at which the buckets of new keys are made.
+    pub made: Nanos,
+    /// Event counts since the bucket was made.
+    pub counts: Counts,
+    /// The time of this view, on the bucket's clock.
+    pub now: Nanos,
+}
+
+/// A waiter of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The cost that it waits for.
+    pub cost: u64,
+    /// The remaining wait, in nanoseconds, if nothing changes.
+    pub wait: Nanos,
+}
+
+/// A key of a bucket at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyView {
+    /// The name of the key.
+    pub name: Box<[u8]>,
+    /// The state of the key's limits: see [`Each`](crate::limits::Each).
+    pub state: Thin,
+    /// The whole units that each limit of the key would grant now; negative if units are owed.
+    pub left: Vec<i128>,
+    /// The wait of a unit for the limits of the key alone, in nanoseconds; `None` if it is never granted.
+    pub wait: Option<Nanos>,
+    /// The end of the pause, if the key is paused.
+    pub paused_until: Option<Nanos>,
+    /// The learned time between two calls, in nanoseconds, if a server allows less than the limits.
+    pub learned: Option<Nanos>,
+    /// The time until which the key is granted nothing because too many calls have failed in a row.
+    pub given_up_until: Option<Nanos>,
+    /// The number of waiters of the key.
+    pub waiting: usize,
+    /// The number of its running commands, if the bucket counts them.
+    pub running: usize,
+}
+
+impl View {
+    pub(super) fn of(replica: &Replica, now: Nanos) -> Self {
+        let now = now.max(replica.now());
+        let waiting = |(cost, at): (u64, Nanos)| Waiting { cost, wait: at.saturating_sub(now) };
+        View {
+            policy: replica.policy().clone(),
+            state: replica.state().clone(),
+            left: replica.left(now),
+            available: replica.available(now),
+            wait: replica.next_new().map(|at| at.saturating_sub(now)),
+            line: replica.waiting().into_iter().map(waiting).collect(),
+            paused_until: replica.paused_until().filter(|until| *until > now),
+            learned: replica.learned(),
+            running: replica.running(),
+            keys: replica.keys().into_iter().map(|(name, key)| KeyView::of(replica, now, name, key)).collect(),
+            made: replica.made(),
+            counts: replica.counts(),
+            now,
+        }
+    }
+}
+
+impl KeyView {
+    fn of(replica: &Replica, now: Nanos, name: &[u8], key: KeyId) -> Self {
+        let (paused_until, learned) = replica.pause_and_pace_of(key);
+        let [waiting, running] = replica.counts_of(key);
+        let (each, state) = replica.limits_of(key);
+        KeyView {
+            name: name.into(),
+            left: each.left(state, now),
+            wait: each.conforms_at(state, now, &[1]).map(|(at, _)| at.saturating_sub(now)),
+            state: state.clone(),
+            paused_until,
+            learned,
+            given_up_until: replica.given_up(name).map(|(_, until)| until),
+            waiting,
+            running,
+        }
+    }
+}
