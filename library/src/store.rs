@@ -76,6 +76,20 @@ pub trait Store: Debug {
     /// [`StoreError`]; nothing is changed then.
     fn send(&self, operations: Vec<Operation>) -> Result<Nanos, StoreError>;
 
+    /// Like [`send`](Self::send), but does not wait for the answer of a server that is far away. Returns when
+    /// [`collect`](Self::collect) is to be called. `None`: nothing was sent.
+    fn post(&self, _operations: &[Operation]) -> Option<Nanos> {
+        None
+    }
+
+    /// Waits for the answer to what was posted. Returns the time of the ledger.
+    ///
+    /// # Errors
+    /// [`StoreError`]. The next call sends the same operations again.
+    fn collect(&self) -> Result<Nanos, StoreError> {
+        self.sync()
+    }
+
     /// Reads the log up to now. Returns the time.
     ///
     /// # Errors
@@ -285,8 +299,8 @@ messages! {
         StoreError::Stopped => ("stopped"),
         StoreError::Refused(error) => ("{error}"),
         StoreError::Limits => ("a bucket stores 1 to {MAX_LIMITS} limits, or unlimited"),
-                StoreError::File(error) => ("{error}"),
-                StoreError::Redis(error) => ("{error}"),
+        StoreError::File(error) => ("{error}"),
+        StoreError::Redis(error) => ("{error}"),
         StoreError::Disagrees(error, bucket) => ("the bucket {bucket} has the limits {}, not {}", error.known, error.said),
         StoreError::OtherKind(bucket, from, to, kinds) => (
             "the bucket {bucket} was changed from {from} to {to}: {kinds}; start again with limits of the same kinds"
@@ -297,8 +311,8 @@ messages! {
 holds! {
     StoreError {
         Refused(Refusal),
-                File(FileError),
-                Redis(RedisError),
+        File(FileError),
+        Redis(RedisError),
     }
 }
 

@@ -85,7 +85,15 @@ impl<T: Send> Bucket<T> {
         let client = Client::new(Arc::clone(&store));
         let state = State { client, asked: BTreeMap::new(), refused: VecDeque::new(), of_key: 0, asked_at: 0 };
         let (meant, max_wait) = (store.policy(), sorting.max_wait);
-        Bucket { store, meant, learns, max_wait, state: Mutex::new(state), news: Mutex::default(), soon: AtomicU64::new(0) }
+        Bucket {
+            store,
+            meant,
+            learns,
+            max_wait,
+            state: Mutex::new(state),
+            news: Mutex::default(),
+            soon: AtomicU64::new(0),
+        }
     }
 
     /// The place of the bucket.
@@ -230,6 +238,18 @@ impl<T: Send> Bucket<T> {
     /// When the next unit leaves, on the clock of the line, as far as it is known.
     pub(super) fn leaves_at(&self, now: Nanos) -> Option<Nanos> {
         self.state().client.leaves_at().map(|time| self.here(now, time))
+    }
+
+    /// How many more units without a key are requested now: as many as the sink accepts soon and the limits allow until
+    /// the answers are here. More would only wait in front of units that are tried again.
+    pub fn places(&self) -> usize {
+        let (now, round_trip) = (self.store.clock().now(), self.store.round_trip());
+        let mut soon = self.soon.load(Ordering::Relaxed).min(MAX_ASKED as u64);
+        self.store.see(&mut |replica| {
+            let within = 2 * round_trip + replica.horizon();
+            soon = soon.min(replica.available_within(now, within).saturating_add(1));
+        });
+        usize::try_from(soon).unwrap_or(MAX_ASKED).max(1).saturating_sub(self.units())
     }
 
     pub(super) fn wants_more(&self, wanted: u64) -> bool {

@@ -61,14 +61,14 @@ impl<R: Source> Launching<R> {
     }
 
     /// Moves ready jobs into the queue. With limits for each key, all jobs enter it, because any of them may be next.
-    /// Otherwise a job enters it only while no usual attempt waits. A suspect is not usual: its unit was refused again
+    /// Otherwise a job enters it only while not enough usual attempts wait. A suspect is not usual: its unit was refused again
     /// and again, perhaps because of the unit itself and not because of the pace. New units go before most suspects.
     fn sort(&mut self) {
         let shared = Arc::clone(&self.launcher.shared);
         let has_keys = shared.queue.has_keys();
         let most = if has_keys { usize::MAX } else { MAX_SOUGHT };
         for _ in 0..most {
-            if !has_keys && (self.is_full() || shared.queue.has_usual()) {
+            if !has_keys && (self.is_full() || shared.queue.has_enough()) {
                 return;
             }
             let Some(job) = self.batches.next() else { return };
@@ -87,19 +87,21 @@ impl<R: Source> Launching<R> {
     }
 
     fn report_next(&mut self) {
-        if !self.queue().has_keys() && self.queue().new_units().units > 0 {
+        let oldest = if self.queue().has_keys() { None } else { self.queue().oldest_new() };
+        if oldest.is_none() && !self.queue().has_keys() && self.queue().new_units().units > 0 {
             return; // The reported job still waits for its grant.
         }
-        let Some(job) = self.batches.peek().filter(|job| job.seq != self.reported) else { return };
+        let next = oldest.as_deref().or_else(|| self.batches.peek());
+        let Some(job) = next.filter(|job| job.seq != self.reported) else { return };
         let first = job.names.iter().next().map(|(number, name)| (number, name.to_vec()));
         self.reported = job.seq;
         let (skipped, done_before) = (self.batches.skipped(), self.batches.done_before());
         self.launcher.shared.events.send(Event::Next { first, skipped, done_before });
     }
 
-    /// Whether the ready jobs stay outside the queue because a usual attempt waits in it.
+    /// Whether the ready jobs stay outside the queue because enough usual attempts wait in it.
     fn waits_in_line(&self) -> bool {
-        !self.queue().has_keys() && self.queue().has_usual()
+        !self.queue().has_keys() && self.queue().has_enough()
     }
 
     /// Reads available input, and moves jobs into the queue.

@@ -8,7 +8,7 @@ use super::options::{NEVER, Options};
 use super::reply::Reply;
 use super::retries::{Judged, Overlong, Retries, Verdict};
 use super::wakes::Wakes;
-use crate::flow::{Bucket, Granted, Grants, Passed, Refusal, ServerReport, short, unpoisoned};
+use crate::flow::{Bucket, Granted, Grants, Passed, Refusal, ServerReport, unpoisoned};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{NanoClock, Nanos, SystemClock, in_nanos};
 use throttle_limits::limits::Pace;
-use throttle_limits::line::{Crowd, NO_KEY, Unit};
+use throttle_limits::line::{Crowd, Unit};
 
 /// The queue of waiting attempts.
 #[derive(Debug)]
@@ -332,10 +332,29 @@ impl Queue {
         self.lock().chosen.is_none() && self.grants.is_empty()
     }
 
-    /// Whether an attempt waits that is no suspect.
-    pub(super) fn has_usual(&self) -> bool {
-        let has_usual = self.grants.line().has_usual();
-        has_usual || self.grants.shared().is_some_and(|bucket| bucket.units() > 0)
+    /// Without keys: whether enough attempts wait that are no suspects. One is enough, unless a shared bucket is asked
+    /// for several together.
+    pub(super) fn has_enough(&self) -> bool {
+        // The line is not locked while the bucket is.
+        let places = self.grants.shared().map_or(1, Bucket::places);
+        self.grants.line().usual() >= places
+    }
+
+    /// The oldest unit that waits for its first attempt, if units wait for the requests of a shared bucket.
+    pub(super) fn oldest_new(&self) -> Option<Arc<Job>> {
+        let bucket = self.grants.shared()?;
+        let mut oldest: Option<Arc<Job>> = None;
+        let mut note = |attempt: &Attempt| {
+            if attempt.number == 1 && oldest.as_ref().is_none_or(|job| attempt.job.seq < job.seq) {
+                oldest = Some(Arc::clone(&attempt.job));
+            }
+        };
+        {
+            let line = self.grants.line();
+            line.find(None).into_iter().flat_map(|key| line.units_of(key)).for_each(&mut note);
+        }
+        bucket.each_unit(note);
+        oldest
     }
 
     /// The units that wait for their first attempt, and their bytes in the input.

@@ -12,11 +12,11 @@ impl Ledger {
         if self.plain == NONE { 0 } else { self.requests.get(self.plain).units }
     }
 
-    /// Whether usual requests, which are no suspects, have arrived.
+    /// The number of usual requests, which are no suspects, that have arrived.
     #[must_use]
-    pub fn has_usual(&self) -> bool {
+    pub fn usual(&self) -> usize {
         let [_, due_usual] = self.due();
-        self.usual + due_usual > 0
+        self.usual + due_usual
     }
 
     /// Until when all keys are held.

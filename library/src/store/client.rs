@@ -54,6 +54,8 @@ pub struct Client {
     latest: u64,
     /// When the bucket is read next.
     reads_at: Nanos,
+    /// When the answer to what was sent is expected.
+    arrives_at: Option<Nanos>,
     /// Whether the latest grant came too late: another process had moved it up. It is read more often until one comes in
     /// time. Otherwise two processes could each give its grant back while the other sleeps, without end.
     was_late: bool,
@@ -88,6 +90,7 @@ impl Client {
             outgoing: Vec::new(),
             latest,
             reads_at: Nanos::MAX,
+            arrives_at: None,
             was_late: false,
             is_paused: false,
             estimated: None,
@@ -214,9 +217,7 @@ impl Client {
             }
             // The answers may lead to further operations, which the bucket should receive at once.
             for _ in 0..2 {
-                if !self.outgoing.is_empty() && !self.is_paused || now >= self.reads_at {
-                    self.exchange()?;
-                }
+                self.talk(now)?;
             }
             if let Some((ticket, why)) = self.refused.pop_front() {
                 return Ok(Next::Refused(ticket, why));
@@ -231,9 +232,7 @@ impl Client {
                 }
                 next => {
                     let due = next.map(|grant| grant.at).filter(|_| room > 0);
-                    let reads = Some(self.reads_at).filter(|at| *at < Nanos::MAX);
-                    let later = self.later.first().map(|(at, _)| *at);
-                    return Ok([due, reads, later].into_iter().flatten().min().map_or(Next::Nothing, Next::At));
+                    return Ok(self.turns_at(due).map_or(Next::Nothing, Next::At));
                 }
             }
         }
@@ -242,12 +241,43 @@ impl Client {
     /// When [`poll`](Self::poll) has news, on the bucket's clock.
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
-        if !self.outgoing.is_empty() && !self.is_paused || !self.refused.is_empty() {
+        let sends = !self.outgoing.is_empty() && !self.is_paused && self.arrives_at.is_none();
+        if sends || !self.refused.is_empty() {
             return Some(0);
         }
+        self.turns_at(self.granted.front().map(|grant| grant.at))
+    }
+
+    /// When something happens, beside the next grant, which is `due` then.
+    fn turns_at(&self, due: Option<Nanos>) -> Option<Nanos> {
         let reads = Some(self.reads_at).filter(|at| *at < Nanos::MAX);
-        let (due, later) = (self.granted.front().map(|grant| grant.at), self.later.first().map(|(at, _)| *at));
-        [due, reads, later].into_iter().flatten().min()
+        let answer = self.arrives_at.filter(|_| !self.is_paused).or(reads);
+        let later = self.later.first().map(|(at, _)| *at);
+        [due, answer, later].into_iter().flatten().min()
+    }
+
+    /// Receives an answer that is expected by now, and sends what is to be sent.
+    fn talk(&mut self, now: Nanos) -> Result<(), StoreError> {
+        match self.arrives_at {
+            Some(_) if self.is_paused => return Ok(()),
+            Some(time) if now < time => return Ok(()),
+            Some(_) => {
+                let now = self.store.collect()?;
+                self.arrives_at = None;
+                self.learn();
+                self.plan(now);
+            }
+            None => {}
+        }
+        if (self.outgoing.is_empty() || self.is_paused) && now < self.reads_at {
+            return Ok(());
+        }
+        self.arrives_at = self.store.post(&self.outgoing);
+        if self.arrives_at.is_none() {
+            return self.exchange();
+        }
+        self.outgoing.clear();
+        Ok(())
     }
 
     /// When the next unit leaves, as far as it is known. An estimate, if nothing is committed.
@@ -289,6 +319,7 @@ impl Client {
         let outgoing = self.outgoing.clone();
         let now = self.store.send(outgoing)?;
         self.outgoing.clear();
+        self.arrives_at = None;
         self.learn();
         self.plan(now);
         Ok(())
@@ -322,8 +353,12 @@ impl Client {
             let answered: BTreeSet<u64> =
                 grants.iter().map(|grant| grant.ticket).chain(refusals.iter().map(|(ticket, _)| *ticket)).collect();
             let is_later = |ticket: &u64| self.later.iter().any(|(_, later)| later == ticket);
-            let is_lost =
-                |ticket: &&u64| !replica.waits(owner, **ticket) && !answered.contains(*ticket) && !is_later(ticket);
+            let asks = |one| if let &Operation::Ask(ref asks) = one { &asks[..] } else { &[] };
+            let unsent: BTreeSet<u64> = self.outgoing.iter().flat_map(asks).map(|ask| ask.ticket).collect();
+            let is_lost = |ticket: &&u64| {
+                let is_known = replica.waits(owner, **ticket) || answered.contains(*ticket);
+                !is_known && !is_later(ticket) && !unsent.contains(*ticket)
+            };
             let lost: Vec<u64> = self.asked.keys().filter(is_lost).copied().collect();
             (grants, refusals, lost, replica.wanted(owner), latest, replica.now())
         });
@@ -341,6 +376,10 @@ impl Client {
             } else {
                 self.ask_again(ticket, 0);
             }
+        }
+        if self.outgoing.iter().any(|one| matches!(one, Operation::Want(_) | Operation::WantNothing)) {
+            // The bucket receives what is wanted next.
+            return;
         }
         if waiting > self.wanted {
             // The bucket had granted units before it received that they are no longer wanted.
@@ -506,7 +545,7 @@ impl Client {
         self.later.clear();
         self.refused.clear();
         self.kept.clear();
-        self.reads_at = Nanos::MAX;
+        (self.reads_at, self.arrives_at) = (Nanos::MAX, None);
         while !self.outgoing.is_empty() {
             self.store.send(std::mem::take(&mut self.outgoing))?;
             // Plain units may have been granted before the bucket received that they are no longer wanted.

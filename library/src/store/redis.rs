@@ -38,6 +38,12 @@ const MIN_HORIZON: Nanos = 10 * MILLISECOND;
 const MIN_LOG_BYTES: u64 = 500;
 const SNAPSHOT_PER_LOG: u64 = 32;
 
+/// From this round trip on, a process does not wait for an answer: units leave until it arrives.
+const MIN_POSTED: Nanos = 2 * MILLISECOND;
+
+/// A process begins to wait for an answer by this time, at most, before it is expected.
+const MAX_EARLIER: Nanos = 2 * MILLISECOND;
+
 /// How often a waiting process reports its presence. A process without a report for [`PRESENCE_TTL`] has ended.
 const PRESENCE_INTERVAL: Nanos = 4 * SECOND;
 
@@ -76,11 +82,18 @@ struct State {
     last_answer: (u64, Nanos),
     /// Counts our operations.
     sequence: u64,
-    /// When the request under way was sent, on our clock.
-    pending: Option<Nanos>,
+    pending: Option<Pending>,
     round_trip: RoundTrip,
     /// The round trip that was reported last, and when.
     reported: (Nanos, Nanos),
+}
+
+/// A request without an answer yet.
+struct Pending {
+    record: Option<Record>,
+    /// When it was sent, on our clock, and when the answer is expected.
+    sent_at: Nanos,
+    expected: Nanos,
 }
 
 impl State {
@@ -205,13 +218,18 @@ impl Redis {
     fn ask(&self, state: &mut State, operations: Vec<Operation>, is_short: bool) -> Result<Nanos, StoreError> {
         let patience = if is_short || self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER_TIMEOUT };
         // Otherwise the answer under way would be taken for the answer to this request.
-        self.await_pending(state, patience);
+        self.finish(state, patience)?;
         let record = (!operations.is_empty()).then(|| self.record(state, operations));
+        self.ask_now(state, record.as_ref(), patience)
+    }
+
+    /// Sends a record, or only reads the log, and waits for the answer. Returns the time of the server.
+    fn ask_now(&self, state: &mut State, record: Option<&Record>, patience: Duration) -> Result<Nanos, StoreError> {
         let answer = |state: &mut State| {
             state.link.begin(patience);
             state.link.connect()?;
             let sent_at = self.clock.local();
-            let question = self.question(state, record.as_ref());
+            let question = self.question(state, record);
             let answer = state.link.ask(&question)?;
             let took = self.learn(state, &answer, sent_at);
             state.round_trip.took(took);
@@ -294,20 +312,35 @@ impl Redis {
         Ok(())
     }
 
-    /// Sends a record, or a snapshot, without waiting for the answer.
-    fn post(&self, state: &mut State, record: Option<&Record>) {
-        let question = self.question(state, record);
-        let sent_at = self.clock.local();
-        state.pending = state.link.send(&question).is_ok().then_some(sent_at);
+    /// Sends a record, or a snapshot, without waiting for the answer. Returns when the answer is expected, on our clock.
+    fn begin(&self, state: &mut State, record: Option<Record>) -> Nanos {
+        let question = self.question(state, record.as_ref());
+        let (sent_at, usual) = (self.clock.local(), state.round_trip.usual());
+        // A little earlier, to notice a shorter round trip.
+        let expected = sent_at.saturating_add(usual - (usual / 16).min(MAX_EARLIER));
+        // After an error, the request is sent again when its answer is to be received.
+        let _ = state.link.send(&question);
+        state.pending = Some(Pending { record, sent_at, expected });
+        expected
     }
 
-    /// Receives the answer to the pending request, if there is one and it arrives.
-    fn await_pending(&self, state: &mut State, patience: Duration) {
-        let Some(sent_at) = state.pending.take() else { return };
-        let Ok(answer) = state.link.receive(patience) else { return };
-        self.learn(state, &answer, sent_at);
-        // If the answer is damaged, the next request reports it.
-        let _ = self.fold(state, &answer);
+    /// Receives the answer to the pending request. If the answer was lost, the same record is sent again.
+    fn finish(&self, state: &mut State, patience: Duration) -> Result<(), StoreError> {
+        let Some(pending) = state.pending.take() else { return Ok(()) };
+        // An answer that nobody has awaited says nothing about the round trip.
+        let is_awaited = self.clock.local() <= pending.expected.saturating_add(MAX_EARLIER);
+        if let Ok(answer) = state.link.receive(patience) {
+            let took = self.learn(state, &answer, pending.sent_at);
+            if is_awaited {
+                state.round_trip.took(took);
+            }
+            return Ok(self.fold(state, &answer)?);
+        }
+        let result = self.ask_now(state, pending.record.as_ref(), patience).map(drop);
+        if result.is_err() {
+            state.pending = Some(pending);
+        }
+        result
     }
 
     /// What the server must be told beside `operations`: that this process is alive, its round trip, and who is gone.
@@ -381,9 +414,27 @@ impl Store for Redis {
         let now = self.ask(state, operations, is_short)?;
         if is_first && state.is_due() {
             // Even a process with a single request writes the snapshot.
-            self.post(state, None);
+            self.begin(state, None);
         }
         Ok(now)
+    }
+
+    fn post(&self, operations: &[Operation]) -> Option<Nanos> {
+        let state = &mut *self.state();
+        if state.round_trip.usual() < MIN_POSTED || state.pending.is_some() {
+            return None;
+        }
+        let operations = self.with_news(state, operations.to_vec());
+        let record = (!operations.is_empty()).then(|| self.record(state, operations));
+        let expected = self.begin(state, record);
+        Some(self.clock.now().saturating_add(expected.saturating_sub(self.clock.local())))
+    }
+
+    fn collect(&self) -> Result<Nanos, StoreError> {
+        let state = &mut *self.state();
+        let is_over = self.patience.is_over();
+        self.finish(state, if is_over { RETURN_TIMEOUT } else { link::ANSWER_TIMEOUT })?;
+        Ok(state.ledger.now())
     }
 
     fn see(&self, look: &mut dyn FnMut(&mut Replica)) {

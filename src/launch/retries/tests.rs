@@ -169,7 +169,7 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
     fn fill(&mut self, grants: &Grants<Try>) -> Result<(), FlowError> {
         self.attend(grants);
         let (mut line, now) = (grants.line(), self.clock.now());
-        while !line.has_usual()
+        while line.usual() == 0
             && (line.is_empty() || !line.is_full(self.state.get_mut().ahead - 1))
             && let Some(unit) = self.fresh.pop_front()
         {

@@ -562,13 +562,13 @@ fn a_suspect_alone_goes_at_once_and_the_next_one_behind_eight() {
     let mut line = Line::new(&rules, 0);
     let unit = |content| Unit { age: content, costs: [].into(), size: 1, arrived: 0, settles: false, content };
     line.add_suspect(0, None, unit(1), 8).unwrap();
-    assert!(!line.has_usual());
+    assert!(line.usual() == 0);
     assert_eq!(contents(&mut line), [1]);
     line.add_suspect(0, None, unit(2), 8).unwrap();
     for content in 10..30 {
         line.add(0, None, unit(content)).unwrap();
     }
-    assert!(line.has_usual());
+    assert!(line.usual() > 0);
     let left = contents(&mut line);
     assert_eq!(left.iter().position(|unit| *unit == 2), Some(8), "{left:?}");
     assert_eq!((line.len(), line.memory()), (0, 0));
@@ -610,7 +610,7 @@ fn units_that_arrive_later_wait_with_their_key() {
     assert_eq!((ages, order.len()), (vec![0, 2], 3));
     assert_eq!(transcript(&mut order, None), "0b1 1000b3 1000b4");
     assert_eq!(order.crowd(), Crowd::default());
-    assert!(!order.has_usual());
+    assert!(order.usual() == 0);
 }
 
 /// A name has its own memory from 23 bytes on. A key with its own limits is stored for ever.

@@ -26,6 +26,13 @@ impl Replica {
         each.available(&thin, now.max(self.ledger.turns.last()), &[1])
     }
 
+    /// About as many units as the limits of all allow from `now` on and within this time.
+    #[must_use]
+    pub fn available_within(&self, now: Nanos, time: Nanos) -> u64 {
+        let later = time.checked_div(self.policy.interval());
+        later.map_or(u64::MAX, |later| later.saturating_add(self.available(now)))
+    }
+
     /// For each limit of all: the units that it allows at `now`; negative if units are owed.
     #[must_use]
     pub fn left(&self, now: Nanos) -> Vec<i128> {
