@@ -34,7 +34,7 @@ mod view;
 mod waiting;
 
 #[cfg(feature = "shared")]
-pub(crate) use replica::PRESENCE_TTL;
+pub(crate) use replica::{MAX_RETURNABLE, PRESENCE_TTL};
 #[cfg(feature = "shared")]
 pub use replica::{Damaged, MAX_HORIZON, Replica};
 pub use requests::{Costs, Ticket};

@@ -119,7 +119,7 @@ pub(super) fn ask_one(once: &Once) -> Result<Asked> {
 
 impl Asked {
     /// Refuses the request if it would be granted too late, as far as that is known now.
-    fn refuse_if_late(&mut self) -> Result<(), StoreError> {
+    pub(super) fn refuse_if_late(&mut self) -> Result<(), StoreError> {
         if self.latest == Nanos::MAX || !self.client.waits(self.ticket) {
             return Ok(());
         }

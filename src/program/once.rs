@@ -18,10 +18,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use throttle::flow::start_thread;
 use throttle::launch::command;
-use throttle_limits::clock::{Nanos, sharpen_this_thread, with_usual_slack};
+use throttle_limits::clock::{MILLISECOND, Nanos, sharpen_this_thread, with_usual_slack};
 use throttle_limits::ledger::operation::{self, Grant, Operation};
 use throttle_limits::limits::Refusal;
 use throttle_limits::store::{Client, Next, StoreError};
+
+/// How often it is computed again whether the wait is too long, at most.
+const BETWEEN_ESTIMATES: Nanos = 100 * MILLISECOND;
 
 /// Takes one unit, waits for its time, and becomes the command. If there is a command that can run, this does not
 /// return. `explain` returns the message about a refusal.
@@ -93,6 +96,7 @@ fn wait(once: &Once, asked: &mut Asked, is_over: &Arc<AtomicBool>) -> Result<Gra
     wake_on_signals(&came, is_over).context("cannot handle signals")?;
     sharpen_this_thread();
     let (store, begun) = (Arc::clone(asked.client.store()), asked.client.store().clock().now());
+    let mut checked = begun;
     let (mut announce, is_signalled) = (!once.quiet, || came.load(Ordering::SeqCst) > 0);
     let granted = loop {
         let until = match asked.client.poll(1) {
@@ -105,6 +109,13 @@ fn wait(once: &Once, asked: &mut Asked, is_over: &Arc<AtomicBool>) -> Result<Gra
         let now = store.clock().now();
         if now >= asked.latest && asked.client.waits(asked.ticket) {
             break Err(asked.too_late().expect_err("a refusal is an error"));
+        }
+        if now >= checked.saturating_add(BETWEEN_ESTIMATES) {
+            // Somebody may have paused the bucket, or changed its limits.
+            checked = now;
+            if let Err(error) = asked.refuse_if_late() {
+                break Err(error);
+            }
         }
         let turn = asked.client.leaves_at().unwrap_or(until).max(until);
         let say = |line: String| {

@@ -26,7 +26,7 @@ pub(crate) use view::PRESENCE_TTL;
 const RETURN_TIME: Nanos = 10 * SECOND;
 
 /// The most grants that can be given back and do not settle.
-const MAX_RETURNABLE: usize = 1024;
+pub(crate) const MAX_RETURNABLE: usize = 1024;
 
 /// The most requests. Plain units of an owner are one.
 const MAX_REQUESTS: usize = 1 << 14;
@@ -337,13 +337,18 @@ impl Replica {
         self.clone().run_until_granted(owner, ticket)
     }
 
-    /// When a request would be granted if it was made at `now`, and nothing else happened.
+    /// When a request would be granted if it was made at `now`, and nothing else happened. If there is no room for it,
+    /// the earliest time at which there may be room.
     #[must_use]
     pub fn estimate_new(&self, now: Nanos, ask: &Ask) -> Option<Nanos> {
         let (mut copy, nobody) = (self.clone(), [u64::MAX; 2]);
         copy.advance(now);
+        copy.listen(nobody);
         copy.ask(copy.ledger.now, nobody, ask);
-        copy.run_until_granted(nobody, ask.ticket)
+        match copy.answers.back() {
+            Some((_, Answer::Refused(_, Refusal::NoRoom(until)))) => Some(*until),
+            _ => copy.run_until_granted(nobody, ask.ticket),
+        }
     }
 
     fn run_until_granted(mut self, owner: Owner, ticket: u64) -> Option<Nanos> {

@@ -290,11 +290,15 @@ impl Client {
         })
     }
 
-    /// When a request is granted if nothing changes. `None`: never, or not before a unit ends.
+    /// When a request is granted if nothing changes; without room for it, when there may be room. `None`: never, or not
+    /// before a unit ends.
     #[must_use]
     pub fn estimate(&self, ticket: u64) -> Option<Nanos> {
         if let Some(grant) = self.granted.iter().find(|grant| grant.ticket == ticket) {
             return Some(grant.at);
+        }
+        if let Some((until, _)) = self.later.iter().find(|(_, later)| *later == ticket) {
+            return Some(*until);
         }
         with_replica(&*self.store, |replica| replica.estimate(self.store.owner(), ticket))
     }
@@ -512,7 +516,8 @@ impl Client {
             ..estimate
         });
         let next = next.map(|next| next.saturating_sub(round_trip / 2));
-        let soon = Some(now.saturating_add(often)).filter(|_| next.is_none() || may_move || self.was_late);
+        let was_late = self.was_late && next.is_some_and(|next| next <= now.saturating_add(MOST_BETWEEN_READS));
+        let soon = Some(now.saturating_add(often)).filter(|_| next.is_none() || may_move || was_late);
         let next = [next, soon].into_iter().flatten().min().unwrap_or(now);
         let pause = (horizon / 4).max(round_trip / 16).max(MILLISECOND);
         let latest = now.saturating_add(MOST_BETWEEN_READS);

@@ -151,8 +151,8 @@ fn a_full_disk_is_an_error_only_when_a_bucket_is_made() {
     }
     let place = Place::new();
     // The program is started by another path, because its folder is mounted over.
-    let script = "exec 7<\"$0\"; mount -t tmpfs -o size=64k tmpfs \"$2\" || exit 9
-        fill() { head -c 1M /dev/zero > \"$2/fill\" 2>/dev/null; }
+    let script = "exec 7<\"$0\"; mount -t tmpfs -o size=256k tmpfs \"$2\" || exit 9
+        fill() { head -c 2M /dev/zero > \"$2/fill\" 2>/dev/null; }
         once() { /proc/self/fd/7 --bucket \"$1\" -r 900/h,window --once --max-wait 0; }
         ";
     let run = |then: &str| place.run(&unshare, &format!("{script}{then}"));

@@ -178,26 +178,23 @@ impl Replica {
         self.estimate_new(self.ledger.now, &ask)
     }
 
-    /// The single requests that wait, in the order of their grants: the cost and the time of each, if nothing changes. A
-    /// request that waits for the end of a unit has no time, and is left out.
+    /// The requests that wait, in the order of their grants: the cost and the time of each, if nothing changes. Of the
+    /// plain units of an owner, only the first ones count. A request that waits for the end of a unit has no time, and is
+    /// left out.
     pub(crate) fn waiting(&self) -> Vec<(u64, Nanos)> {
-        let single = self.asked.keys().filter(|(_, ticket)| *ticket != PLAIN).count();
-        if single == 0 {
+        let mut left = self.asked.clone();
+        if left.is_empty() {
             return Vec::new();
         }
-        let costs = |name: &(Owner, u64)| {
-            let request = self.asked.get(name).map(|ticket| self.ledger.requests.get(ticket.slot))?;
-            request.costs.iter().copied().max()
-        };
         let mut found = Vec::new();
         self.clone().run_ahead(|owner, answer| {
             if let Answer::Granted(grant) = answer
-                && grant.ticket != PLAIN
-                && let Some(cost) = costs(&(owner, grant.ticket))
+                && let Some(waiting) = left.remove(&(owner, grant.ticket))
             {
-                found.push((cost, grant.at));
+                let costs = &self.ledger.requests.get(waiting.slot).costs;
+                found.push((costs.iter().copied().max().unwrap_or(1), grant.at));
             }
-            found.len() < single
+            !left.is_empty()
         });
         found
     }

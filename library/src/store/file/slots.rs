@@ -14,7 +14,7 @@
 //! are little-endian.
 
 use crate::clock::Nanos;
-use crate::ledger::Replica;
+use crate::ledger::{MAX_RETURNABLE, Replica};
 use crate::ledger::operation::Record;
 use crate::limits::{Policy, from_bytes, to_bytes};
 use serde::{Deserialize, Serialize};
@@ -56,9 +56,14 @@ pub(super) const SWEPT: u64 = 4088;
 /// The most bytes of a window's log: 1025 entries.
 const WINDOW: usize = 1025 * 10;
 
-/// The bytes on disk that each slot occupies from the start: the most that a state of this policy can need.
+/// The most bytes of a grant that can be given back.
+const GRANT: usize = 80;
+
+/// The bytes on disk that each slot occupies from the start: the most that a state of this policy can need, but for
+/// requests, keys and commands that run.
 pub(super) fn room(policy: &Policy) -> usize {
-    4096 + policy.windows() * WINDOW + LOG
+    let snapshot = 4096 + policy.windows() * WINDOW + MAX_RETURNABLE * GRANT;
+    snapshot + longest_log(snapshot)
 }
 
 const MAGIC: &str = "throttle bucket ";
