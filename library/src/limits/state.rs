@@ -71,12 +71,6 @@ impl State {
         self.rest.as_ref().map_or(&EMPTY, |rest| &rest.log)
     }
 
-    /// The times in the log.
-    #[cfg(feature = "shared")]
-    pub(super) fn times_mut(&mut self) -> impl Iterator<Item = &mut Nanos> {
-        self.rest.iter_mut().flat_map(|rest| &mut rest.log).map(|entry| &mut entry.at)
-    }
-
     pub(crate) fn log_mut(&mut self) -> &mut VecDeque<Entry> {
         &mut self.rest.get_or_insert_default().log
     }

@@ -174,12 +174,6 @@ impl Terms {
         Terms::remove(state, [grant; 2], units);
     }
 
-    /// Removes `units` that were granted at `grant` and never left. In a large window their entry may have a later
-    /// time.
-    pub(crate) fn forget(&self, state: &mut State, grant: Nanos, units: u64) {
-        Terms::remove(state, [grant, if self.group == 1 { grant } else { Nanos::MAX }], units);
-    }
-
     /// Removes up to `units` that still count at `now`, the earliest first. Even if the caller meant later units, the
     /// remaining units count long enough.
     pub(crate) fn credit(&self, state: &mut State, now: Nanos, units: u64) {

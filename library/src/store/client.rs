@@ -286,7 +286,7 @@ impl Client {
         let known = self.granted.front().map(|grant| grant.at);
         known.or_else(|| self.estimated.and_then(|estimate| estimate.at)).or_else(|| {
             let horizon = |replica: &mut Replica| Some(replica.next_event()?.saturating_add(replica.horizon()));
-            with_replica(&*self.store, horizon).filter(|_| self.len() > 0)
+            with_replica(&*self.store, horizon).filter(|_| !self.is_empty())
         })
     }
 

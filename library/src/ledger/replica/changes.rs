@@ -14,10 +14,10 @@ impl Replica {
         match operation {
             Operation::Ask(asks) => asks.iter().for_each(|ask| self.ask(now, owner, ask)),
             Operation::Want(units) => self.want(now, owner, *units),
-            Operation::Cancel(tickets) => tickets.iter().for_each(|ticket| self.cancel(now, owner, *ticket)),
+            Operation::Cancel(tickets) => self.cancel_all(now, owner, tickets),
             Operation::Deny(tickets) => {
                 self.counts.refused = self.counts.refused.saturating_add(tickets.len() as u64);
-                tickets.iter().for_each(|ticket| self.cancel(now, owner, *ticket));
+                self.cancel_all(now, owner, tickets);
             }
             Operation::WantNothing => self.cancel(now, owner, PLAIN),
             Operation::Unused(numbers) => numbers.iter().for_each(|number| self.unused(now, *number)),
@@ -128,6 +128,12 @@ impl Replica {
         // If all keys are used, that time is not known.
         let at = Some(self.ledger.keys.room_at()).filter(|at| *at < Nanos::MAX);
         (!has_room).then(|| at.unwrap_or(now.saturating_add(SECOND)).max(now + 1))
+    }
+
+    fn cancel_all(&mut self, now: Nanos, owner: Owner, tickets: &[u64]) {
+        for ticket in tickets {
+            self.cancel(now, owner, *ticket);
+        }
     }
 
     /// A request is gone. If it was granted already, its grant is not used.
