@@ -13,7 +13,6 @@
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
 mod advance;
-mod away;
 mod flows;
 mod grants;
 mod heap;

@@ -1,4 +1,4 @@
-//! The operations of a shared bucket, and the answers of its ledger.
+//! The operations of a shared bucket, and the outcomes of requests.
 
 use crate::clock::Nanos;
 use crate::limits::{Policy, Served, Start};
@@ -143,9 +143,9 @@ pub struct Grant {
     pub start: Option<Start>,
 }
 
-/// An event for the owner of a request.
+/// What became of a request, for its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Outcome {
     /// The request was granted.
     Granted(Grant),
     /// The request with this ticket is not granted any more.

@@ -3,7 +3,7 @@
 use super::{Store, StoreError, with_replica};
 use crate::clock::{MILLISECOND, Nanos, SECOND};
 use crate::ledger::Replica;
-use crate::ledger::operation::{Answer, Ask, Grant, Operation, PLAIN, Refusal};
+use crate::ledger::operation::{Ask, Grant, Operation, Outcome, PLAIN, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -340,8 +340,8 @@ impl Client {
             let mut refusals = Vec::new();
             while let Some((_, answer)) = replica.take() {
                 match answer {
-                    Answer::Granted(grant) => grants.push(grant),
-                    Answer::Refused(ticket, why) => refusals.push((ticket, why)),
+                    Outcome::Granted(grant) => grants.push(grant),
+                    Outcome::Refused(ticket, why) => refusals.push((ticket, why)),
                 }
             }
             // A bucket that was made again begins at a random number, which may be lower.

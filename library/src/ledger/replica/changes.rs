@@ -232,13 +232,13 @@ impl Replica {
             self.resume(now, None);
             return self.ledger.learn_anew();
         };
-        let (answers, listener, reports, seen) = (
-            std::mem::take(&mut self.answers),
+        let (outcomes, listener, reports, seen) = (
+            std::mem::take(&mut self.outcomes),
             self.listener,
             std::mem::take(&mut self.reports),
             std::mem::take(&mut self.seen),
         );
-        *self = Replica { age: self.age, answers, listener, ..Replica::new(policy, now, number, self.least) };
+        *self = Replica { age: self.age, outcomes, listener, ..Replica::new(policy, now, number, self.least) };
         (self.seen, self.reports) = (seen.without_uses(), reports);
         self.ledger.now = now;
         self.ledger.horizon = self.horizon();

@@ -1,7 +1,7 @@
 //! Questions about a shared ledger, which change nothing.
 
 use super::{Each, KeyId, Ledger, Nanos, Owner, PLAIN, Policy, Replica, SECOND, Thin, Ticket};
-use crate::ledger::operation::{Answer, Ask, Counts};
+use crate::ledger::operation::{Ask, Counts, Outcome};
 use crate::ledger::state::Refusal;
 use crate::limits::Pace;
 use std::num::NonZeroU32;
@@ -190,8 +190,8 @@ impl Replica {
             request.costs.iter().copied().max()
         };
         let mut found = Vec::new();
-        self.clone().run_ahead(|owner, answer| {
-            if let Answer::Granted(grant) = answer
+        self.clone().run_ahead(|owner, outcome| {
+            if let Outcome::Granted(grant) = outcome
                 && grant.ticket != PLAIN
                 && let Some(cost) = costs(&(owner, grant.ticket))
             {
@@ -203,16 +203,16 @@ impl Replica {
     }
 
     /// Goes on without limits of time, until `look` returns `false`. Nothing else happens meanwhile.
-    pub(super) fn run_ahead(mut self, mut look: impl FnMut(Owner, Answer) -> bool) {
-        self.answers.clear();
+    pub(super) fn run_ahead(mut self, mut look: impl FnMut(Owner, Outcome) -> bool) {
+        self.outcomes.clear();
         self.listener = None;
         self.reports.clear();
         self.least = Nanos::MAX;
         self.ledger.horizon = Nanos::MAX;
         for _ in 0..MAX_AHEAD {
             let has_committed = self.commit_one(self.ledger.now);
-            while let Some((owner, answer)) = self.take() {
-                if !look(owner, answer) {
+            while let Some((owner, outcome)) = self.take() {
+                if !look(owner, outcome) {
                     return;
                 }
             }

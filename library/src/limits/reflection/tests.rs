@@ -636,9 +636,8 @@ proptest! {
 fn beyond_the_most_open_grants_the_oldest_is_closed() {
     let mut limits = Limits::new(&Policy::new(&["1/ms,burst=5000".parse().unwrap()], None).unwrap(), 0);
     let grants: Vec<Grant> = (0..=MAX_OPEN).map(|_| limits.take(0, 1_u64).unwrap()).collect();
-    let left = |limits: &Limits| {
-        limits.fixed.terms[0].left(&limits.states[0], MILLISECOND) - 5000 + grants.len() as i128
-    };
+    let left =
+        |limits: &Limits| limits.fixed.terms[0].left(&limits.states[0], MILLISECOND) - 5000 + grants.len() as i128;
     for grant in &grants {
         limits.open(grant, 1_u64);
     }

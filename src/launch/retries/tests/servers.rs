@@ -584,7 +584,7 @@ impl Run {
                     event => panic!("{event:?}"),
                 }
             }
-            let Next::Go(id, Unit { content: unit, .. }, charged) = order.next(self.now) else { return };
+            let Next::Go(id, Unit { content: unit, .. }, charged) = order.poll(self.now, u64::MAX) else { return };
             *key = Some(id);
             *running += 1;
             if let Starts::Machine(rate) = self.row.starts {
