@@ -299,12 +299,6 @@ impl Client {
         with_replica(&*self.store, |replica| replica.estimate(self.store.owner(), ticket))
     }
 
-    /// Whether a request is granted, and its unit has not left.
-    #[must_use]
-    pub fn is_granted(&self, ticket: u64) -> bool {
-        self.kept.contains_key(&ticket)
-    }
-
     /// Whether a request has no answer yet.
     #[must_use]
     pub fn waits(&self, ticket: u64) -> bool {

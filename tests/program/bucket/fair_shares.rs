@@ -232,7 +232,9 @@ fn shares(bucket: &Bucket, pause: Nanos) -> [u64; 4] {
         }
         bucket.clock.sleep_until(next);
     }
-    processes.iter_mut().for_each(|process| process.withdraw().unwrap());
+    for process in &mut processes {
+        process.withdraw().unwrap();
+    }
     units
 }
 

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
 use throttle_limits::ledger::{self, Ledger, Request, Taken};
 use throttle_limits::limits::Policy;
-use throttle_limits::line::{Crowd, KeyId, Line, NamedKey, Next, Rules, Unit};
+use throttle_limits::line::{Crowd, Line, NamedKey, Next, Rules, Unit};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
