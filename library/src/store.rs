@@ -136,14 +136,6 @@ pub trait Store: Debug {
         late > MIN_LATE && late > self.round_trip().saturating_add(with_replica(self, |replica| replica.allowance()))
     }
 
-    /// Grants nothing before `time`, to any caller.
-    ///
-    /// # Errors
-    /// [`StoreError`]; nothing is held then.
-    fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
-        self.send(vec![Operation::Hold { until: time, refused: Vec::new(), key: None }]).map(drop)
-    }
-
     /// Changes the limits for everyone. A limit at the same index and of the same kind keeps its credit or count. If
     /// `fresh` is true at its index, it is reset instead.
     ///

@@ -120,7 +120,7 @@ fn operation(
         20 if has('H') => Operation::HandOver(1 + random.below(count + 1), owner(random.below(7))),
         21 if has('t') => {
             let key = any_key(random);
-            Operation::Tried { key, has_succeeded: random.is(2), failed: random.one(&[0, 1, 2]) }
+            Operation::Tried { key, has_succeeded: random.is(4) }
         }
         22 if has('w') && random.is(4) => Operation::WantNothing,
         _ => {

@@ -24,7 +24,7 @@ impl Replica {
             Operation::Settle { number, real } => self.settle(now, *number, real),
             Operation::Ended(numbers) => numbers.iter().for_each(|number| self.end(now, *number)),
             Operation::Served(key, served) => self.ledger.has_served(now, self.key_of(key.as_deref()), *served),
-            Operation::Tried { key, has_succeeded, failed } => self.tried(now, key, *has_succeeded, *failed),
+            Operation::Tried { key, has_succeeded } => self.ledger.tried_name(now, key, *has_succeeded),
             Operation::Hold { key, until, refused } => {
                 let of_key = self.key_of(key.as_deref());
                 for start in refused {
@@ -166,17 +166,6 @@ impl Replica {
         if !self.ledger.grants.contains_key(&number) {
             self.end(now, committed.grant.number);
         }
-    }
-
-    fn tried(&mut self, now: Nanos, name: &[u8], has_succeeded: bool, failed: u32) {
-        if self.policy.of_keys().is_none() || self.ledger.failures.most.is_none() {
-            return;
-        }
-        if has_succeeded {
-            self.ledger.tried_name(now, name, true);
-        }
-        let most = self.ledger.failures.most.map_or(0, std::num::NonZeroU32::get);
-        (0..failed.min(most)).for_each(|_| self.ledger.tried_name(now, name, false));
     }
 
     fn hold_key(&mut self, now: Nanos, name: &[u8], until: Nanos) {
