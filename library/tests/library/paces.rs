@@ -31,7 +31,7 @@ fn refused(line: &mut Line<u64>, name: &[u8]) -> KeyId {
     }
     let (key, _, number) = started[9];
     let start = line.start_of(number).unwrap();
-    line.refused(100 * MS, key, start, 200 * MS);
+    line.refused(100 * MS, Some(key), start, 200 * MS);
     line.hold_until(100 * MS, key, 200 * MS);
     for (.., number) in started {
         line.ended(100 * MS, number);
@@ -75,7 +75,7 @@ fn successes_bring_the_pace_of_a_key_back() {
             let (_, _, number) = goes(&mut line, now);
             let served = line.start_of(number).unwrap().succeeded(false);
             line.ended(now, number);
-            line.served(now, key, served);
+            line.served(now, Some(key), served);
         }
     }
     assert!(line.pace_of(key).unwrap().learned() < slow);

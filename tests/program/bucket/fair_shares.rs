@@ -238,7 +238,7 @@ fn shares(bucket: &Bucket, pause: Nanos) -> [u64; 4] {
     units
 }
 
-/// Before, units leased for commands that could not start yet were lost.
+/// Units that are granted for commands that cannot start yet are not lost.
 #[test]
 #[ignore = "slow: 7 s"]
 fn launches_with_many_slots_use_a_shared_window() {

@@ -23,12 +23,12 @@ impl Replica {
             Operation::Unused(numbers) => numbers.iter().for_each(|number| self.unused(now, *number)),
             Operation::Settle { number, real } => self.settle(now, *number, real),
             Operation::Ended(numbers) => numbers.iter().for_each(|number| self.end(now, *number)),
-            Operation::Served(key, served) => self.ledger.has_served(now, self.key_of(key.as_deref()), *served),
+            Operation::Served(key, served) => self.ledger.served(now, self.key_of(key.as_deref()), *served),
             Operation::Tried { key, has_succeeded } => self.ledger.tried_name(now, key, *has_succeeded),
             Operation::Hold { key, until, refused } => {
                 let of_key = self.key_of(key.as_deref());
                 for start in refused {
-                    self.ledger.was_refused(now, of_key, *start, *until);
+                    self.ledger.refused(now, of_key, *start, *until);
                 }
                 match key.as_deref().filter(|_| self.policy.of_keys().is_some()) {
                     Some(name) => self.hold_key(now, name, *until),

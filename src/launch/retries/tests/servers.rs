@@ -541,9 +541,9 @@ impl Run {
             client.exchange().unwrap();
         } else {
             if let Some(key) = *key {
-                order.served(self.now, key, served);
+                order.served(self.now, Some(key), served);
                 for start in refused {
-                    order.refused(self.now, key, start, until);
+                    order.refused(self.now, Some(key), start, until);
                 }
             }
             if let Some(hold) = hold {
