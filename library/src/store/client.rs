@@ -347,8 +347,9 @@ impl Client {
             let answered: BTreeSet<u64> =
                 grants.iter().map(|grant| grant.ticket).chain(refusals.iter().map(|(ticket, _)| *ticket)).collect();
             let is_later = |ticket: &u64| self.later.iter().any(|(_, later)| later == ticket);
-            let asks = |one| if let &Operation::Ask(ref asks) = one { &asks[..] } else { &[] };
-            let unsent: BTreeSet<u64> = self.outgoing.iter().flat_map(asks).map(|ask| ask.ticket).collect();
+            let asks =
+                self.outgoing.iter().filter_map(|one| if let Operation::Ask(asks) = one { Some(asks) } else { None });
+            let unsent: BTreeSet<u64> = asks.flatten().map(|ask| ask.ticket).collect();
             let is_lost = |ticket: &&u64| {
                 let is_known = replica.waits(owner, **ticket) || answered.contains(*ticket);
                 !is_known && !is_later(ticket) && !unsent.contains(*ticket)
