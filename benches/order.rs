@@ -51,7 +51,7 @@ fn wait(name: &str, [units, keys]: [u64; 2], cost: impl Fn(u64) -> u64) {
     }
     let mut now = 0;
     loop {
-        match order.next(now) {
+        match order.poll(now, u64::MAX) {
             Next::At(time) => now = time,
             Next::Go(key, ..) => drop(black_box(key)),
             _ => break,
@@ -82,7 +82,7 @@ fn many(length: usize) {
             }
             age += 1;
         } else {
-            match order.next(now) {
+            match order.poll(now, u64::MAX) {
                 Next::Go(..) => passed += 1,
                 Next::At(time) => now = time,
                 _ => break,

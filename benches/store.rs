@@ -99,11 +99,6 @@ fn open(bucket: &str, plan: Option<&Policy>) -> Box<dyn Store> {
     Box::new(File::open(Place { path: bucket.into(), own_folder: false, group: None }, plan).unwrap())
 }
 
-/// Without a lease, as `--once` does it.
-fn reserve(store: &dyn Store) {
-    take(store);
-}
-
 /// Requests a unit, and reads the log.
 fn take(store: &dyn Store) {
     static TICKETS: AtomicU64 = AtomicU64::new(0);
@@ -139,7 +134,7 @@ fn alone(limit: &str, buckets: &[Bucket]) {
     for _ in 0..runs() {
         times[0].push(time(|| (0..MANY).for_each(|_| ask_here(&memory))) / MANY);
         for ((store, (_, _, count)), times) in shared.iter().zip(buckets).zip(&mut times[1..]) {
-            times.push(time(|| (0..*count).for_each(|_| reserve(&**store))) / *count);
+            times.push(time(|| (0..*count).for_each(|_| take(&**store))) / *count);
         }
     }
     row(&format!("{}, alone", work_of_line(limit)), "memory", median(times.remove(0)), "");
@@ -200,7 +195,7 @@ fn contend(bucket: &str) {
     let store = open(bucket, None);
     println!();
     let _ = std::io::stdin().read(&mut [0]);
-    (0..count).for_each(|_| reserve(&*store));
+    (0..count).for_each(|_| take(&*store));
 }
 
 /// The server's own time for one request, in a tight loop: of a stream that stays connected, and of a process that takes

@@ -13,7 +13,6 @@
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
 mod advance;
-mod away;
 mod flows;
 mod grants;
 mod heap;
@@ -34,9 +33,9 @@ mod view;
 mod waiting;
 
 #[cfg(feature = "shared")]
-pub(crate) use replica::{MAX_RETURNABLE, PRESENCE_TTL};
-#[cfg(feature = "shared")]
 pub use replica::{Damaged, MAX_HORIZON, Replica};
+#[cfg(feature = "shared")]
+pub(crate) use replica::{MAX_RETURNABLE, PRESENCE_TTL};
 pub use requests::{Costs, Ticket};
 pub use rules::{NamedKey, Rules};
 pub use state::{Ledger, Next, Refusal, Request, Run, Taken};

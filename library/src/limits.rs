@@ -22,7 +22,6 @@ mod waiting;
 mod window;
 
 pub use agree::{Cost as SaidCost, Disagreement, Said};
-pub(crate) use bucket::lag_allowance;
 #[cfg(feature = "shared")]
 pub(crate) use bytes::{from_bytes, to_bytes};
 pub(crate) use costs::Cost;

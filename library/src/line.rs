@@ -124,12 +124,7 @@ impl<T> Line<T> {
     }
 
     /// Returns the unit that leaves next, already charged, if it conforms now. Otherwise returns the time of the next
-    /// call. See [`Ledger::next`].
-    pub fn next(&mut self, now: Nanos) -> Next<T> {
-        self.poll(now, u64::MAX)
-    }
-
-    /// Like [`next`](Self::next), for a sink that accepts at most `room` units. See [`Ledger::poll`].
+    /// call. The sink accepts at most `room` units. See [`Ledger::poll`].
     pub fn poll(&mut self, now: Nanos, room: u64) -> Next<T> {
         match self.ledger.poll(now, room) {
             ledger::Next::Run(run) => Next::Run(run),
@@ -143,17 +138,6 @@ impl<T> Line<T> {
             }
             ledger::Next::At(time) => Next::At(time),
             ledger::Next::Nothing => Next::Nothing,
-        }
-    }
-
-    /// Puts back the unit of this grant, which has just left and did not start. See [`Ledger::put_back`].
-    ///
-    /// # Errors
-    /// As for [`add`](Self::add).
-    pub fn put_back(&mut self, now: Nanos, number: u64, unit: Unit<T>, until: Nanos) -> Result<KeyId, Unit<T>> {
-        match self.ledger.put_back(now, number, &unit.request(), until) {
-            Some(ticket) => Ok(self.keep(ticket, unit)),
-            None => Err(unit),
         }
     }
 

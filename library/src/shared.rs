@@ -188,8 +188,7 @@ impl Shared {
     /// The future returns an error if the bucket cannot be used; nothing is paused then.
     pub fn pause_for(&self, time: Duration) -> impl Future<Output = Result<(), BucketError>> + Send + use<> {
         let until = self.store.clock().now().saturating_add(nanos(time));
-        let paused = self.report(Operation::Hold { key: None, until, refused: Vec::new() });
-        async move { paused.await }
+        self.report(Operation::Hold { key: None, until, refused: Vec::new() })
     }
 
     /// The whole units that could be taken now by the overall limits. The limits of a [key](Self::for_key) are not

@@ -3,33 +3,35 @@
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program. `shared` is for other
 //! programs.
 //!
-//! With the feature `shared`, `File` and `Redis` are buckets that many processes and machines share, including scripts
-//! that use the program `throttle`. The caller requests a time and sleeps until then:
+//! `File` and `Redis` are buckets that many processes and machines share, including scripts that use the program
+//! `throttle`. A [`Client`] requests units, and returns the time until which the caller sleeps:
 //!
 //! ```
-//! # #[cfg(feature = "shared")]
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
 //! use throttle_limits::clock::Nanos;
-//! use throttle_limits::limits::{Policy, Take};
-//! use throttle_limits::store::{File, Place, Store, wait_for};
+//! use throttle_limits::ledger::operation::Ask;
+//! use throttle_limits::limits::Policy;
+//! use throttle_limits::store::{Client, File, Next, Place};
 //!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let path = std::env::temp_dir().join(format!("bucket of {}", std::process::id()));
 //! let place = Place { path, own_folder: false, group: None };
 //! let bucket = File::open(place.clone(), Some(&Policy::new(&["20/s,burst=1".parse()?], None)?))?;
+//! let mut client = Client::new(Arc::new(bucket));
 //! for _ in 0..3 {
-//!     let (grant, _) = bucket.take(&[1], Nanos::MAX)?;
-//!     let sleep = |time, _| {
-//!         bucket.clock().sleep_until(time);
-//!         true
-//!     };
-//!     wait_for(&bucket, grant, &Take::of(&[1]), sleep, |_| ());
-//!     // … what the limit is for …
+//!     client.ask(Ask { costs: [1].into(), latest: Nanos::MAX, ..Ask::default() });
+//!     loop {
+//!         match client.poll(1)? {
+//!             Next::Go(_) => break, // … and do what the limit is for …
+//!             Next::At(time) => client.store().clock().sleep_until(time),
+//!             Next::Refused(_, why) => return Err(format!("{why:?}").into()),
+//!             Next::Nothing => return Err("no request waits".into()),
+//!         }
+//!     }
 //! }
 //! # File::remove(&place)?;
 //! # Ok(())
 //! # }
-//! # #[cfg(not(feature = "shared"))]
-//! # fn main() {}
 //! ```
 
 use crate::clock::{MILLISECOND, NanoClock, Nanos};
@@ -134,14 +136,6 @@ pub trait Store: Debug {
     fn is_late(&self, at: Nanos) -> bool {
         let late = self.clock().now().saturating_sub(at);
         late > MIN_LATE && late > self.round_trip().saturating_add(with_replica(self, |replica| replica.allowance()))
-    }
-
-    /// Grants nothing before `time`, to any caller.
-    ///
-    /// # Errors
-    /// [`StoreError`]; nothing is held then.
-    fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
-        self.send(vec![Operation::Hold { until: time, refused: Vec::new(), key: None }]).map(drop)
     }
 
     /// Changes the limits for everyone. A limit at the same index and of the same kind keeps its credit or count. If

@@ -134,8 +134,7 @@ impl<T: Send> Bucket<T> {
     /// A unit of this key has succeeded or failed.
     pub fn tried(&self, key: Option<&[u8]>, has_succeeded: bool) -> bool {
         let Some(key) = self.name(key) else { return false };
-        let failed = u32::from(!has_succeeded);
-        self.tell(Operation::Tried { key, has_succeeded, failed }, !has_succeeded);
+        self.tell(Operation::Tried { key, has_succeeded }, !has_succeeded);
         !has_succeeded
     }
 

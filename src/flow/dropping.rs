@@ -136,7 +136,7 @@ mod tests {
                 }
             }
             loop {
-                match order.next(now) {
+                match order.poll(now, u64::MAX) {
                     Next::Go(key, unit, charged) => {
                         if let Some(dropping) = &mut dropping {
                             dropping.has_left(key);

@@ -176,8 +176,6 @@ pub struct Sorting {
     /// For a shared bucket that keeps the limits: how many of the costs belong to limits of all keys. The other costs
     /// belong to limits of each key.
     pub shared: Option<usize>,
-    /// Whether the shared bucket counts running commands.
-    pub counts_jobs: bool,
     /// The stored state of a bucket with the same limits. The line begins with this state, at its time.
     pub found: Option<Arc<View>>,
 }

@@ -46,7 +46,7 @@ pub fn run<F: Flow>(
             // A server may have asked for a pause during the wait for room.
             grants.pass_on();
             pump.flow.ask(grants)?;
-            if let Turn::Wait(until) = pump.drain(room)? {
+            if let Step::Wait(until) = pump.drain(room)? {
                 known = pump.wait(until)?.then_some(room);
             }
         } else if due.is_none() && pump.flow.is_over(grants)? {
@@ -61,7 +61,7 @@ pub fn run<F: Flow>(
 }
 
 /// The next step of the pump, once all units that may leave have left.
-enum Turn {
+enum Step {
     /// The sink is asked for its room again.
     Again,
     /// Nothing has left: wait until this time, or for room in the sink.
@@ -96,7 +96,7 @@ impl<F: Flow> Pump<'_, F> {
     }
 
     /// Passes on all units that may leave now, at most `room`.
-    fn drain(&mut self, mut room: u64) -> Result<Turn, PumpError> {
+    fn drain(&mut self, mut room: u64) -> Result<Step, PumpError> {
         let mut has_passed = false;
         loop {
             let mut passed = Passed::default();
@@ -117,12 +117,12 @@ impl<F: Flow> Pump<'_, F> {
                 Next::Refused(unit, why) => self.flow.refuse(self.grants, unit, why, &mut passed),
                 Next::At(time) => {
                     has_passed |= self.flush()?;
-                    return Ok(if has_passed { Turn::Again } else { Turn::Wait(Some(time)) });
+                    return Ok(if has_passed { Step::Again } else { Step::Wait(Some(time)) });
                 }
                 Next::Nothing => {
                     has_passed |= self.flush()?;
                     // Without room, the sink has to become ready.
-                    return Ok(if room == 0 && !has_passed { Turn::Wait(None) } else { Turn::Again });
+                    return Ok(if room == 0 && !has_passed { Step::Wait(None) } else { Step::Again });
                 }
             };
             self.pass(passed);
@@ -130,7 +130,7 @@ impl<F: Flow> Pump<'_, F> {
             has_passed = true;
             if room == 0 || !self.flow.has_room() {
                 self.flush()?;
-                return Ok(Turn::Again);
+                return Ok(Step::Again);
             }
         }
     }

@@ -228,8 +228,8 @@ impl Queue {
             let (mut line, now) = (self.grants.line(), SystemClock.now());
             for (key, report) in reports {
                 let Some(id) = line.find(key.as_deref()) else { continue };
-                line.served(now, id, report.served);
-                report.refused.into_iter().for_each(|start| line.refused(now, id, start, until));
+                line.served(now, Some(id), report.served);
+                report.refused.into_iter().for_each(|start| line.refused(now, Some(id), start, until));
             }
         }
         if is_urgent {

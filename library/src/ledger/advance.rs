@@ -4,8 +4,8 @@ use super::flows::{Flow, Hold};
 use super::grants::Opening;
 use super::heap::Item;
 use super::requests::NONE;
-use super::state::{Away, Ledger, Next, Refusal, Run, Taken};
-use super::turns::{Decision, Tag};
+use super::state::{Ledger, Next, Refusal, Run, Taken};
+use super::turns::{Decision, FRACTION_BITS, Tag};
 use crate::clock::Nanos;
 use crate::limits::{Charged, Each, KeyId, NO_KEY, Thin};
 use std::borrow::Cow;
@@ -17,7 +17,8 @@ pub(super) struct Overall<'a> {
     thin: Cow<'a, Thin>,
     /// The end of the hold, or the next start at the learned pace if that is later.
     held_until: Nanos,
-    away: Option<&'a Away>,
+    /// If a shared bucket applies the limits: they are at rest after this time.
+    busy_until: Option<Nanos>,
     /// The time of the latest grant.
     last: Nanos,
 }
@@ -28,10 +29,10 @@ impl<'a> Overall<'a> {
         (all, thin): (&'a Each, &'a Thin),
         hold: &Hold,
         next: Nanos,
-        away: Option<&'a Away>,
+        busy_until: Option<Nanos>,
         last: Nanos,
     ) -> Overall<'a> {
-        Overall { all, thin: hold.state_after(all, thin), held_until: hold.until.max(next), away, last }
+        Overall { all, thin: hold.state_after(all, thin), held_until: hold.until.max(next), busy_until, last }
     }
 
     /// The earliest time, not before `own`, at which the limits conform to these costs.
@@ -45,8 +46,8 @@ impl<'a> Overall<'a> {
     /// once time has gone by.
     #[inline]
     fn is_at_rest(&self, time: Nanos) -> bool {
-        match self.away {
-            Some(away) => away.is_at_rest(time),
+        match self.busy_until {
+            Some(until) => time > until,
             None if self.all.is_empty() => time > self.last,
             None => time >= self.held_until && self.all.is_at_rest(&self.thin, time),
         }
@@ -91,11 +92,6 @@ impl Ledger {
             }
             return self.grant(due, room);
         }
-    }
-
-    /// Like [`poll`](Self::poll), for a caller that accepts any number of units.
-    pub fn next(&mut self, now: Nanos) -> Next {
-        self.poll(now, u64::MAX)
     }
 
     /// When [`poll`](Self::poll) grants or expires a request, if nothing else happens first. `None` if no such time is
@@ -191,9 +187,15 @@ impl Ledger {
     }
 
     pub(super) fn overall(&self) -> Overall<'_> {
-        let Ledger { turns, all, thin, hold, learned, away, .. } = self;
+        let Ledger { turns, all, thin, hold, learned, .. } = self;
         let next = learned.as_ref().map_or(0, |learned| learned.next);
-        Overall::new((all, thin), hold, next, away.as_deref(), turns.last())
+        Overall::new((all, thin), hold, next, self.busy_until(), turns.last())
+    }
+
+    /// If a shared bucket applies the limits: until when they may be busy, as far as is known here. They may be busy
+    /// while a granted request waits for the answer of the bucket.
+    fn busy_until(&self) -> Option<Nanos> {
+        self.busy_until.map(|until| if self.running > 0 { Nanos::MAX } else { until })
     }
 
     pub(super) fn are_all_jobs_taken(&self) -> bool {
@@ -256,9 +258,10 @@ impl Ledger {
         if self.are_all_jobs_taken() {
             return None;
         }
-        let Ledger { turns, flows, requests, all, thin, settings, hold, learned, away, .. } = self;
+        let busy_until = self.busy_until();
+        let Ledger { turns, flows, requests, all, thin, settings, hold, learned, .. } = self;
         let next = learned.as_ref().map_or(0, |learned| learned.next);
-        let overall = Overall::new((all, thin), hold, next, away.as_deref(), turns.last());
+        let overall = Overall::new((all, thin), hold, next, busy_until, turns.last());
         let time_of = |id: u32, own: Nanos| {
             let first = requests.get(flows[id].first());
             match first.units {
@@ -329,7 +332,6 @@ impl Ledger {
         let Decision { at, flow: id, .. } = decision;
         let request = self.requests.get(slot);
         let (length, weight, learns) = (self.length(&request.costs), request.weight, request.terms.learns);
-        let tags = self.turns.tags();
         let finish = self.turns.serve(decision, at, length);
         self.unlink(slot);
         let taken = self.free(slot);
@@ -337,8 +339,8 @@ impl Ledger {
         let Flow { debt, finish: of_flow, .. } = &mut self.flows[id];
         *of_flow = finish;
         debt.granted(length, weight);
-        if let Some(away) = &mut self.away {
-            away.granted((taken.key, taken.age), at, length, tags);
+        if let Some(until) = &mut self.busy_until {
+            *until = at.saturating_add(length >> FRACTION_BITS);
         }
         self.open(id, &Opening { costs: &taken.costs, charged, settles: taken.settles, learns, units: 1 });
         Next::Granted(taken, charged)

@@ -106,6 +106,11 @@ impl Ledger {
     fn drop_grant(&mut self, now: Nanos, number: u64) {
         let Some(open) = self.grants.remove(&number) else { return };
         if open.runs {
+            if self.busy_until.is_some() {
+                // The limits were busy until now, so the flows that are ready keep the tags from before.
+                self.close(now, true);
+                self.turns.changed();
+            }
             if self.are_all_jobs_taken() {
                 self.turns.changed();
             }

@@ -51,14 +51,6 @@ impl Ledger {
         }
     }
 
-    /// Grants nothing to this key before `time`. Unlike [`hold_until`](Self::hold_until), this does not empty its
-    /// buckets.
-    pub fn not_before(&mut self, now: Nanos, key: KeyId, time: Nanos) {
-        if time > self.tick(now) {
-            self.change(key, |flow| flow.since = flow.since.max(time));
-        }
-    }
-
     /// Ends the holds that are over by now.
     #[inline]
     pub(super) fn end_holds(&mut self) {

@@ -1,4 +1,4 @@
-//! The operations of a shared bucket, and the answers of its ledger.
+//! The operations of a shared bucket, and the outcomes of requests.
 
 use crate::clock::Nanos;
 use crate::limits::{Policy, Served, Start};
@@ -61,14 +61,12 @@ pub enum Operation {
     Ended(Vec<u64>),
     /// Reports units that a server has served: of a key, or of all.
     Served(Option<Box<[u8]>>, Served),
-    /// Reports that units of this key have succeeded, or that some have failed since the latest success.
+    /// Reports that a unit of this key has succeeded or failed.
     Tried {
         /// The key.
         key: Box<[u8]>,
-        /// Whether a unit has succeeded.
+        /// Whether the unit has succeeded.
         has_succeeded: bool,
-        /// The number of units that failed after that.
-        failed: u32,
     },
     /// Grants nothing for a time before `until`.
     Hold {
@@ -143,9 +141,9 @@ pub struct Grant {
     pub start: Option<Start>,
 }
 
-/// An event for the owner of a request.
+/// What became of a request, for its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Outcome {
     /// The request was granted.
     Granted(Grant),
     /// The request with this ticket is not granted any more.

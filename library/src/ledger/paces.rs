@@ -81,23 +81,26 @@ impl Ledger {
         self.flows[self.keys.flow(key)?].learned.as_ref().map(|learned| &learned.pace)
     }
 
-    /// Reports units that a server has served.
-    pub fn served(&mut self, now: Nanos, key: KeyId, served: Served) {
+    /// Reports units that a server has served: of a key, or of all if a shared bucket has no limits for each key.
+    pub fn served(&mut self, now: Nanos, key: Option<KeyId>, served: Served) {
         let now = self.tick(now);
         self.learn(key, |pace| pace.succeeded(served, now));
     }
 
-    /// Reports that a server has refused a unit, which had this start. Nothing will start before `until`; a
-    /// [hold](Self::hold_until) is what ensures that.
-    pub fn refused(&mut self, now: Nanos, key: KeyId, start: Start, until: Nanos) {
+    /// Reports that a server has refused a unit, of a key or of all, which had this start. Nothing will start before
+    /// `until`; a [hold](Self::hold_until) is what ensures that.
+    pub fn refused(&mut self, now: Nanos, key: Option<KeyId>, start: Start, until: Nanos) {
         self.tick(now);
         self.learn(key, |pace| {
             pace.refused(start, until);
         });
     }
 
-    fn learn(&mut self, key: KeyId, act: impl FnOnce(&mut Pace)) {
-        let learned = self.keys.flow(key).and_then(|id| self.flows[id].learned.as_mut());
+    fn learn(&mut self, key: Option<KeyId>, act: impl FnOnce(&mut Pace)) {
+        let learned = match key {
+            Some(key) => self.keys.flow(key).and_then(|id| self.flows[id].learned.as_mut()),
+            None => self.learned.as_mut(),
+        };
         if let Some(learned) = learned {
             act(&mut learned.pace);
         }

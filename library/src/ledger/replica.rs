@@ -11,7 +11,7 @@ mod seen;
 mod view;
 
 use super::flows::Learned;
-use super::operation::{Answer, Ask, Counts, Grant, Operation, Owner, PLAIN, Record, Refusal};
+use super::operation::{Ask, Counts, Grant, Operation, Outcome, Owner, PLAIN, Record, Refusal};
 use super::requests::{Terms, Ticket};
 use super::state::{self, Ledger, Next, Request, Taken};
 use crate::clock::{MILLISECOND, Nanos, SECOND};
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 pub(crate) use view::PRESENCE_TTL;
 
 /// How long a grant that does not settle can be given back.
-const RETURN_TIME: Nanos = 10 * SECOND;
+const RETURN_TIME: Nanos = 2 * SECOND;
 
 /// The most grants that can be given back and do not settle.
 pub(crate) const MAX_RETURNABLE: usize = 1024;
@@ -62,10 +62,10 @@ pub struct Replica {
     made: Nanos,
     /// Counts the changes by which a request may be granted earlier than expected before.
     moves: u64,
-    /// Whether this was read from a snapshot, so that earlier answers are not known.
+    /// Whether this was read from a snapshot, so that earlier outcomes are not known.
     is_loaded: bool,
-    answers: VecDeque<(Owner, Answer)>,
-    /// Whose answers are stored. `None`: everybody's.
+    outcomes: VecDeque<(Owner, Outcome)>,
+    /// Whose outcomes are stored. `None`: everybody's.
     listener: Option<Owner>,
 }
 
@@ -103,15 +103,15 @@ impl Replica {
             made: now,
             moves: 0,
             is_loaded: false,
-            answers: VecDeque::new(),
+            outcomes: VecDeque::new(),
             listener: None,
         }
     }
 
-    /// From now on, only answers for this owner are stored.
+    /// From now on, only outcomes for this owner are stored.
     pub fn listen(&mut self, owner: Owner) {
         self.listener = Some(owner);
-        self.answers.retain(|(of, _)| *of == owner);
+        self.outcomes.retain(|(of, _)| *of == owner);
     }
 
     /// Whether this was read from a snapshot since the latest call. Then grants may be known only by
@@ -126,9 +126,9 @@ impl Replica {
         self.moves
     }
 
-    /// The next answer, and its owner.
-    pub fn take(&mut self) -> Option<(Owner, Answer)> {
-        self.answers.pop_front()
+    /// The next outcome, and its owner.
+    pub fn take(&mut self) -> Option<(Owner, Outcome)> {
+        self.outcomes.pop_front()
     }
 
     /// Applies a record of the log, which is not older than the previous one.
@@ -220,7 +220,7 @@ impl Replica {
                 self.end(self.ledger.now, number);
             }
         }
-        self.answer(owner, Answer::Granted(grant));
+        self.report(owner, Outcome::Granted(grant));
     }
 
     fn refused(&mut self, taken: &Taken, why: state::Refusal) {
@@ -237,12 +237,12 @@ impl Replica {
         // A request that is made again is not counted.
         let is_final = !matches!(why, Refusal::Cleared | Refusal::NoRoom(_));
         self.counts.refused = self.counts.refused.saturating_add(is_final.into());
-        self.answer(owner, Answer::Refused(ticket, why));
+        self.report(owner, Outcome::Refused(ticket, why));
     }
 
-    fn answer(&mut self, owner: Owner, answer: Answer) {
+    fn report(&mut self, owner: Owner, outcome: Outcome) {
         if self.listener.is_none_or(|listener| listener == owner) {
-            self.answers.push_back((owner, answer));
+            self.outcomes.push_back((owner, outcome));
         }
     }
 
@@ -327,55 +327,5 @@ impl Replica {
     /// Owners with requests or units that run, and the time of the latest operation of each.
     pub fn owners(&self) -> impl Iterator<Item = (Owner, Nanos)> {
         self.seen.in_use()
-    }
-
-    /// When a request would be granted if nothing else happened. `None` if it does not wait, if it would be refused, or
-    /// if a unit has to end before.
-    #[must_use]
-    pub fn estimate(&self, owner: Owner, ticket: u64) -> Option<Nanos> {
-        self.asked.get(&(owner, ticket))?;
-        self.clone().run_until_granted(owner, ticket)
-    }
-
-    /// When a request would be granted if it was made at `now`, and nothing else happened. If there is no room for it,
-    /// the earliest time at which there may be room.
-    #[must_use]
-    pub fn estimate_new(&self, now: Nanos, ask: &Ask) -> Option<Nanos> {
-        let (mut copy, nobody) = (self.clone(), [u64::MAX; 2]);
-        copy.advance(now);
-        copy.listen(nobody);
-        copy.ask(copy.ledger.now, nobody, ask);
-        match copy.answers.back() {
-            Some((_, Answer::Refused(_, Refusal::NoRoom(until)))) => Some(*until),
-            _ => copy.run_until_granted(nobody, ask.ticket),
-        }
-    }
-
-    fn run_until_granted(mut self, owner: Owner, ticket: u64) -> Option<Nanos> {
-        self.answers.clear();
-        self.listen(owner);
-        self.reports.clear();
-        self.least = Nanos::MAX;
-        self.ledger.horizon = Nanos::MAX;
-        for _ in 0..view::MAX_AHEAD {
-            let waiting = self.asked.get(&(owner, ticket))?;
-            if self.ledger.needs_an_end(*waiting) {
-                return None;
-            }
-            // One after the other, because others may want units without end.
-            if !self.commit_one(self.ledger.now) {
-                // Nothing is due before the next request joins its flow or expires.
-                let next = self.ledger.timers.first()?.at;
-                self.ledger.tick(next);
-            }
-            while let Some((_, answer)) = self.take() {
-                match answer {
-                    Answer::Granted(grant) if grant.ticket == ticket => return Some(grant.at),
-                    Answer::Refused(of, _) if of == ticket => return None,
-                    _ => {}
-                }
-            }
-        }
-        None
     }
 }

@@ -7,7 +7,7 @@ use super::rules::Rules;
 use super::state::{Ledger, Settings};
 use super::turns::FRACTION_BITS;
 use crate::clock::Nanos;
-use crate::limits::{Each, KeyId, Limits, Pace, Policy, Served, Start};
+use crate::limits::{Each, Limits, Policy};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 
@@ -144,30 +144,6 @@ impl Ledger {
             && !flow.hold.is_pending()
             && flow.finish <= self.least_tag()
             && flow.learned.as_ref().is_none_or(|learned| learned.until <= self.now)
-    }
-
-    /// Reports units that a server has served: of a key, or of all.
-    pub(super) fn has_served(&mut self, now: Nanos, key: Option<KeyId>, served: Served) {
-        let now = self.tick(now);
-        self.learn_of(key, |pace| pace.succeeded(served, now));
-    }
-
-    /// Reports that a server has refused a unit, of a key or of all, which had this start.
-    pub(super) fn was_refused(&mut self, now: Nanos, key: Option<KeyId>, start: Start, until: Nanos) {
-        self.tick(now);
-        self.learn_of(key, |pace| {
-            pace.refused(start, until);
-        });
-    }
-
-    fn learn_of(&mut self, key: Option<KeyId>, act: impl FnOnce(&mut Pace)) {
-        let learned = match key {
-            Some(key) => self.keys.flow(key).and_then(|id| self.flows[id].learned.as_mut()),
-            None => self.learned.as_mut(),
-        };
-        if let Some(learned) = learned {
-            act(&mut learned.pace);
-        }
     }
 }
 

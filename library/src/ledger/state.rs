@@ -5,7 +5,7 @@ use super::heap::Heap;
 use super::keys::Table;
 use super::requests::{Costs, NONE, Requests, Ticket};
 use super::rules::{NamedKey, Rules};
-use super::turns::{FRACTION_BITS, Tag, Tags, Turns};
+use super::turns::{FRACTION_BITS, Tag, Turns};
 use crate::clock::Nanos;
 use crate::limits::{Charged, Each, KeyId, Limits, Start, Thin};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -152,8 +152,8 @@ pub struct Ledger {
     pub(super) is_blocked: bool,
     /// Whether memory for more requests is short.
     pub(super) is_short: bool,
-    /// If a shared bucket applies the limits: what the order of turns needs to know about it.
-    pub(super) away: Option<Box<Away>>,
+    /// If a shared bucket applies the limits: when they have paid for the latest grant.
+    pub(super) busy_until: Option<Nanos>,
 }
 
 /// The facts of a ledger that follow from its [`Rules`], or from the policy of a shared bucket.
@@ -188,18 +188,6 @@ pub(super) struct Failures {
     pub(super) given_up: HashMap<Box<[u8]>, (Refusal, Nanos)>,
     /// Whether failures count for an hour, as in a shared bucket. Otherwise they count for the whole run.
     pub(super) are_shared: bool,
-}
-
-/// The data of `away.rs`: the order of turns depends on it while a shared bucket applies the limits.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Away {
-    /// The number of granted requests that wait for their time in the shared bucket. While there are any, the limits may
-    /// be busy.
-    pub(super) pending: usize,
-    /// When the overall limits have paid for the latest grant.
-    pub(super) busy_until: Nanos,
-    /// The latest grant: its key, its age, and the state before it.
-    pub(super) latest: Option<(KeyId, u64, (Tags, Nanos))>,
 }
 
 impl Ledger {
@@ -260,7 +248,7 @@ impl Ledger {
             plain: NONE,
             is_blocked: false,
             is_short: false,
-            away: rules.is_shared.then(Box::default),
+            busy_until: rules.is_shared.then_some(0),
         }
     }
 

@@ -40,8 +40,8 @@ pub(super) struct Decision {
 }
 
 /// The state that a grant changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tags {
+#[derive(Clone, Copy, Debug, Default)]
+struct Tags {
     virtual_time: Tag,
     last_finish: Tag,
     /// The time of the latest grant.
@@ -215,17 +215,6 @@ impl Turns {
         if !self.later.is_empty() {
             self.changed();
         }
-    }
-
-    /// The state that the next grant will change.
-    pub(super) fn tags(&self) -> Tags {
-        self.tags
-    }
-
-    /// Takes back the latest grant. `tags` are the [tags](Self::tags) from just before it.
-    pub(super) fn restore(&mut self, tags: Tags) {
-        self.tags = tags;
-        self.changed();
     }
 
     /// A flow has this finish tag now.

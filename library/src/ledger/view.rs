@@ -50,12 +50,6 @@ impl Ledger {
         self.len() == 0
     }
 
-    /// When the next request joins its flow or reaches the longest wait.
-    #[must_use]
-    pub fn deadline(&self) -> Option<Nanos> {
-        self.timers.first().map(|timer| timer.at)
-    }
-
     /// When the next request is granted, if nothing else happens first. Differs from [`ready_at`](Self::ready_at) if a
     /// request joins its flow before it can be granted.
     pub fn grants_at(&mut self, now: Nanos) -> Option<Nanos> {

@@ -29,7 +29,7 @@ mod serving;
 mod state;
 
 pub(crate) use state::{Denied, Effects, Key, Places, Queue};
-use state::{Entry, Turn};
+use state::{QueueEntry, Status};
 
 /// A new waiter.
 #[derive(Debug)]
@@ -103,9 +103,9 @@ impl Queue {
             return Ok(grant.map(|grant| self.hand_over_later(waiter, grant, effects.opens)));
         }
         self.admit(waiter)?;
-        let entry = Entry { asked: self.asks_at(), ..Entry::new(waiter.cost, self.now, Turn::Waiting) };
-        let entry = Entry { is_thread: waiter.is_thread, opens: effects.opens, ..entry };
-        let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), ..entry };
+        let entry = QueueEntry { asked: self.asks_at(), ..QueueEntry::new(waiter.cost, self.now, Status::Waiting) };
+        let entry = QueueEntry { is_thread: waiter.is_thread, opens: effects.opens, ..entry };
+        let entry = QueueEntry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), ..entry };
         let key = self.push(entry);
         self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
         self.serve(effects);
@@ -120,8 +120,8 @@ impl Queue {
     /// Keeps a grant until the next poll of its future.
     fn hand_over_later(&mut self, waiter: &Waiter<'_>, grant: Grant, opens: bool) -> Key {
         self.arrivals += 1;
-        let entry = Entry::new(waiter.cost, self.now, Turn::Granted(grant));
-        self.gone.insert(self.arrivals, Box::new(Entry { opens, ..entry }));
+        let entry = QueueEntry::new(waiter.cost, self.now, Status::Granted(grant));
+        self.gone.insert(self.arrivals, Box::new(QueueEntry { opens, ..entry }));
         self.arrivals
     }
 
@@ -138,16 +138,16 @@ impl Queue {
         self.fetch(key);
         self.serve(effects);
         let Some(entry) = self.entry(key) else { return Poll::Ready(Ok(())) };
-        let done = match entry.turn {
-            Turn::Granted(grant) => {
+        let done = match entry.status {
+            Status::Granted(grant) => {
                 effects.granted = entry.opens.then_some(grant);
                 if !entry.opens {
                     self.limits.close(grant.number());
                 }
                 Ok(())
             }
-            Turn::Refused(denied) => Err(denied),
-            Turn::Waiting | Turn::Promised(_) | Turn::Late(_) => {
+            Status::Refused(denied) => Err(denied),
+            Status::Waiting | Status::Promised(_) | Status::Late(_) => {
                 if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
                     effects.dropped.extend(entry.waker.replace(waker.clone()));
                 }
@@ -178,18 +178,18 @@ impl Queue {
     pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
         self.see(now);
         self.serve_promises();
-        match self.entry(key).map(|entry| (entry.turn, entry.cost.clone())) {
-            Some((Turn::Promised(_), _)) if self.is_between_promises(key) => return,
-            Some((Turn::Waiting | Turn::Promised(_), _)) => self.step_out(key),
-            Some((Turn::Granted(grant), cost)) => {
+        match self.entry(key).map(|entry| (entry.status, entry.cost.clone())) {
+            Some((Status::Promised(_), _)) if self.is_between_promises(key) => return,
+            Some((Status::Waiting | Status::Promised(_), _)) => self.step_out(key),
+            Some((Status::Granted(grant), cost)) => {
                 self.give_back(&grant, &cost);
                 self.free_places(grant.units);
             }
-            Some((Turn::Late(grant), cost)) => {
+            Some((Status::Late(grant), cost)) => {
                 self.leave_queue(key);
                 self.give_back(&grant, &cost);
             }
-            Some((Turn::Refused(_), _)) | None => {}
+            Some((Status::Refused(_), _)) | None => {}
         }
         self.forget(key, effects);
         self.advance(now, effects);
@@ -214,7 +214,7 @@ impl Queue {
         if cost.largest() == 0 {
             return Ok((0, promised)); // No entry has this number.
         }
-        let key = self.push(Entry { asked, ..Entry::new(cost, self.now, Turn::Promised(promised)) });
+        let key = self.push(QueueEntry { asked, ..QueueEntry::new(cost, self.now, Status::Promised(promised)) });
         self.promises += 1;
         self.serve(effects);
         Ok((key, promised))
@@ -223,13 +223,13 @@ impl Queue {
     /// Whether a later reservation depends on this one: its time lies behind this one, and no waiter that could leave
     /// is ahead of this one. Then this reservation stays charged.
     fn is_between_promises(&self, key: Key) -> bool {
-        let is_promised = |entry: &Entry| matches!(entry.turn, Turn::Promised(_));
+        let is_promised = |entry: &QueueEntry| matches!(entry.status, Status::Promised(_));
         let behind = (Bound::Excluded(key), Bound::Unbounded);
         self.list.range(behind).any(|(_, entry)| is_promised(entry))
             && (self.waiters() == 0 || self.list.range(..key).all(|(_, entry)| is_promised(entry)))
     }
 
-    fn push(&mut self, entry: Entry) -> Key {
+    fn push(&mut self, entry: QueueEntry) -> Key {
         self.extend_tail(&entry);
         self.queued = self.queued.saturating_add(entry.cost.largest());
         self.arrivals += 1;
@@ -238,11 +238,11 @@ impl Queue {
     }
 
     /// An entry of the queue, or an entry that has left the queue and is not forgotten yet.
-    fn entry(&mut self, key: Key) -> Option<&mut Entry> {
+    fn entry(&mut self, key: Key) -> Option<&mut QueueEntry> {
         self.list.get_mut(&key).or_else(|| self.gone.get_mut(&key)).map(Box::as_mut)
     }
 
-    fn head(&self) -> Option<(Key, &Entry)> {
+    fn head(&self) -> Option<(Key, &QueueEntry)> {
         self.list.first_key_value().map(|(key, entry)| (*key, &**entry))
     }
 

@@ -21,12 +21,6 @@ pub trait CostList: Copy {
     }
 }
 
-/// The sum of both costs, for each kind.
-pub(crate) fn sums(one: impl CostList, other: impl CostList) -> Box<[u64]> {
-    let kinds = one.list().len().max(other.list().len());
-    (0..kinds).map(|kind| one.of(kind).saturating_add(other.of(kind))).collect()
-}
-
 /// The cost of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {

@@ -324,35 +324,6 @@ impl Each {
         thin.narrow(&self.fixed.terms);
     }
 
-    /// Credits an unused grant.
-    pub(crate) fn give_back(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: &[u64]) {
-        thin.with_mut(|states| {
-            if now >= grant.at {
-                let known = (grant.number, [grant.at, grant.counted]);
-                self.fixed.revise(states, |place, terms, state| {
-                    terms.give_back(state, now, known, self.fixed.cost(place, costs));
-                });
-            }
-            for state in states {
-                state.close(grant.number);
-            }
-        });
-        thin.narrow(&self.fixed.terms);
-    }
-
-    /// Removes an unused grant from the windows. Buckets get no credit for it: its time is lost.
-    pub(crate) fn forget(&self, thin: &mut Thin, grant: Charged, costs: &[u64]) {
-        thin.with_mut(|states| {
-            for (place, window, state) in self.fixed.windows_mut(states) {
-                window.forget(state, grant.counted, self.fixed.cost(place, costs));
-            }
-            for state in states {
-                state.close(grant.number);
-            }
-        });
-        thin.narrow(&self.fixed.terms);
-    }
-
     /// Takes everything that the limits allow at `now`, and more than that: buckets are empty, and windows are full.
     #[cfg(feature = "shared")]
     pub(crate) fn use_up(&self, thin: &mut Thin, now: Nanos) {
@@ -400,11 +371,6 @@ impl Each {
 }
 
 impl Thin {
-    /// Keeps only the latest `most` open grants of each bucket.
-    pub(crate) fn keep_open(&mut self, most: usize) {
-        self.with_mut(|states| states.iter_mut().filter_map(State::open_mut).for_each(|open| open.keep(most)));
-    }
-
     /// The state of these limits, without open grants.
     pub(crate) fn of_limits(limits: &Limits) -> Self {
         Thin::of(&limits.fixed.terms, limits.states.iter().map(State::closed).collect())
@@ -533,19 +499,6 @@ mod tests {
         ] {
             assert_eq!(Each::new(&[(&policy(limits), 0)], 0).bytes_of_state(open), bytes, "{limits:?}");
         }
-    }
-
-    #[test]
-    fn only_the_latest_open_grants_of_a_key_are_kept() {
-        let each = Each::new(&[(&policy(&["1/s,burst=5"]), 0)], 0);
-        let mut thin = each.fresh();
-        for number in 1..4 {
-            each.charge(&mut thin, [0; 4], &[1]);
-            each.open(&mut thin, Charged { at: 0, counted: 0, number }, &[1]);
-        }
-        thin.keep_open(2);
-        let is_open = |number| thin.with(|states| states[0].open().unwrap().is_open(number));
-        assert_eq!([1, 2, 3].map(is_open), [false, true, true]);
     }
 
     #[cfg(feature = "shared")]

@@ -9,12 +9,12 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
-/// The number of entries in the first allocation. Each further allocation is as large as all earlier ones together. The
-/// earlier ones stay, so entries never move, and growth needs no second copy of them. The system provides the memory of
+/// The number of slots in the first allocation. Each further allocation is as large as all earlier ones together. The
+/// earlier ones stay, so slots never move, and growth needs no second copy of them. The system provides the memory of
 /// an allocation only as it is used.
 const FIRST_CHUNK: usize = 1 << 5;
 
-/// The number of entries checked for each new key, to forget keys that are fresh again.
+/// The number of slots checked for each new key, to forget keys that are fresh again.
 const CHECKS_PER_ADD: usize = 2;
 
 /// A table with the states of many keys, in the limits of an [`Each`]. Time is a parameter, and nothing waits here.
@@ -41,13 +41,13 @@ const CHECKS_PER_ADD: usize = 2;
 #[derive(Clone)]
 pub struct Keys<K> {
     hasher: Hashes,
-    /// The numbers of the entries that have a key, by its hash.
+    /// The numbers of the slots that have a key, by its hash.
     table: HashTable<u32>,
-    chunks: Vec<Vec<Entry<K>>>,
-    /// The number after the last entry.
+    chunks: Vec<Vec<Slot<K>>>,
+    /// The number after the last slot.
     end: u32,
     first_free: u32,
-    /// The entry that was checked last.
+    /// The slot that was checked last.
     hand: u32,
     /// Up to this many keys are kept without checks.
     few: usize,
@@ -79,11 +79,11 @@ impl<K: Borrow<Q>, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized> AsKey<K> for Q {
     }
 }
 
-/// One entry. It fits one cache line if the key takes at most 24 bytes.
+/// One slot. It fits one cache line if the key takes at most 24 bytes.
 #[derive(Clone)]
 #[repr(align(64))]
-struct Entry<K> {
-    /// `None` if the entry is free.
+struct Slot<K> {
+    /// `None` if the slot is free.
     key: Option<K>,
     state: Thin,
     usage: Usage,
@@ -96,7 +96,7 @@ enum Usage {
     Idle,
     /// The number of its flow, or [`NO_FLOW`].
     InUse(u32),
-    /// The entry has no key; this is the number of the next free entry.
+    /// The slot has no key; this is the number of the next free slot.
     Free(u32),
 }
 
@@ -133,7 +133,7 @@ impl<K: Hash> Keys<K> {
     /// The number of a key, which has this hash. `None` if it is not stored.
     #[inline]
     pub fn find(&self, hash: u64, key: &(impl AsKey<K> + ?Sized)) -> Option<KeyId> {
-        let is_it = |id: &u32| entry(&self.chunks, *id).key.as_ref().is_some_and(|own| key.is(own));
+        let is_it = |id: &u32| slot(&self.chunks, *id).key.as_ref().is_some_and(|own| key.is(own));
         self.table.find(hash, is_it).map(|id| KeyId(*id))
     }
 
@@ -143,13 +143,13 @@ impl<K: Hash> Keys<K> {
             self.hand = if self.hand + 1 < self.end { self.hand + 1 } else { 0 };
             self.forget_if_fresh(self.hand, each, now);
         }
-        self.store(hash, Entry { key: Some(key.to_key()), state: each.fresh(), usage: Usage::Idle })
+        self.store(hash, Slot { key: Some(key.to_key()), state: each.fresh(), usage: Usage::Idle })
     }
 
     /// Adds a key with this state, which has this hash and is not stored. Forgets nothing.
     #[cfg(feature = "shared")]
     pub(crate) fn restore(&mut self, hash: u64, key: &(impl AsKey<K> + ?Sized), state: Thin) {
-        self.store(hash, Entry { key: Some(key.to_key()), state, usage: Usage::Idle });
+        self.store(hash, Slot { key: Some(key.to_key()), state, usage: Usage::Idle });
     }
 
     /// Makes room for `more` keys beyond the stored ones, so that [`add`](Self::add) allocates no memory for them
@@ -177,7 +177,7 @@ impl<K: Hash> Keys<K> {
         has_spare
     }
 
-    fn store(&mut self, hash: u64, entry: Entry<K>) -> KeyId {
+    fn store(&mut self, hash: u64, slot: Slot<K>) -> KeyId {
         let mut id = self.first_free;
         if id == u32::MAX {
             id = self.end;
@@ -186,8 +186,8 @@ impl<K: Hash> Keys<K> {
             if chunk == self.chunks.len() {
                 self.chunks.push(Vec::with_capacity(FIRST_CHUNK << chunk));
             }
-            self.chunks[chunk].push(entry);
-        } else if let Usage::Free(next) = std::mem::replace(self.entry_mut(id), entry).usage {
+            self.chunks[chunk].push(slot);
+        } else if let Usage::Free(next) = std::mem::replace(self.slot_mut(id), slot).usage {
             self.first_free = next;
         }
         let (hasher, chunks) = (self.hasher, &self.chunks);
@@ -198,43 +198,43 @@ impl<K: Hash> Keys<K> {
     /// The key with this number. `None` if it was forgotten.
     #[must_use]
     pub fn key(&self, id: KeyId) -> Option<&K> {
-        entry(&self.chunks, id.0).key.as_ref()
+        slot(&self.chunks, id.0).key.as_ref()
     }
 
     /// The state of the key with this number.
     #[must_use]
     pub fn state(&self, id: KeyId) -> &Thin {
-        &entry(&self.chunks, id.0).state
+        &slot(&self.chunks, id.0).state
     }
 
     /// Mutable access to the state of the key with this number.
     #[inline]
     pub fn state_mut(&mut self, id: KeyId) -> &mut Thin {
-        &mut self.entry_mut(id.0).state
+        &mut self.slot_mut(id.0).state
     }
 
     /// Mutable access to the state of the key with this number; `None` if it is [in use](Self::set_in_use).
     #[inline]
     pub fn idle_mut(&mut self, id: KeyId) -> Option<&mut Thin> {
-        let entry = self.entry_mut(id.0);
-        (entry.usage == Usage::Idle).then_some(&mut entry.state)
+        let slot = self.slot_mut(id.0);
+        (slot.usage == Usage::Idle).then_some(&mut slot.state)
     }
 
     /// Whether the key with this number is in use.
     #[must_use]
     pub fn is_in_use(&self, id: KeyId) -> bool {
-        matches!(entry(&self.chunks, id.0).usage, Usage::InUse(_))
+        matches!(slot(&self.chunks, id.0).usage, Usage::InUse(_))
     }
 
     /// Sets whether the key is in use. A key in use is not forgotten, even if its state equals the state of a new key.
     pub fn set_in_use(&mut self, id: KeyId, in_use: bool) {
-        self.entry_mut(id.0).usage = if in_use { Usage::InUse(NO_FLOW) } else { Usage::Idle };
+        self.slot_mut(id.0).usage = if in_use { Usage::InUse(NO_FLOW) } else { Usage::Idle };
     }
 
     /// The flow of a key in use, if it has one.
     #[inline]
     pub(crate) fn flow(&self, id: KeyId) -> Option<u32> {
-        match entry(&self.chunks, id.0).usage {
+        match slot(&self.chunks, id.0).usage {
             Usage::InUse(flow) if flow != NO_FLOW => Some(flow),
             _ => None,
         }
@@ -242,18 +242,18 @@ impl<K: Hash> Keys<K> {
 
     /// Sets the flow of a key, which is in use from now on.
     pub(crate) fn set_flow(&mut self, id: KeyId, flow: u32) {
-        self.entry_mut(id.0).usage = Usage::InUse(flow);
+        self.slot_mut(id.0).usage = Usage::InUse(flow);
     }
 
     /// All keys.
     pub fn all(&self) -> impl Iterator<Item = &K> {
-        self.chunks.iter().flatten().filter_map(|entry| entry.key.as_ref())
+        self.chunks.iter().flatten().filter_map(|slot| slot.key.as_ref())
     }
 
     /// Mutable access to the states of all keys.
     pub fn states_mut(&mut self) -> impl Iterator<Item = &mut Thin> {
-        let entries = self.chunks.iter_mut().flatten();
-        entries.filter(|entry| entry.key.is_some()).map(|entry| &mut entry.state)
+        let slots = self.chunks.iter_mut().flatten();
+        slots.filter(|slot| slot.key.is_some()).map(|slot| &mut slot.state)
     }
 
     /// Forgets all keys that are not in use and whose state equals the state of a new key.
@@ -264,13 +264,13 @@ impl<K: Hash> Keys<K> {
     /// The earliest time at which the state of an unused key equals the state of a new key, if nothing more is granted.
     #[must_use]
     pub fn fresh_at(&self, each: &Each) -> Option<Nanos> {
-        let idle = self.chunks.iter().flatten().filter(|entry| entry.usage == Usage::Idle);
-        idle.map(|entry| each.fresh_at(&entry.state)).min()
+        let idle = self.chunks.iter().flatten().filter(|slot| slot.usage == Usage::Idle);
+        idle.map(|slot| each.fresh_at(&slot.state)).min()
     }
 
     fn forget_if_fresh(&mut self, id: u32, each: &Each, now: Nanos) {
-        let entry = entry(&self.chunks, id);
-        if entry.usage == Usage::Idle && each.is_fresh(&entry.state, now) {
+        let slot = slot(&self.chunks, id);
+        if slot.usage == Usage::Idle && each.is_fresh(&slot.state, now) {
             self.forget(KeyId(id));
         }
     }
@@ -281,7 +281,7 @@ impl<K: Hash> Keys<K> {
         if let Ok(found) = self.table.find_entry(hash, |own| *own == id.0) {
             found.remove();
             let usage = Usage::Free(self.first_free);
-            *self.entry_mut(id.0) = Entry { key: None, state: Thin::default(), usage };
+            *self.slot_mut(id.0) = Slot { key: None, state: Thin::default(), usage };
             self.first_free = id.0;
         }
     }
@@ -290,25 +290,25 @@ impl<K: Hash> Keys<K> {
     /// key is in use.
     pub fn shrink(&mut self) {
         if self.len() < self.end as usize / 4
-            && self.chunks.iter().flatten().all(|entry| !matches!(entry.usage, Usage::InUse(_)))
+            && self.chunks.iter().flatten().all(|slot| !matches!(slot.usage, Usage::InUse(_)))
         {
             let old = std::mem::replace(self, Keys::with_hasher(self.few, self.hasher));
-            for entry in old.chunks.into_iter().flatten() {
-                if let Some(key) = &entry.key {
-                    self.store(self.hasher.hash_one(key), entry);
+            for slot in old.chunks.into_iter().flatten() {
+                if let Some(key) = &slot.key {
+                    self.store(self.hasher.hash_one(key), slot);
                 }
             }
         }
     }
 
     #[inline]
-    fn entry_mut(&mut self, id: u32) -> &mut Entry<K> {
+    fn slot_mut(&mut self, id: u32) -> &mut Slot<K> {
         let (chunk, place) = place(id);
         &mut self.chunks[chunk][place]
     }
 }
 
-/// The chunk of an entry, and its place there.
+/// The chunk of a slot, and its place there.
 #[inline]
 fn place(id: u32) -> (usize, usize) {
     let place = id as usize + FIRST_CHUNK;
@@ -317,13 +317,13 @@ fn place(id: u32) -> (usize, usize) {
 }
 
 #[inline]
-fn entry<K>(chunks: &[Vec<Entry<K>>], id: u32) -> &Entry<K> {
+fn slot<K>(chunks: &[Vec<Slot<K>>], id: u32) -> &Slot<K> {
     let (chunk, place) = place(id);
     &chunks[chunk][place]
 }
 
-fn hash_of<K: Hash>(hasher: Hashes, chunks: &[Vec<Entry<K>>], id: u32) -> u64 {
-    entry(chunks, id).key.as_ref().map_or(0, |key| hasher.hash_one(key))
+fn hash_of<K: Hash>(hasher: Hashes, chunks: &[Vec<Slot<K>>], id: u32) -> u64 {
+    slot(chunks, id).key.as_ref().map_or(0, |key| hasher.hash_one(key))
 }
 
 impl<K> fmt::Debug for Keys<K> {
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn an_entry_with_a_small_key_takes_64_bytes() {
-        assert_eq!([size_of::<Entry<u64>>(), size_of::<Entry<String>>()], [64, 64]);
+        assert_eq!([size_of::<Slot<u64>>(), size_of::<Slot<String>>()], [64, 64]);
     }
 
     #[test]

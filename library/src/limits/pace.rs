@@ -185,11 +185,6 @@ impl Pace {
         }
     }
 
-    /// The time between two calls that the limits require.
-    pub(crate) fn asked(&self) -> Nanos {
-        self.asked
-    }
-
     /// The time between two calls after `grown` successes.
     fn interval(&self, grown: u32) -> Nanos {
         let more = grown.saturating_sub(RETURN).saturating_sub(self.hold).min(1000);

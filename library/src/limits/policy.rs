@@ -26,9 +26,6 @@ const PER: &str = "per=";
 const JOBS: &str = "jobs=";
 const FAILS: &str = "fails=";
 
-/// The longest time from one lease of a stream to its next while streams share windows: see [`OnlyWindows::turn`].
-const MAX_TURN: Nanos = 20 * MILLISECOND;
-
 /// Limits with every default filled in. The default has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
@@ -56,37 +53,6 @@ pub struct OfKeys {
     pub jobs: Option<NonZeroU32>,
     /// After this many failed commands of a key in a row, its other units are not tried.
     pub fails: Option<NonZeroU32>,
-}
-
-/// Limits that are all windows: no bucket spreads their grants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OnlyWindows {
-    slowest: Rate,
-    smallest: NonZeroU64,
-    /// How long a unit counts in the window with the longest period, in nanoseconds.
-    pub(crate) longest: Nanos,
-}
-
-impl OnlyWindows {
-    /// The time from one lease of a stream to its next, in nanoseconds, while other streams use the windows. It is a
-    /// little less than the time of one unit, but at least `least`. Longer turns would leave windows unused for a long
-    /// time, and keep a new stream waiting.
-    pub(crate) fn turn(&self, least: Nanos) -> Nanos {
-        let (count, period) = self.slowest.window();
-        (period.get() / count.get() / 10 * 9).min(MAX_TURN).max(least.min(period.get() / 10))
-    }
-
-    /// Whether part of the smallest window is used, if `available` units may be granted.
-    pub(crate) fn are_used(&self, available: u64) -> bool {
-        available < self.smallest.get()
-    }
-
-    /// The most units of one lease if a stream requests one every `turn` nanoseconds and other streams use the windows.
-    /// This is twice the units that the limits admit in that time, so that an open window is used up in half of its
-    /// period. It is at least a hundredth of the smallest window.
-    pub(crate) fn share(&self, turn: Nanos) -> u64 {
-        self.slowest.units_in(turn.saturating_mul(2)).get().max(self.smallest.get() / 100)
-    }
 }
 
 /// Limits that contradict each other. It is a text for people: the variants are hidden, and any release may change them.
@@ -444,26 +410,6 @@ impl Policy {
     #[must_use]
     pub fn lets_through(&self, place: usize, time: Nanos) -> u64 {
         self.limits.get(place).map_or(u64::MAX, |limit| limit.rate().units_in(time).get())
-    }
-
-    /// The windows; `None` if some limit is a bucket, or there is no limit.
-    pub(crate) fn only_windows(&self) -> Option<OnlyWindows> {
-        let all = self.limits.iter().map(|limit| match *limit {
-            Resolved::Window { rate, slack, .. } => Some((rate, rate.window().1.get().saturating_add(slack))),
-            Resolved::Bucket { .. } => None,
-        });
-        let all: Vec<(Rate, Nanos)> = all.collect::<Option<_>>()?;
-        Some(OnlyWindows {
-            slowest: all.iter().map(|(rate, _)| *rate).min()?,
-            smallest: all.iter().map(|(rate, _)| rate.window().0).min()?,
-            longest: all.iter().map(|(_, counts)| *counts).max()?,
-        })
-    }
-
-    /// The least slack of its windows, in nanoseconds; `None` if there are no windows.
-    pub(crate) fn least_slack(&self) -> Option<Nanos> {
-        let slack = |limit: &Resolved| if let Resolved::Window { slack, .. } = limit { Some(*slack) } else { None };
-        self.limits.iter().filter_map(slack).min()
     }
 
     /// The same limits, if every unit counts as `parts`.

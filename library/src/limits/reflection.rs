@@ -79,12 +79,7 @@ impl Opened {
     /// Opens the latest charge; see [`Block`].
     pub(super) fn open(&mut self, number: u64, excess: i128, burst: u64) {
         self.blocks.push_back(Block { number, peak: NOTHING, excess, burst });
-        self.keep(MAX_OPEN);
-    }
-
-    /// Closes the oldest grants beyond this many.
-    pub(super) fn keep(&mut self, most: usize) {
-        while self.blocks.len() > most {
+        if self.blocks.len() > MAX_OPEN {
             self.close_at(0);
         }
     }
@@ -151,12 +146,6 @@ impl Opened {
             Some(before) => &mut self.blocks[before].peak,
             None => &mut self.before,
         }
-    }
-
-    /// Whether the grant with this number is open.
-    #[cfg(test)]
-    pub(super) fn is_open(&self, number: u64) -> bool {
-        self.find(number).is_some()
     }
 
     /// Numbers increase, except where a bucket of many keys has granted something ahead of time.

@@ -50,7 +50,7 @@ pub(crate) struct State {
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Rest {
     /// The grants that a window counts; empty for a bucket.
-    log: VecDeque<Entry>,
+    log: VecDeque<LogEntry>,
     /// The open grants of a bucket, if there are any.
     open: Option<Box<Opened>>,
 }
@@ -58,26 +58,20 @@ struct Rest {
 /// Grants in the log of a window, all counted at the time of the latest of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
-pub(crate) struct Entry {
+pub(crate) struct LogEntry {
     pub(crate) at: Nanos,
     pub(crate) units: u64,
 }
 
-static EMPTY: VecDeque<Entry> = VecDeque::new();
+static EMPTY: VecDeque<LogEntry> = VecDeque::new();
 
 impl State {
     /// The log of a window: oldest first; times never decrease.
-    pub(crate) fn log(&self) -> &VecDeque<Entry> {
+    pub(crate) fn log(&self) -> &VecDeque<LogEntry> {
         self.rest.as_ref().map_or(&EMPTY, |rest| &rest.log)
     }
 
-    /// The times in the log.
-    #[cfg(feature = "shared")]
-    pub(super) fn times_mut(&mut self) -> impl Iterator<Item = &mut Nanos> {
-        self.rest.iter_mut().flat_map(|rest| &mut rest.log).map(|entry| &mut entry.at)
-    }
-
-    pub(crate) fn log_mut(&mut self) -> &mut VecDeque<Entry> {
+    pub(crate) fn log_mut(&mut self) -> &mut VecDeque<LogEntry> {
         &mut self.rest.get_or_insert_default().log
     }
 

@@ -151,12 +151,6 @@ impl Limits {
         self.fixed.terms.iter().all(|terms| terms.as_usual_bucket().is_some())
     }
 
-    /// The number of the `waiting` units that form the next run. If all of them or at least a [quantum](Self::quantum)
-    /// conform now, these are the units that conform now. Otherwise it is one quantum.
-    pub(super) fn run(&self, now: Nanos, waiting: u64) -> u64 {
-        waiting.min(self.available(now).max(self.quantum)).min(self.at_once())
-    }
-
     /// The smallest run that is worth a wake-up: 1 ms' worth of the slowest rate, and at most the smallest burst or
     /// window.
     #[must_use]
@@ -190,16 +184,6 @@ impl Limits {
         if self.are_spaced() { 1 } else { u64::MAX }
     }
 
-    /// Whole units that the limit at `place` would admit at `now`; negative if units are owed. A window admits nothing
-    /// before the time of the latest grant.
-    #[must_use]
-    pub fn left(&self, now: Nanos, place: usize) -> Option<i128> {
-        let now = self.in_order(now);
-        let (terms, state) = (self.fixed.terms.get(place)?, self.states.get(place)?);
-        let closed = now < self.at && terms.as_window().is_some();
-        Some(if closed { 0 } else { terms.left(state, now) })
-    }
-
     /// The time of the latest grant.
     #[must_use]
     pub fn latest(&self) -> Nanos {
@@ -211,11 +195,6 @@ impl Limits {
     #[must_use]
     pub fn schedule(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
         self.fixed.schedule(&self.states, self.in_order(now).max(self.at), costs)
-    }
-
-    /// The time of the last of `grants` further grants, by their least distance alone.
-    pub(crate) fn spaced(&self, now: Nanos, grants: u64) -> Nanos {
-        self.next.max(now).saturating_add(self.every.saturating_mul(grants.saturating_sub(1)))
     }
 
     /// Gives back an unused grant of these costs. They are credited, less the gain of the limits since. If the time of
@@ -261,20 +240,6 @@ impl Limits {
         let now = self.in_order(now);
         let (times, known) = ([now, now.max(self.at)], (grant.number, [grant.at, grant.counted]));
         self.fixed.settle(&mut self.states, times, known, costs);
-    }
-
-    /// Removes a grant of these costs from the windows that count it from the time `counted`.
-    pub(super) fn forget_in_windows(&mut self, counted: Nanos, costs: impl CostList) {
-        for (place, window, state) in self.fixed.windows_mut(&mut self.states) {
-            window.forget(state, counted, self.fixed.cost(place, costs));
-        }
-    }
-
-    /// Grants nothing before `until`, which is not before now. The buckets are empty at that time. Windows keep their
-    /// counts; earlier grants keep their times.
-    pub(super) fn hold(&mut self, until: Nanos) {
-        self.at = self.at.max(until);
-        self.empty(until);
     }
 
     /// Empties the buckets at `time`; they gain from then on.
@@ -353,20 +318,14 @@ impl Limits {
         }
     }
 
-    /// Replaces the limits by the limits of `policy` from `now` on. A limit at the same index and of the same kind
-    /// keeps its credit or count. If `fresh` is true at its index, it is reset instead. Grants keep their times.
-    pub(crate) fn set(&mut self, now: Nanos, policy: &Policy, fresh: &[bool]) {
-        self.replace(now, Limits::new(policy, self.in_order(now)), fresh, 0);
-    }
-
-    /// Like [`set`](Self::set), with limits in their initial state, while a waiter of these costs waits: it keeps the
-    /// amount that it has gathered.
-    pub(crate) fn replace(&mut self, now: Nanos, mut limits: Limits, fresh: &[bool], waiting: impl CostList) {
+    /// Replaces the limits by `limits`, which are in their initial state, from `now` on. A limit at the same index and of
+    /// the same kind keeps its credit or count. Grants keep their times. A waiter of the costs `waiting` keeps the amount
+    /// that it has gathered.
+    pub(crate) fn replace(&mut self, now: Nanos, mut limits: Limits, waiting: impl CostList) {
         let now = self.in_order(now);
         let mut debts: Vec<_> = (0..self.len()).map(|place| self.debt(place)).collect();
         for (place, (from, old)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
             match (from, limits.fixed.terms.get(place)) {
-                _ if fresh.get(place) == Some(&true) => continue,
                 (Terms::Bucket(from), Some(Terms::Bucket(to))) => {
                     from.change(old, now, to);
                     if let Some(debt) = &mut debts[place] {
@@ -382,18 +341,6 @@ impl Limits {
         }
         limits.debts = debts;
         *self = Limits { at: self.at, number: self.number, every: self.every, next: self.next, ..limits };
-    }
-
-    /// Continues as if everything that the limits allow had been taken at `now`: buckets are empty, windows are full.
-    pub(crate) fn use_up(&mut self, now: Nanos) {
-        let full = self.fixed.windows(&self.states).map(|(_, window, _)| window.period()).max();
-        self.hold(self.in_order(now).max(now.saturating_add(full.unwrap_or(1))));
-    }
-
-    /// A time by which every limit is at rest if nothing more is taken: buckets are full, windows are empty.
-    #[must_use]
-    pub(crate) fn rested_at(&self) -> Nanos {
-        self.at.saturating_add(self.fixed.terms.iter().map(Terms::rest_time).max().unwrap_or(0))
     }
 
     /// Drops credit above the burst at `now`.

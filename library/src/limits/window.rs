@@ -8,7 +8,7 @@
 //! In the state of a window, the amount of the level is the units in the log. They include units that have left the
 //! period: up to two full windows, more if the window was larger before.
 
-use super::state::{Entry, Level, State};
+use super::state::{Level, LogEntry, State};
 use crate::clock::{Nanos, shrink};
 use crate::rate::Rate;
 
@@ -96,7 +96,7 @@ impl Terms {
             let most = if last.at == grant { u64::MAX } else { group };
             let shared = rest.min(most.saturating_sub(last.units));
             if shared > 0 {
-                *last = Entry { at: grant, units: last.units + shared };
+                *last = LogEntry { at: grant, units: last.units + shared };
                 rest -= shared;
             }
         }
@@ -106,7 +106,7 @@ impl Terms {
                 // much.
                 log.reserve_exact(log.len() / 8 + 1);
             }
-            log.insert(place, Entry { at: grant, units: rest });
+            log.insert(place, LogEntry { at: grant, units: rest });
         }
         state.level.amount += i128::from(cost);
         state.level.at = state.level.at.max(grant);
@@ -174,12 +174,6 @@ impl Terms {
         Terms::remove(state, [grant; 2], units);
     }
 
-    /// Removes `units` that were granted at `grant` and never left. In a large window their entry may have a later
-    /// time.
-    pub(crate) fn forget(&self, state: &mut State, grant: Nanos, units: u64) {
-        Terms::remove(state, [grant, if self.group == 1 { grant } else { Nanos::MAX }], units);
-    }
-
     /// Removes up to `units` that still count at `now`, the earliest first. Even if the caller meant later units, the
     /// remaining units count long enough.
     pub(crate) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
@@ -191,7 +185,7 @@ impl Terms {
     /// period.
     pub(crate) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
         if units > 0 {
-            let counts = |entry: &&Entry| entry.at <= now && !self.has_left(entry, now);
+            let counts = |entry: &&LogEntry| entry.at <= now && !self.has_left(entry, now);
             let counted = state.log().iter().filter(counts).fold(0_u64, |sum, entry| sum.saturating_add(entry.units));
             // Units beyond the count need no exact times, so they share an entry and the log stays short.
             let group = if counted > self.count { u64::MAX } else { self.group };
@@ -247,7 +241,7 @@ impl Terms {
     }
 
     /// Whether `entry` no longer counts at `time`.
-    fn has_left(&self, entry: &Entry, time: Nanos) -> bool {
+    fn has_left(&self, entry: &LogEntry, time: Nanos) -> bool {
         time.checked_sub(entry.at).is_some_and(|age| age >= self.period)
     }
 }
@@ -265,14 +259,14 @@ mod tests {
             let (entries, room) = (state.log().len(), state.log().capacity());
             assert!(room <= entries + entries / 8 + 1, "room for {room} of {entries}");
         }
-        assert_eq!((state.log().len(), size_of::<Entry>()), (1000, 16));
+        assert_eq!((state.log().len(), size_of::<LogEntry>()), (1000, 16));
     }
 
     /// A state with these times and units in its log.
     fn logged(log: &[(Nanos, u64)]) -> State {
         let units = log.iter().map(|(_, units)| i128::from(*units)).sum();
         let mut state = State::from(Level { amount: units, at: log.last().map_or(0, |(at, _)| *at) });
-        state.log_mut().extend(log.iter().map(|(at, units)| Entry { at: *at, units: *units }));
+        state.log_mut().extend(log.iter().map(|(at, units)| LogEntry { at: *at, units: *units }));
         state
     }
 

@@ -3,7 +3,7 @@
 use super::{Store, StoreError, with_replica};
 use crate::clock::{MILLISECOND, Nanos, SECOND};
 use crate::ledger::Replica;
-use crate::ledger::operation::{Answer, Ask, Grant, Operation, PLAIN, Refusal};
+use crate::ledger::operation::{Ask, Grant, Operation, Outcome, PLAIN, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -286,7 +286,7 @@ impl Client {
         let known = self.granted.front().map(|grant| grant.at);
         known.or_else(|| self.estimated.and_then(|estimate| estimate.at)).or_else(|| {
             let horizon = |replica: &mut Replica| Some(replica.next_event()?.saturating_add(replica.horizon()));
-            with_replica(&*self.store, horizon).filter(|_| self.len() > 0)
+            with_replica(&*self.store, horizon).filter(|_| !self.is_empty())
         })
     }
 
@@ -301,12 +301,6 @@ impl Client {
             return Some(*until);
         }
         with_replica(&*self.store, |replica| replica.estimate(self.store.owner(), ticket))
-    }
-
-    /// Whether a request is granted, and its unit has not left.
-    #[must_use]
-    pub fn is_granted(&self, ticket: u64) -> bool {
-        self.kept.contains_key(&ticket)
     }
 
     /// Whether a request has no answer yet.
@@ -344,8 +338,8 @@ impl Client {
             let mut refusals = Vec::new();
             while let Some((_, answer)) = replica.take() {
                 match answer {
-                    Answer::Granted(grant) => grants.push(grant),
-                    Answer::Refused(ticket, why) => refusals.push((ticket, why)),
+                    Outcome::Granted(grant) => grants.push(grant),
+                    Outcome::Refused(ticket, why) => refusals.push((ticket, why)),
                 }
             }
             // A bucket that was made again begins at a random number, which may be lower.
@@ -357,8 +351,9 @@ impl Client {
             let answered: BTreeSet<u64> =
                 grants.iter().map(|grant| grant.ticket).chain(refusals.iter().map(|(ticket, _)| *ticket)).collect();
             let is_later = |ticket: &u64| self.later.iter().any(|(_, later)| later == ticket);
-            let asks = |one| if let &Operation::Ask(ref asks) = one { &asks[..] } else { &[] };
-            let unsent: BTreeSet<u64> = self.outgoing.iter().flat_map(asks).map(|ask| ask.ticket).collect();
+            let asks =
+                self.outgoing.iter().filter_map(|one| if let Operation::Ask(asks) = one { Some(asks) } else { None });
+            let unsent: BTreeSet<u64> = asks.flatten().map(|ask| ask.ticket).collect();
             let is_lost = |ticket: &&u64| {
                 let is_known = replica.waits(owner, **ticket) || answered.contains(*ticket);
                 !is_known && !is_later(ticket) && !unsent.contains(*ticket)

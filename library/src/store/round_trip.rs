@@ -21,11 +21,6 @@ impl RoundTrip {
         self.last.push_back(time);
     }
 
-    /// The first exchanges may take much longer than the next ones, while both sides start.
-    pub(crate) fn is_uncertain(&self) -> bool {
-        (1..3).contains(&self.last.len())
-    }
-
     /// The median; 0 before the first exchange. For an even number of exchanges it is the lower of the two in the
     /// middle.
     pub(crate) fn usual(&self) -> Nanos {

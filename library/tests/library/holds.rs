@@ -37,7 +37,7 @@ fn add(line: &mut Line<()>, now: Nanos, ages: std::ops::Range<u64>) {
 fn left(line: &mut Line<()>, mut now: Nanos, until: Nanos) -> (Vec<(KeyId, Charged)>, Vec<u64>) {
     let (mut grants, mut times) = (Vec::new(), Vec::new());
     loop {
-        match line.next(now) {
+        match line.poll(now, u64::MAX) {
             Next::Go(key, _, charged) => {
                 grants.push((key, charged));
                 times.push(charged.at / MS);

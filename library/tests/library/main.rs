@@ -22,7 +22,6 @@ mod limiter_times;
 mod limiter_token_bucket;
 mod limiter_windows;
 mod limiters;
-mod line_model;
 mod line_plain;
 mod model;
 mod paces;

@@ -114,62 +114,6 @@ impl Model {
         (self.asked, self.at) = (asked.max(self.asked), at);
     }
 
-    /// Grants nothing before `until`; the buckets are empty then, also behind a grant for that time. A later grant stays.
-    pub(crate) fn hold_until(&mut self, until: u64) {
-        if until >= self.at {
-            self.states.iter_mut().for_each(|state| {
-                if let State::Bucket { level, since, .. } = state {
-                    (*level, *since) = (ratio(0, 1), until);
-                }
-            });
-            self.at = until;
-        }
-    }
-
-    /// Other limits of the same kinds, from `now` or from the latest grant. Credit and counts are kept, if not `fresh`.
-    /// Grants keep their times: one that is charged later may have a time before `now`.
-    pub(crate) fn set(&mut self, now: u64, limits: &[Limit], fresh: &[bool]) {
-        let start = now.max(self.at);
-        for ((state, limit), fresh) in self.states.iter_mut().zip(limits).zip(fresh) {
-            let mut new = State::new(limit, start);
-            match (&mut new, &*state) {
-                (State::Bucket { rate, level, burst, .. }, State::Bucket { .. }) if !fresh => {
-                    // A core in whole numbers may lose what the new rate earns in less than a nanosecond.
-                    let parts = BigRational::from(rate.denom().clone());
-                    *level = (state.level_at(start).min(burst.clone()) * &parts).floor() / parts;
-                }
-                (State::Window { grants, .. }, State::Window { grants: before, .. }) => {
-                    grants.extend(before.iter().filter(|(at, _)| !fresh || *at > now));
-                }
-                _ => {}
-            }
-            *state = new;
-        }
-        self.asked = now.max(self.asked);
-    }
-
-    /// Law 5: of `cost` granted at `at` and not used, what the rate has not earned since. Nothing is in the future.
-    pub(crate) fn credit(&mut self, now: u64, at: u64, costs: impl Into<Costs>) {
-        let costs = costs.into();
-        for (place, state) in self.states.iter_mut().enumerate() {
-            let cost = costs.of(place);
-            let there = state.level_at(now);
-            match state {
-                State::Bucket { rate, burst, level, since } => {
-                    *since = now;
-                    let back = ratio(cost, 1).min(burst.clone()) - &*rate * ratio(now - at, 1);
-                    *level = (&there + back.max(ratio(0, 1))).min(burst.clone()).max(there);
-                }
-                State::Window { grants, .. } => {
-                    if let Some(place) = grants.iter().position(|grant| *grant == (at, cost)) {
-                        grants.remove(place);
-                    }
-                }
-            }
-        }
-        self.at = now;
-    }
-
     /// The earliest time of a grant that is requested at `now`.
     fn start(&self, now: u64) -> u64 {
         now.max(self.asked).max(self.at)

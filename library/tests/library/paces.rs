@@ -16,7 +16,7 @@ fn add(line: &mut Line<u64>, now: Nanos, key: &[u8], age: u64) -> KeyId {
 
 /// The unit that leaves now: its key, its content, and the number of its grant.
 fn goes(line: &mut Line<u64>, now: Nanos) -> (KeyId, u64, u64) {
-    match line.next(now) {
+    match line.poll(now, u64::MAX) {
         Next::Go(key, unit, charged) => (key, unit.content, charged.number),
         next => panic!("{next:?} at {now}"),
     }
@@ -31,7 +31,7 @@ fn refused(line: &mut Line<u64>, name: &[u8]) -> KeyId {
     }
     let (key, _, number) = started[9];
     let start = line.start_of(number).unwrap();
-    line.refused(100 * MS, key, start, 200 * MS);
+    line.refused(100 * MS, Some(key), start, 200 * MS);
     line.hold_until(100 * MS, key, 200 * MS);
     for (.., number) in started {
         line.ended(100 * MS, number);
@@ -53,13 +53,13 @@ fn a_refusal_slows_the_starts_of_its_key_only() {
     }
     let others = [0; 3].map(|_| goes(&mut line, 150 * MS).1);
     assert_eq!(others, [30, 31, 32]);
-    assert_eq!(line.next(150 * MS), Next::At(200 * MS));
+    assert_eq!(line.poll(150 * MS, u64::MAX), Next::At(200 * MS));
     assert_eq!(goes(&mut line, 200 * MS).1, 20);
-    let Next::At(second) = line.next(200 * MS) else { panic!("the second has to wait") };
+    let Next::At(second) = line.poll(200 * MS, u64::MAX) else { panic!("the second has to wait") };
     assert_eq!(second, 200 * MS + interval - interval / 10);
     // Lateness of up to a tenth of the interval is made up for.
     assert_eq!(goes(&mut line, second + interval / 10).1, 21);
-    assert_eq!(line.next(second + interval / 10), Next::At(second + interval));
+    assert_eq!(line.poll(second + interval / 10, u64::MAX), Next::At(second + interval));
     assert_eq!(goes(&mut line, second + interval + SECOND).1, 22);
 }
 
@@ -70,12 +70,12 @@ fn successes_bring_the_pace_of_a_key_back() {
     let (mut now, slow) = (200 * MS, line.pace_of(key).unwrap().learned());
     for age in 100..150 {
         add(&mut line, now, b"a", age);
-        if let Next::At(time) = line.next(now) {
+        if let Next::At(time) = line.poll(now, u64::MAX) {
             now = time;
             let (_, _, number) = goes(&mut line, now);
             let served = line.start_of(number).unwrap().succeeded(false);
             line.ended(now, number);
-            line.served(now, key, served);
+            line.served(now, Some(key), served);
         }
     }
     assert!(line.pace_of(key).unwrap().learned() < slow);
@@ -104,7 +104,7 @@ fn after_failures_in_a_row_a_key_is_given_up() {
         next => panic!("{next:?}"),
     });
     assert_eq!(refused, [(4, why), (5, why), (7, why)]);
-    assert_eq!((line.next(6 * MS), line.len(), line.memory()), (Next::Nothing, 0, 0));
+    assert_eq!((line.poll(6 * MS, u64::MAX), line.len(), line.memory()), (Next::Nothing, 0, 0));
     add(&mut line, 7 * MS, b"b", 8);
     assert_eq!(goes(&mut line, 7 * MS).1, 8);
 }
@@ -120,9 +120,9 @@ fn a_key_that_is_given_up_refuses_also_later_arrivals() {
     assert_eq!(line.tickets().count(), 2);
     let first = line.tickets().find(|ticket| ticket.slot() == 0).unwrap();
     assert!(line.cancel(first).is_some());
-    let next = line.next(0);
+    let next = line.poll(0, u64::MAX);
     assert!(matches!(&next, Next::Refused(_, Unit { age: 1, .. }, Refusal::GivenUp(None))), "{next:?}");
-    assert_eq!((line.next(2 * SECOND), line.len()), (Next::Nothing, 0));
+    assert_eq!((line.poll(2 * SECOND, u64::MAX), line.len()), (Next::Nothing, 0));
 }
 
 /// Otherwise endless new keys would take memory.

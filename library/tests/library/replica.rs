@@ -5,7 +5,7 @@ use crate::scheduler::{Limit, Random};
 use std::collections::HashMap;
 use throttle_limits::clock::{MILLISECOND as MS, Nanos, SECOND};
 use throttle_limits::ledger::Replica;
-use throttle_limits::ledger::operation::{Answer, Ask, Grant, Operation, Owner, PLAIN, Record};
+use throttle_limits::ledger::operation::{Ask, Grant, Operation, Outcome, Owner, PLAIN, Record};
 use throttle_limits::limits::{OfKeys, Policy};
 
 const ALL: [&[Limit]; 6] = [
@@ -120,7 +120,7 @@ fn operation(
         20 if has('H') => Operation::HandOver(1 + random.below(count + 1), owner(random.below(7))),
         21 if has('t') => {
             let key = any_key(random);
-            Operation::Tried { key, has_succeeded: random.is(2), failed: random.one(&[0, 1, 2]) }
+            Operation::Tried { key, has_succeeded: random.is(4) }
         }
         22 if has('w') && random.is(4) => Operation::WantNothing,
         _ => {
@@ -157,8 +157,8 @@ fn loaded(bytes: &[u8]) -> Option<Replica> {
     Replica::load(bytes).ok()
 }
 
-pub(crate) fn drain(replica: &mut Replica, answers: &mut Vec<(Owner, Answer)>) {
-    answers.extend(std::iter::from_fn(|| replica.take()));
+pub(crate) fn drain(replica: &mut Replica, outcomes: &mut Vec<(Owner, Outcome)>) {
+    outcomes.extend(std::iter::from_fn(|| replica.take()));
 }
 
 /// Folds a log. Reads it at random times between the operations, and replaces the ledger by its snapshot now and then.
@@ -167,30 +167,30 @@ fn fold(
     log: &[Record],
     until: Nanos,
     way: Option<(u64, bool)>,
-) -> (Replica, Vec<(Owner, Answer)>) {
-    let (mut answers, mut last) = (Vec::new(), 0);
+) -> (Replica, Vec<(Owner, Outcome)>) {
+    let (mut outcomes, mut last) = (Vec::new(), 0);
     let mut random = Random::new(way.map_or(0, |(seed, _)| seed));
-    let mut read = |replica: &mut Replica, answers: &mut Vec<_>, last: Nanos, to: Nanos| {
+    let mut read = |replica: &mut Replica, outcomes: &mut Vec<_>, last: Nanos, to: Nanos| {
         let Some((_, saves)) = way else { return };
         let mut times: Vec<_> = (0..random.below(4)).map(|_| last + random.below(to - last + 1)).collect();
         times.sort_unstable();
         for time in times {
             replica.advance(time);
             if saves && random.is(3) {
-                drain(replica, answers);
+                drain(replica, outcomes);
                 *replica = loaded(&saved(replica)).expect("a snapshot can be read");
             }
         }
     };
     for record in log {
-        read(&mut replica, &mut answers, last, record.time);
+        read(&mut replica, &mut outcomes, last, record.time);
         replica.apply(record);
         last = record.time;
     }
-    read(&mut replica, &mut answers, last, until);
+    read(&mut replica, &mut outcomes, last, until);
     replica.advance(until);
-    drain(&mut replica, &mut answers);
-    (replica, answers)
+    drain(&mut replica, &mut outcomes);
+    (replica, outcomes)
 }
 
 pub(crate) const EVERYTHING: &str = "hcgnlsepwPSrRHt";
@@ -206,14 +206,14 @@ fn the_state_depends_on_the_log_and_time_not_on_its_readers() {
         let more = random.one(&[2000, 2000, 90_000]) * random.below(1000) * (MS / 1000);
         let until = log.last().map_or(0, |record| record.time) + more;
         let new = || Replica::new(&rules.policy, 0, 0, horizon);
-        let (expected, answers) = fold(new(), &log, until, None);
-        grants += answers.len();
+        let (expected, outcomes) = fold(new(), &log, until, None);
+        grants += outcomes.len();
         for (way, saves) in [(1, false), (2, true), (3, true)] {
             let (found, other) = fold(new(), &log, until, Some((u64::from(seed) + way, saves)));
-            if let Some(place) = answers.iter().zip(&other).position(|(one, other)| one != other) {
-                panic!("seed {seed}, way {way}: answer {place} {:?}, not {:?}", other[place], answers[place]);
+            if let Some(place) = outcomes.iter().zip(&other).position(|(one, other)| one != other) {
+                panic!("seed {seed}, way {way}: outcome {place} {:?}, not {:?}", other[place], outcomes[place]);
             }
-            assert_eq!(other.len(), answers.len(), "seed {seed}, way {way}");
+            assert_eq!(other.len(), outcomes.len(), "seed {seed}, way {way}");
             if saved(&expected) != saved(&found) {
                 let [one, two] = [&expected, &found].map(|replica| format!("{replica:#?}"));
                 let differs = one.lines().zip(two.lines()).find(|(one, two)| one != two);
@@ -235,12 +235,12 @@ pub(crate) fn asked(log: &[Record]) -> HashMap<(Owner, u64), (Nanos, Ask)> {
     asked
 }
 
-pub(crate) fn granted(answers: &[(Owner, Answer)]) -> Vec<(Owner, Grant)> {
-    let grant = |(owner, answer): &(Owner, Answer)| match answer {
-        Answer::Granted(grant) => Some((*owner, *grant)),
-        Answer::Refused(..) => None,
+pub(crate) fn granted(outcomes: &[(Owner, Outcome)]) -> Vec<(Owner, Grant)> {
+    let grant = |(owner, outcome): &(Owner, Outcome)| match outcome {
+        Outcome::Granted(grant) => Some((*owner, *grant)),
+        Outcome::Refused(..) => None,
     };
-    answers.iter().filter_map(grant).collect()
+    outcomes.iter().filter_map(grant).collect()
 }
 
 /// Laws 2 and 6, and first in, first out of law 4, for any horizon.
@@ -262,9 +262,9 @@ fn no_shared_limit_is_exceeded_and_its_grants_are_in_order() {
             let next = replica.now() + random.below(50) * MS + 1;
             replica.advance(next);
         }
-        let mut answers = Vec::new();
-        drain(&mut replica, &mut answers);
-        let (asked, grants) = (asked(&log), granted(&answers));
+        let mut outcomes = Vec::new();
+        drain(&mut replica, &mut outcomes);
+        let (asked, grants) = (asked(&log), granted(&outcomes));
         assert!(grants.windows(2).all(|pair| pair[0].1.at <= pair[1].1.at), "seed {seed}: in order");
         for (owner, grant) in grants.iter().filter(|(_, grant)| grant.ticket != PLAIN) {
             let (at, ask) = &asked[&(*owner, grant.ticket)];
@@ -308,13 +308,13 @@ pub(crate) fn at(time: Nanos, of: u64, operation: Operation) -> Record {
     Record { time, owner: owner(of), sequence: 0, operations: vec![operation] }
 }
 
-pub(crate) fn shown(answers: &[(Owner, Answer)]) -> Vec<(Owner, u64, Nanos, u64)> {
+pub(crate) fn shown(outcomes: &[(Owner, Outcome)]) -> Vec<(Owner, u64, Nanos, u64)> {
     // Ages count all requests, so they differ.
-    let one = |(owner, answer): &(Owner, Answer)| match answer {
-        Answer::Granted(grant) => (*owner, grant.ticket, grant.at, grant.units),
-        Answer::Refused(ticket, _) => (*owner, *ticket, Nanos::MAX, 0),
+    let one = |(owner, outcome): &(Owner, Outcome)| match outcome {
+        Outcome::Granted(grant) => (*owner, grant.ticket, grant.at, grant.units),
+        Outcome::Refused(ticket, _) => (*owner, *ticket, Nanos::MAX, 0),
     };
-    answers.iter().map(one).collect()
+    outcomes.iter().map(one).collect()
 }
 
 /// Law 5. A request is cancelled before anything is committed.
@@ -327,7 +327,7 @@ fn a_cancelled_request_of_a_shared_bucket_leaves_no_trace() {
         let rules = rules(&mut random);
         let log = log(&mut random, 60, "hnlewPS");
         let [mut plain, mut haunted] = [(); 2].map(|()| Replica::new(&rules.policy, 0, 0, horizon));
-        let [mut expected, mut answers] = [(); 2].map(|()| Vec::new());
+        let [mut expected, mut outcomes] = [(); 2].map(|()| Vec::new());
         let ghost = 1_000_000;
         for (place, record) in log.iter().enumerate() {
             plain.apply(record);
@@ -346,7 +346,7 @@ fn a_cancelled_request_of_a_shared_bucket_leaves_no_trace() {
                 latest: Nanos::MAX,
                 ..Ask::default()
             };
-            drain(&mut haunted, &mut answers);
+            drain(&mut haunted, &mut outcomes);
             drain(&mut plain, &mut expected);
             let (mut copy, mut without) = (haunted.clone(), plain.clone());
             copy.apply(&at(record.time, ghost, Operation::Ask(vec![ask.clone()])));
@@ -362,9 +362,9 @@ fn a_cancelled_request_of_a_shared_bucket_leaves_no_trace() {
         let end = log.last().map_or(0, |record| record.time) + 100 * SECOND;
         plain.advance(end);
         haunted.advance(end);
-        drain(&mut haunted, &mut answers);
+        drain(&mut haunted, &mut outcomes);
         drain(&mut plain, &mut expected);
-        let (is, should) = (shown(&answers), shown(&expected));
+        let (is, should) = (shown(&outcomes), shown(&expected));
         if let Some(place) = is.iter().zip(&should).position(|(is, should)| is != should) {
             panic!("seed {seed}: {place}: {:?}, not {:?}", &is[place], &should[place]);
         }

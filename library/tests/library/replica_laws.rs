@@ -6,7 +6,7 @@ use crate::scheduler::Random;
 use std::collections::HashMap;
 use throttle_limits::clock::{MILLISECOND as MS, Nanos, SECOND};
 use throttle_limits::ledger::Replica;
-use throttle_limits::ledger::operation::{Answer, Ask, Grant, Operation, Owner, PLAIN, Record, Refusal};
+use throttle_limits::ledger::operation::{Ask, Grant, Operation, Outcome, Owner, PLAIN, Record, Refusal};
 use throttle_limits::limits::{OfKeys, Policy};
 
 /// A policy with these limits of all units.
@@ -58,16 +58,16 @@ fn gone(of: u64) -> Operation {
     Operation::Gone { owner: owner(of), seen: Nanos::MAX }
 }
 
-/// The answers since the last call.
-fn answers(replica: &mut Replica) -> Vec<(Owner, Answer)> {
-    let mut answers = Vec::new();
-    drain(replica, &mut answers);
-    answers
+/// The outcomes since the last call.
+fn outcomes(replica: &mut Replica) -> Vec<(Owner, Outcome)> {
+    let mut outcomes = Vec::new();
+    drain(replica, &mut outcomes);
+    outcomes
 }
 
 /// The grants since the last call.
 fn grants(replica: &mut Replica) -> Vec<Grant> {
-    granted(&answers(replica)).into_iter().map(|(_, grant)| grant).collect()
+    granted(&outcomes(replica)).into_iter().map(|(_, grant)| grant).collect()
 }
 
 /// The times of the grants since the last call, in milliseconds.
@@ -76,11 +76,11 @@ fn times(replica: &mut Replica) -> Vec<u64> {
 }
 
 fn refusals(replica: &mut Replica) -> Vec<(u64, Refusal)> {
-    let refusal = |(_, answer): (Owner, Answer)| match answer {
-        Answer::Refused(ticket, why) => Some((ticket, why)),
-        Answer::Granted(_) => None,
+    let refusal = |(_, outcome): (Owner, Outcome)| match outcome {
+        Outcome::Refused(ticket, why) => Some((ticket, why)),
+        Outcome::Granted(_) => None,
     };
-    answers(replica).into_iter().filter_map(refusal).collect()
+    outcomes(replica).into_iter().filter_map(refusal).collect()
 }
 
 fn assert_same(is: &Replica, should: &Replica, why: &str) {
@@ -119,7 +119,7 @@ fn check_shares(random: &mut Random, has_keys: bool, why: &str) {
     let largest = [1, 9, 18, 27, 36, 1, 1];
     while served[0] < 600 {
         replica.advance(replica.now() + SECOND);
-        for (of, grant) in granted(&answers(&mut replica)) {
+        for (of, grant) in granted(&outcomes(&mut replica)) {
             let flow = usize::try_from(of[0]).unwrap();
             served[flow] += costs.get(&(of, grant.ticket)).copied().unwrap_or(grant.units);
             for (one, other) in (0..flows).flat_map(|one| (0..flows).map(move |other| (one, other))) {
@@ -157,7 +157,7 @@ fn suspects_take_one_turn_of_nine_whichever_limit_binds() {
         let mut count = [0_u64; 8];
         while count[1] + count[2] < 900 {
             replica.advance(replica.now() + SECOND);
-            for (of, _) in granted(&answers(&mut replica)) {
+            for (of, _) in granted(&outcomes(&mut replica)) {
                 if count[1] + count[2] < 900 {
                     count[usize::try_from(of[0]).unwrap()] += 1;
                 }
@@ -251,18 +251,18 @@ fn a_hold_that_is_lifted_costs_nothing() {
             plain.apply(record);
         }
         let Some(next) = plain.next_event() else { continue };
-        answers(&mut plain);
+        outcomes(&mut plain);
         let before = plain.clone();
         // Held and resumed before anything would have been committed: nothing differs.
         let soon = next.saturating_sub(1).max(end);
         plain.apply(&at(end, 0, Operation::Here));
         plain.apply(&at(soon, 0, Operation::Here));
-        assert!(answers(&mut plain).is_empty());
+        assert!(outcomes(&mut plain).is_empty());
         for of in [Some("b"), None] {
             let mut held = before.clone();
             held.apply(&at(end, 0, hold(of, end + 100 * SECOND)));
             held.apply(&at(soon, 0, Operation::Resume(of.map(|key| key.as_bytes().into()))));
-            if !answers(&mut held).is_empty() {
+            if !outcomes(&mut held).is_empty() {
                 continue; // The key held up others, and they were granted meanwhile.
             }
             compared += 1;
@@ -278,13 +278,13 @@ fn a_hold_that_is_lifted_costs_nothing() {
                 let mut plain = plain.clone();
                 held.advance(soon + 100 * SECOND);
                 plain.advance(soon + 100 * SECOND);
-                assert_eq!(shown(&answers(&mut held)), shown(&answers(&mut plain)), "seed {seed}, {of:?}");
+                assert_eq!(shown(&outcomes(&mut held)), shown(&outcomes(&mut plain)), "seed {seed}, {of:?}");
             }
         }
         // Held for long: as many units are allowed as if nothing had been requested meanwhile.
         let mut held = before.clone();
         held.apply(&at(next, 0, hold(None, next + 100 * SECOND)));
-        answers(&mut held);
+        outcomes(&mut held);
         let state = held.limits(None).unwrap().1.clone();
         held.advance(next + 10 * SECOND);
         let (limits, later) = held.limits(None).unwrap();
@@ -292,7 +292,7 @@ fn a_hold_that_is_lifted_costs_nothing() {
             let [is, should] = [later, &state].map(|state| limits.conforms_at(state, next + SECOND, &[cost, cost]));
             assert_eq!(is, should, "seed {seed}: a hold charges nothing");
         }
-        assert!(answers(&mut held).is_empty());
+        assert!(outcomes(&mut held).is_empty());
         held.apply(&at(next + 10 * SECOND, 0, Operation::Resume(None)));
         let first = grants(&mut held).first().map(|grant| grant.at);
         assert!(first.is_none_or(|first| first >= next + 10 * SECOND), "seed {seed}");
@@ -402,7 +402,7 @@ fn a_job_handed_over_runs_until_its_new_owner_ends_it_or_goes() {
         replica.apply(&at(2 * MS, 1, Operation::Cancel(vec![7])));
         replica.apply(&at(2 * MS, 3, gone(1)));
         replica.apply(&at(SECOND, 3, Operation::Here));
-        assert!(answers(&mut replica).iter().all(|(of, _)| *of != owner(3)), "the job is taken");
+        assert!(outcomes(&mut replica).iter().all(|(of, _)| *of != owner(3)), "the job is taken");
         replica.apply(&at(2 * SECOND, 2, ends));
         assert_eq!(times(&mut replica), [2000]);
     }
@@ -424,7 +424,7 @@ fn an_estimate_is_true_if_nothing_changes() {
             replica.apply(record);
         }
         let end = replica.now();
-        answers(&mut replica);
+        outcomes(&mut replica);
         let names = asked(&log).into_keys().chain((0..6).map(|of| (owner(of), PLAIN)));
         let estimates: HashMap<_, _> =
             names.filter_map(|name| Some((name, replica.estimate(name.0, name.1)?))).collect();
@@ -436,7 +436,7 @@ fn an_estimate_is_true_if_nothing_changes() {
         for (mut replica, is_copy) in [(replica, false), (copy, true)] {
             let mut seen = HashMap::new();
             loop {
-                for (of, grant) in granted(&answers(&mut replica)) {
+                for (of, grant) in granted(&outcomes(&mut replica)) {
                     seen.entry((of, grant.ticket)).or_insert(grant.at);
                 }
                 if replica.is_empty() || replica.now() >= end + 1000 * SECOND {
@@ -493,7 +493,7 @@ fn a_killed_owner_loses_at_most_one_horizon_of_grants() {
         replica.apply(&at(SECOND, 3, gone(1)));
         replica.advance(2 * SECOND);
         let (mut lost, mut other) = (0, 0);
-        for (of, grant) in granted(&answers(&mut replica)) {
+        for (of, grant) in granted(&outcomes(&mut replica)) {
             lost += if of == owner(1) && grant.at > SECOND { grant.units } else { 0 };
             let is_alone = grant.at > SECOND + horizon * MS && grant.at <= 2 * SECOND;
             other += if of == owner(2) && is_alone { grant.units } else { 0 };
@@ -546,7 +546,7 @@ fn use_damaged(mut replica: Replica, random: &mut Random) {
             Operation::Cancel((0..20).collect()),
             Operation::HandOver(number, owner(3)),
             Operation::RoundTrip(50 * MS),
-            Operation::Tried { key: b"c"[..].into(), has_succeeded: false, failed: 2 },
+            tried("c", false),
             Operation::Resume(None),
             Operation::Set(rules(random).policy, vec![]),
         ];
@@ -676,7 +676,7 @@ fn a_clear_refuses_all_who_wait() {
     assert_eq!((refusals(&mut replica), replica.len()), (refused.to_vec(), 2));
     replica.apply(&at(MS, 3, units([1], "a")));
     replica.advance(290 * MS);
-    let of: Vec<_> = granted(&answers(&mut replica)).iter().map(|(of, grant)| (of[0], grant.at / MS)).collect();
+    let of: Vec<_> = granted(&outcomes(&mut replica)).iter().map(|(of, grant)| (of[0], grant.at / MS)).collect();
     assert_eq!(of, [(1, 100), (3, 200), (2, 300)]);
 }
 
@@ -732,7 +732,7 @@ struct Twins {
     real: HashMap<u64, [u64; 4]>,
     /// The grants that are not settled yet.
     open: Vec<Grant>,
-    answers: Vec<(Owner, Answer)>,
+    outcomes: Vec<(Owner, Outcome)>,
     /// The number of grants that were not used, and of those that cost less or more.
     counts: [u64; 2],
 }
@@ -740,7 +740,7 @@ struct Twins {
 impl Twins {
     fn new(limits: &Policy, horizon: Nanos) -> Twins {
         let [settled, exact] = [(); 2].map(|()| Replica::new(limits, 0, 0, horizon));
-        Twins { settled, exact, real: HashMap::new(), open: vec![], answers: vec![], counts: [0; 2] }
+        Twins { settled, exact, real: HashMap::new(), open: vec![], outcomes: vec![], counts: [0; 2] }
     }
 
     fn ask(&mut self, now: Nanos, ticket: u64, random: &mut Random) {
@@ -756,9 +756,9 @@ impl Twins {
     }
 
     fn note(&mut self) {
-        let new = answers(&mut self.settled);
+        let new = outcomes(&mut self.settled);
         self.open.extend(granted(&new).iter().map(|(_, grant)| *grant));
-        self.answers.extend(new);
+        self.outcomes.extend(new);
     }
 
     /// Settles any grant.
@@ -810,8 +810,8 @@ fn settled_grants_leave_the_limits_as_if_they_had_cost_that() {
             now += random.one(&[0, 1, 300]) * MS;
             twins.settle(now, &mut random);
         }
-        let Twins { mut settled, mut exact, answers: is, counts: of_seed, .. } = twins;
-        let should = answers(&mut exact);
+        let Twins { mut settled, mut exact, outcomes: is, counts: of_seed, .. } = twins;
+        let should = outcomes(&mut exact);
         if shown(&is) != shown(&should) {
             continue; // The charged costs have delayed a grant, or the real ones.
         }
@@ -824,7 +824,7 @@ fn settled_grants_leave_the_limits_as_if_they_had_cost_that() {
             replica.apply(&at(now, 2, units(100..120, "a")));
             replica.advance(now + 60 * SECOND);
         }
-        assert_eq!(shown(&answers(&mut settled)), shown(&answers(&mut exact)), "{why}");
+        assert_eq!(shown(&outcomes(&mut settled)), shown(&outcomes(&mut exact)), "{why}");
     }
     assert!(compared > 100 && counts.iter().min() > Some(&200), "{compared} {counts:?}");
 }
@@ -853,10 +853,10 @@ fn a_repeated_record_has_no_effect() {
                 repeated += 1;
             }
             if random.is(5) {
-                let mut answers = [Vec::new(), Vec::new()];
-                drain(&mut once, &mut answers[0]);
-                drain(&mut often, &mut answers[1]);
-                assert_eq!(answers[0], answers[1], "seed {seed}");
+                let mut outcomes = [Vec::new(), Vec::new()];
+                drain(&mut once, &mut outcomes[0]);
+                drain(&mut often, &mut outcomes[1]);
+                assert_eq!(outcomes[0], outcomes[1], "seed {seed}");
                 often = reloaded(&often);
             }
         }
@@ -895,10 +895,10 @@ fn a_key_without_room_gets_it_once_another_is_as_new_again() {
     let (mut keys, mut now) = (0, 0);
     let until = loop {
         replica.apply(&at(now, 1, units([keys], &format!("key {keys}"))));
-        match answers(&mut replica)[..] {
-            [(_, Answer::Granted(grant))] => replica.apply(&at(now, 1, Operation::Ended(vec![grant.number]))),
-            [(_, Answer::Refused(_, Refusal::NoRoom(until)))] => break until,
-            ref answers => panic!("{answers:?}"),
+        match outcomes(&mut replica)[..] {
+            [(_, Outcome::Granted(grant))] => replica.apply(&at(now, 1, Operation::Ended(vec![grant.number]))),
+            [(_, Outcome::Refused(_, Refusal::NoRoom(until)))] => break until,
+            ref outcomes => panic!("{outcomes:?}"),
         }
         (keys, now) = (keys + 1, now + MS);
     };
@@ -982,10 +982,7 @@ fn the_room_for_keys_depends_on_the_log_not_on_its_readers() {
                     }
                 }
                 3 => hold(Some(&name), now + random.below(3) * SECOND),
-                4 => {
-                    let (has_succeeded, failed) = random.one(&[(true, 0), (false, 1), (false, 2), (true, 1)]);
-                    Operation::Tried { key: name.as_bytes().into(), has_succeeded, failed }
-                }
+                4 => tried(&name, random.is(3)),
                 5 if random.is(6) => Operation::Set(random.one(&[&limits, &smaller]).clone(), vec![]),
                 5 => Operation::Cancel((0..5).map(|_| random.below(10 * ticket + 1)).collect()),
                 _ => {
@@ -999,9 +996,9 @@ fn the_room_for_keys_depends_on_the_log_not_on_its_readers() {
             for replica in [&mut replica, &mut other] {
                 replica.apply(&at(now, 1, operation.clone()));
             }
-            let answers = [&mut replica, &mut other].map(answers);
-            assert_eq!(answers[1], answers[0], "seed {seed}, ticket {ticket} at {now}");
-            numbers.extend(granted(&answers[0]).iter().map(|(_, grant)| grant.number));
+            let outcomes = [&mut replica, &mut other].map(outcomes);
+            assert_eq!(outcomes[1], outcomes[0], "seed {seed}, ticket {ticket} at {now}");
+            numbers.extend(granted(&outcomes[0]).iter().map(|(_, grant)| grant.number));
             if random.is(4) {
                 other = reloaded(&other);
                 assert_same(&other, &replica, &format!("seed {seed}, ticket {ticket} at {now}"));
@@ -1010,8 +1007,8 @@ fn the_room_for_keys_depends_on_the_log_not_on_its_readers() {
     }
 }
 
-fn tried(key: &str, has_succeeded: bool, failed: u32) -> Operation {
-    Operation::Tried { key: key.as_bytes().into(), has_succeeded, failed }
+fn tried(key: &str, has_succeeded: bool) -> Operation {
+    Operation::Tried { key: key.as_bytes().into(), has_succeeded }
 }
 
 #[test]
@@ -1025,12 +1022,13 @@ fn three_failures_in_a_row_give_up_a_key_for_an_hour() {
     replica.apply(&at(0, 2, units([2], "a")));
     replica.apply(&at(0, 2, Operation::Ask(vec![Ask { not_before: SECOND, ..unit(4, "a", &[1]) }])));
     // Failures before a success do not count, nor do those of another key.
-    for operation in [tried("a", false, 2), tried("a", true, 1), tried("b", false, 2), tried("a", false, 1)] {
-        replica.apply(&at(MS, 1, operation));
+    let before = [("a", false), ("a", false), ("a", true), ("b", false), ("b", false), ("a", false), ("a", false)];
+    for (key, has_succeeded) in before {
+        replica.apply(&at(MS, 1, tried(key, has_succeeded)));
     }
-    assert_eq!(answers(&mut replica).len(), 1);
+    assert_eq!(outcomes(&mut replica).len(), 1);
     replica = reloaded(&replica);
-    replica.apply(&at(2 * MS, 1, tried("a", false, 1)));
+    replica.apply(&at(2 * MS, 1, tried("a", false)));
     assert_eq!(refusals(&mut replica), [3, 2, 4].map(|ticket| (ticket, given_up)));
     for now in [3 * MS, hour, hour + 2 * MS - 1] {
         replica = reloaded(&replica);
@@ -1040,14 +1038,14 @@ fn three_failures_in_a_row_give_up_a_key_for_an_hour() {
     replica.apply(&at(hour + 2 * MS, 1, units([6], "a")));
     assert_eq!(times(&mut replica), [3_600_002]);
     // It is tried again, so another failure alone counts for little.
-    replica.apply(&at(hour + SECOND, 1, tried("a", false, 2)));
+    (0..2).for_each(|_| replica.apply(&at(hour + SECOND, 1, tried("a", false))));
     replica.apply(&at(hour + SECOND, 1, units([7], "a")));
     assert_eq!(times(&mut replica), [3_601_000]);
     // A failure counts for an hour after the latest one.
-    replica.apply(&at(2 * hour + SECOND, 1, tried("a", false, 2)));
+    (0..2).for_each(|_| replica.apply(&at(2 * hour + SECOND, 1, tried("a", false))));
     replica.apply(&at(2 * hour + SECOND, 1, units([8], "a")));
     assert_eq!(times(&mut replica), [7_201_000]);
-    replica.apply(&at(2 * hour + 2 * SECOND, 1, tried("a", false, 1)));
+    replica.apply(&at(2 * hour + 2 * SECOND, 1, tried("a", false)));
     replica.apply(&at(2 * hour + 2 * SECOND, 1, units([9], "a")));
     assert_eq!(refusals(&mut replica), [(9, given_up)]);
     // That is forgotten with a clear of the key.
@@ -1087,7 +1085,7 @@ fn refusals_slow_later_grants_of_a_key_or_of_all_units() {
         learning(&mut replica, now + 200 * MS, 20..40, "a");
         replica.apply(&at(until, 2, units(0..20, "b")));
         replica.advance(until + 10 * SECOND);
-        let later = granted(&answers(&mut replica));
+        let later = granted(&outcomes(&mut replica));
         let of = |which: u64| -> Vec<Grant> {
             later.iter().filter(|(of, _)| *of == owner(which)).map(|(_, grant)| *grant).collect()
         };

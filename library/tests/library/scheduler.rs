@@ -106,7 +106,7 @@ type Left = (u64, KeyId, Charged, Nanos);
 
 /// Takes all that may leave now.
 fn drain(line: &mut Line<u64>, now: Nanos, left: &mut Vec<Left>) {
-    while let Next::Go(key, unit, charged) = line.next(now) {
+    while let Next::Go(key, unit, charged) = line.poll(now, u64::MAX) {
         left.push((unit.age, key, charged, now));
     }
 }
@@ -175,7 +175,7 @@ fn ask(ledger: &mut Ledger, now: Nanos, name: u8, age: u64, costs: [u64; 2], arr
 
 /// Takes all that may leave now: ages, grants, and their numbers.
 fn take(ledger: &mut Ledger, now: Nanos, left: &mut Vec<(u64, Nanos, u64)>) {
-    while let ledger::Next::Granted(taken, charged) = ledger.next(now) {
+    while let ledger::Next::Granted(taken, charged) = ledger.poll(now, u64::MAX) {
         left.push((taken.age, charged.at, charged.number));
     }
 }

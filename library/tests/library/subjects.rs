@@ -2,11 +2,10 @@
 
 use crate::laws::written;
 use crate::limiters::FakeTimer;
-use crate::model::{Costs, EXACT, Limit};
+use crate::model::{EXACT, Limit};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
-use throttle_limits::clock::{FakeClock, NanoClock};
 use throttle_limits::limiter::{AcquireError, Limiter, Oversize};
 use throttle_limits::limits::{Grant, Limits, Policy};
 
@@ -71,11 +70,6 @@ impl Library {
             (answer, expected) => panic!("{what}: {answer:?}, but {expected:?}"),
         }
     }
-}
-
-/// The same for all limits, or not.
-pub(crate) fn any_costs() -> impl Strategy<Value = Costs> + Clone {
-    prop_oneof![2 => (0..=6_u64).prop_map(Costs::from), 1 => [0..=6_u64, 0..=6_u64, 0..=9_u64].prop_map(Costs)]
 }
 
 /// Units, the period, and the burst or the slack.

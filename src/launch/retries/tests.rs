@@ -126,8 +126,8 @@ impl State {
             let verdict = retries.judge(&None, judged, (&outcome, &reply, &pace), no_others_wait, chance);
             let until = end + retries.pause_left(&None, end);
             for (report, key) in retries.take_reports().into_values().zip(key) {
-                line.served(now, key, report.served);
-                report.refused.into_iter().for_each(|start| line.refused(now, key, start, until));
+                line.served(now, Some(key), report.served);
+                report.refused.into_iter().for_each(|start| line.refused(now, Some(key), start, until));
             }
             self.ends.push((end, attempt.unit, verdict));
             line.ended(now, number);

@@ -201,7 +201,6 @@ impl Limits {
             has_keys: keys.is_some() || is_shared && policy.counts_jobs(),
             is_sorted,
             shared: is_shared.then_some(first),
-            counts_jobs: is_shared && policy.counts_jobs(),
             found: None,
         })
     }

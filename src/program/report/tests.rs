@@ -56,7 +56,7 @@ fn report(args: &[&str]) -> (FakeClock, Arc<Grants<First>>, Report) {
 /// So many units leave now.
 fn leave(grants: &Grants<First>, units: u64) {
     grants.want(units);
-    let next = grants.line().next(grants.now());
+    let next = grants.line().poll(grants.now(), u64::MAX);
     assert!(matches!(next, Next::Run(run) if run.units == units), "{next:?}");
 }
 

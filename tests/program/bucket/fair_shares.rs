@@ -232,11 +232,13 @@ fn shares(bucket: &Bucket, pause: Nanos) -> [u64; 4] {
         }
         bucket.clock.sleep_until(next);
     }
-    processes.iter_mut().for_each(|process| process.withdraw().unwrap());
+    for process in &mut processes {
+        process.withdraw().unwrap();
+    }
     units
 }
 
-/// Before, units leased for commands that could not start yet were lost.
+/// Units that are granted for commands that cannot start yet are not lost.
 #[test]
 #[ignore = "slow: 7 s"]
 fn launches_with_many_slots_use_a_shared_window() {

@@ -104,8 +104,8 @@ mod limits {
         });
     }
 
-    /// A lease covers two round trips, and the next one is requested before it is needed. A busy processor costs rate,
-    /// and has us read late what then seems to come at once, so the best of some tries counts.
+    /// Grants are committed a round trip before their times. A busy processor costs rate, and this test then reads late
+    /// what seems to come at once, so the best of some tries counts.
     #[test]
     #[ignore = "slow: 8 s"]
     fn a_slow_network_costs_no_rate() {
@@ -128,10 +128,10 @@ mod limits {
         }
     }
 
-    /// One slow answer must not make all later leases long: new requests would wait for all of that.
+    /// One slow answer must not make new requests wait long from then on.
     #[test]
     #[ignore = "slow: 4 s"]
-    fn after_one_delay_leases_are_short_again() {
+    fn after_one_delay_new_requests_wait_as_before() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("hiccup");
         let pipes = (0..4).map(|_| pipe(&bucket, &["-r", "500/s", "-b", "10"])).collect();
@@ -144,7 +144,7 @@ mod limits {
         });
     }
 
-    /// A slow reader is late for most of its lease; in a window all of that would count for an hour.
+    /// A slow reader is late for most of its grants; in a window all of them would count for an hour.
     #[test]
     #[ignore = "slow: 6 s"]
     fn a_slow_reader_loses_no_room_in_a_window() {

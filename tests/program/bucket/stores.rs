@@ -137,7 +137,9 @@ fn costs_of_several_kinds_are_granted_together() {
         process.client.cancel(tickets[2]);
         let moved = [Some(0), Some(5), None, Some(120), Some(130)];
         assert_eq!(tenths(&mut process), moved, "{name}: as if the third request had never been made");
-        tickets.iter().for_each(|ticket| process.client.cancel(*ticket));
+        for ticket in tickets {
+            process.client.cancel(ticket);
+        }
         process.client.exchange().unwrap();
         assert_eq!(process.view().left, [1, 10], "{name}: the grant of the first one is not used");
         assert_eq!(process.take_now(&[1, 11]).map(|grant| grant.at), None, "{name}");
@@ -416,6 +418,11 @@ fn new_limits_apply_to_all_who_wait() {
     });
 }
 
+/// Nothing is granted before this time.
+fn hold(until: Nanos) -> Operation {
+    Operation::Hold { key: None, until, refused: Vec::new() }
+}
+
 /// A waiter is not lost: it requests its unit again.
 #[test]
 fn a_cleared_bucket_begins_anew_for_all_who_wait() {
@@ -423,7 +430,7 @@ fn a_cleared_bucket_begins_anew_for_all_who_wait() {
         let (mut one, other, name) = (bucket.process(), bucket.process(), bucket.name);
         one.take(&[1]);
         let waits = one.ask(&[1]);
-        other.store().hold_until(START + 9 * HOUR).unwrap();
+        other.send(hold(START + 9 * HOUR));
         other.store().clear(None, None).unwrap();
         one.client.exchange().unwrap();
         assert_eq!(one.estimate(waits), Some(START + HOUR), "{name}: the pause is lifted, the unit stays charged");
@@ -439,7 +446,7 @@ fn a_cleared_bucket_begins_anew_for_all_who_wait() {
 fn a_held_store_grants_nothing_until_its_time_and_is_empty_then() {
     on_every_store(&["1/s,burst=5", "100/h"], |bucket| {
         let (mut process, name) = (bucket.process(), bucket.name);
-        let hold = |process: &Process, second| process.store().hold_until(START + second * SECOND).unwrap();
+        let hold = |process: &Process, second| process.send(hold(START + second * SECOND));
         hold(&process, 10);
         hold(&process, 4);
         assert_eq!((process.view().available, process.take_now(&[1])), (0, None), "{name}");
@@ -463,7 +470,7 @@ fn a_lifted_pause_leaves_the_limits_as_if_it_had_not_been() {
     on_every_store(&["1/s,burst=5"], |bucket| {
         let (mut process, other, name) = (bucket.process(), bucket.process(), bucket.name);
         process.take(&[5]);
-        other.store().hold_until(START + 100 * SECOND).unwrap();
+        other.send(hold(START + 100 * SECOND));
         let waits = process.ask(&[4]);
         assert_eq!(process.estimate(waits), Some(START + 104 * SECOND), "{name}");
         bucket.set(3 * SECOND);
@@ -482,8 +489,8 @@ fn a_grant_put_back_at_a_pause_waits_at_its_place() {
         let tickets = [process.ask(&[1]), process.ask(&[1])];
         bucket.set(5 * MILLISECOND);
         process.client.exchange().unwrap();
-        assert!(process.client.is_granted(tickets[0]), "{name}: it is committed");
-        process.client.report(Operation::Hold { key: None, until: START + SECOND, refused: Vec::new() });
+        assert!(!process.client.waits(tickets[0]), "{name}: it is committed");
+        process.client.report(hold(START + SECOND));
         process.client.put_back();
         let left = [process.next(), process.next()].map(|grant| (grant.ticket, (grant.at - START) / MILLISECOND));
         assert_eq!(left, [(tickets[0], 1010), (tickets[1], 1020)], "{name}");
@@ -556,7 +563,7 @@ fn a_key_that_fails_too_often_is_given_up_for_all() {
         let of_key = |name: &[u8]| Ask { key: Some(name.into()), ..ask(&[1]) };
         let [_, waits] = [0, 1].map(|_| other.request(of_key(b"a")));
         other.next();
-        one.send(Operation::Tried { key: b"a"[..].into(), has_succeeded: false, failed: 3 });
+        (0..3).for_each(|_| one.send(Operation::Tried { key: b"a"[..].into(), has_succeeded: false }));
         other.client.exchange().unwrap();
         assert_eq!(other.event(), Err((waits, Refusal::GivenUp(3.try_into().unwrap()))), "{name}");
         let later = other.request(of_key(b"a"));

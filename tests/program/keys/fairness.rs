@@ -43,7 +43,7 @@ impl Run {
     /// The next unit that leaves by `until`: its key.
     fn next(&mut self, until: Nanos) -> Option<u64> {
         loop {
-            match self.order.next(self.now) {
+            match self.order.poll(self.now, u64::MAX) {
                 Next::Go(key, unit, charged) => {
                     let key = u64::from_be_bytes(self.order.name(key).try_into().unwrap());
                     self.gone.push((charged.at, key, unit.costs[0]));

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use throttle_limits::clock::Nanos;
 use throttle_limits::ledger::{self, Ledger, Request, Taken};
 use throttle_limits::limits::Policy;
-use throttle_limits::line::{Crowd, KeyId, Line, NamedKey, Next, Rules, Unit};
+use throttle_limits::line::{Crowd, Line, NamedKey, Next, Rules, Unit};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
@@ -37,7 +37,7 @@ fn order_of(rules: &Rules<'_>, keys: &str) -> Line<()> {
 fn transcript(order: &mut Line<()>, ends_after: Option<Nanos>) -> String {
     let (mut now, mut running, mut text) = (0, Vec::new(), Vec::new());
     loop {
-        match order.next(now) {
+        match order.poll(now, u64::MAX) {
             Next::Go(key, unit, charged) => {
                 assert_eq!(charged.at, now);
                 text.push(format!("{}{}{}", now / MS, String::from_utf8_lossy(order.name(key)), unit.age));
@@ -90,7 +90,7 @@ fn a_request_that_has_left_or_was_cancelled_is_not_cancelled() {
     let mut ledger = Ledger::new(&Rules::default(), 0);
     let request = |age| Request { age, costs: &[1], arrived: 0, weight: 0, settles: false };
     let [first, second] = [0, 1].map(|age| ledger.ask(0, Some(b"a"), &request(age)).unwrap());
-    assert!(matches!(ledger.next(0), ledger::Next::Granted(Taken { age: 0, .. }, _)));
+    assert!(matches!(ledger.poll(0, u64::MAX), ledger::Next::Granted(Taken { age: 0, .. }, _)));
     assert!(ledger.cancel(first).is_none() && ledger.cancel(second).is_some() && ledger.cancel(second).is_none());
     // Its slot is used again.
     let third = ledger.ask(0, Some(b"a"), &request(2)).unwrap();
@@ -137,7 +137,7 @@ fn a_unit_passes_at_once_only_if_no_other_should_leave_before() {
     assert_eq!(order.name(key), b"(none)");
     assert_eq!(order.pass(0, Some(b"c"), &[1]), None, "all keys together have no more");
     assert_eq!(order.pass(100 * MS, Some(b"c"), &[1]), None, "an older unit may leave now");
-    assert!(matches!(order.next(100 * MS), Next::Go(_, Unit { age: 1, .. }, _)));
+    assert!(matches!(order.poll(100 * MS, u64::MAX), Next::Go(_, Unit { age: 1, .. }, _)));
     assert!(order.pass(100 * MS, Some(b"c"), &[1]).is_some());
 }
 
@@ -157,12 +157,12 @@ fn a_held_key_starts_with_an_empty_bucket_and_others_go_on() {
     let each = policy(&["10/s,burst=2"]);
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
     let mut order = order_of(&rules, "abaaa");
-    let Next::Go(key, ..) = order.next(0) else { panic!() };
+    let Next::Go(key, ..) = order.poll(0, u64::MAX) else { panic!() };
     order.hold_until(0, key, SECOND);
     assert_eq!(transcript(&mut order, None), "0b1 1100a2 1200a3 1300a4");
     let rules = Rules { each: &[], jobs: NonZeroU32::new(9), ..rules };
     let mut order = order_of(&rules, "abaa");
-    let Next::Go(key, ..) = order.next(0) else { panic!() };
+    let Next::Go(key, ..) = order.poll(0, u64::MAX) else { panic!() };
     order.hold_until(0, key, SECOND);
     assert_eq!(transcript(&mut order, Some(MS)), "0b1 1000a2 1000a3");
 }
@@ -172,7 +172,7 @@ fn a_unit_sent_back_goes_before_younger_ones_of_its_key() {
     let each = policy(&["10/s"]);
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
     let mut order = order_of(&rules, "aaa");
-    let Next::Go(_, unit, _) = order.next(0) else { panic!() };
+    let Next::Go(_, unit, _) = order.poll(0, u64::MAX) else { panic!() };
     order.add(50 * MS, Some(b"a"), Unit { arrived: 50 * MS, ..unit }).unwrap();
     assert_eq!(transcript(&mut order, None), "100a0 200a1 300a2");
 }
@@ -184,12 +184,12 @@ fn a_late_caller_loses_no_rate_and_makes_no_burst() {
     // Its bucket fills in 100 ms. The allowance was that whole time, and is 10 ms now.
     for (late, expected) in [(0, 100), (10, 100), (99, 189), (150, 240), (1000, 1090)] {
         let mut order = order_of(&rules, "aaaaa");
-        assert!(matches!(order.next(0), Next::Go(..)));
-        assert_eq!(order.next(0), Next::At(100 * MS));
+        assert!(matches!(order.poll(0, u64::MAX), Next::Go(..)));
+        assert_eq!(order.poll(0, u64::MAX), Next::At(100 * MS));
         let now = (100 + late) * MS;
-        let next = order.next(now);
+        let next = order.poll(now, u64::MAX);
         assert!(matches!(&next, Next::Go(_, _, charged) if charged.at == expected * MS), "{late} late: {next:?}");
-        assert_eq!(order.next(now), Next::At((expected + 100) * MS), "{late} late");
+        assert_eq!(order.poll(now, u64::MAX), Next::At((expected + 100) * MS), "{late} late");
     }
 }
 
@@ -199,7 +199,8 @@ fn one_unit_of_each_key_leaves_after_a_stop() {
     let each = policy(&["1/s"]);
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
     let mut order = order_of(&rules, &"abcdefghij".repeat(5));
-    let mut gone = |now: Nanos| std::iter::from_fn(|| matches!(order.next(now), Next::Go(..)).then_some(())).count();
+    let mut gone =
+        |now: Nanos| std::iter::from_fn(|| matches!(order.poll(now, u64::MAX), Next::Go(..)).then_some(())).count();
     assert_eq!([0, 700, 3700, 4599, 4600, 5599, 5600].map(|now| gone(now * MS)), [10, 0, 10, 0, 10, 0, 10]);
 }
 
@@ -208,18 +209,20 @@ fn one_unit_of_each_key_leaves_after_a_stop() {
 fn turns_go_on_while_a_unit_is_away_at_a_shared_bucket() {
     let all = policy(&["10/s"]);
     let rules = Rules { all: &[(&all, 0)], is_shared: true, ..Rules::default() };
-    for (away, first) in [(1, b"b"), (0, b"a")] {
+    for (is_away, first) in [(true, b"b"), (false, b"a")] {
         let mut order = Line::new(&rules, 0);
         order.add(0, Some(b"a"), unit(0, 0, 10)).unwrap();
-        assert!(matches!(order.next(0), Next::Go(..)));
-        order.set_away(0, away);
+        let Next::Go(.., charged) = order.poll(0, u64::MAX) else { panic!("none goes") };
+        if !is_away {
+            order.ended(0, charged.number);
+        }
         let now = 60 * SECOND;
         order.add(now, Some(b"a"), unit(1, now, 1)).unwrap();
         order.add(now, Some(b"b"), unit(2, now, 1)).unwrap();
         // Nothing could leave meanwhile, so both are ready before one of them goes.
         assert_eq!(order.poll(now, 0), Next::Nothing);
-        let Next::Go(key, ..) = order.next(now + 1) else { panic!("none goes") };
-        assert_eq!(order.name(key), first, "{away} away");
+        let Next::Go(key, ..) = order.poll(now + 1, u64::MAX) else { panic!("none goes") };
+        assert_eq!(order.name(key), first, "is away: {is_away}");
     }
 }
 
@@ -230,7 +233,7 @@ fn after_a_wait_for_a_slot_units_are_granted_as_of_its_end() {
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
     let mut order = order_of(&rules, &"a".repeat(300));
     let gone = |order: &mut Line<()>, now: Nanos| {
-        std::iter::from_fn(|| matches!(order.next(now), Next::Go(..)).then_some(())).count()
+        std::iter::from_fn(|| matches!(order.poll(now, u64::MAX), Next::Go(..)).then_some(())).count()
     };
     assert_eq!((gone(&mut order, 0), order.arrived(2 * SECOND)), (100, 200));
     order.ready_since(2 * SECOND);
@@ -261,7 +264,7 @@ fn at_the_most_keys_new_ones_wait_and_none_is_over_its_limit() {
     let (mut asked, mut last) = (0, BTreeMap::new());
     while !order.is_empty() {
         asked += 1;
-        match order.next(now) {
+        match order.poll(now, u64::MAX) {
             Next::Go(key, unit, charged) => {
                 let name = order.name(key).to_vec();
                 assert_eq!(name, (unit.age % 3000).to_be_bytes());
@@ -289,7 +292,7 @@ fn a_new_key_without_room_is_forgotten_with_its_dropped_unit() {
     assert!([b"a", b"b"].iter().all(|key| order.pass(0, Some(*key), &[1]).is_some()));
     order.add(0, Some(b"c"), unit(0, 0, 1)).unwrap();
     assert_eq!(transcript(&mut order, None), "100-c0");
-    assert_eq!((order.next(200 * MS), order.keys()), (Next::Nothing, 2));
+    assert_eq!((order.poll(200 * MS, u64::MAX), order.keys()), (Next::Nothing, 2));
     assert_eq!(order.pass(200 * MS, Some(b"d"), &[1]), None, "a and b are not as new");
     assert!(order.pass(SECOND, Some(b"d"), &[1]).is_some());
 }
@@ -327,15 +330,15 @@ fn windows_count_from_the_time_of_handing_over() {
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
     let mut order = order_of(&rules, "aa");
     assert!(order.has_windows());
-    let Next::Go(key, unit, charged) = order.next(0) else { panic!() };
-    assert_eq!(order.next(0), Next::At(SECOND));
+    let Next::Go(key, unit, charged) = order.poll(0, u64::MAX) else { panic!() };
+    assert_eq!(order.poll(0, u64::MAX), Next::At(SECOND));
     order.handed_over(40 * MS, key, charged, &unit.costs);
-    assert_eq!(order.next(40 * MS), Next::At(SECOND + 40 * MS));
+    assert_eq!(order.poll(40 * MS, u64::MAX), Next::At(SECOND + 40 * MS));
 }
 
 /// The number of the grant of the unit that goes at `now`.
 fn number_of_next(order: &mut Line<()>, now: Nanos) -> u64 {
-    let next = order.next(now);
+    let next = order.poll(now, u64::MAX);
     let Next::Go(_, _, charged) = next else { panic!("{next:?} at {now}") };
     charged.number
 }
@@ -347,9 +350,9 @@ fn a_unit_that_cost_nothing_lets_the_next_go_at_once() {
     let mut order = Line::new(&rules, 0);
     (0..2).for_each(|age| drop(order.add(0, Some(b"a"), Unit { settles: true, ..unit(age, 0, 1) })));
     let number = number_of_next(&mut order, 0);
-    assert_eq!(order.next(MS), Next::At(SECOND));
+    assert_eq!(order.poll(MS, u64::MAX), Next::At(SECOND));
     order.settle(MS, number, &[0]);
-    assert!(matches!(order.next(MS), Next::Go(_, _, charged) if charged.at == MS));
+    assert!(matches!(order.poll(MS, u64::MAX), Next::Go(_, _, charged) if charged.at == MS));
 }
 
 /// What a later unit took would have overflowed before, and what a later one costs more would have been paid by that.
@@ -367,15 +370,15 @@ fn overflow_is_lost_to_a_key_and_to_all_together() {
     let second = number_of_next(&mut order, 900 * MS);
     order.settle(900 * MS, first, &[0, 0]);
     add(&mut order, 2, 900 * MS, b"a", [2, 1]);
-    assert_eq!(order.next(900 * MS), Next::At(SECOND), "the key's was full");
+    assert_eq!(order.poll(900 * MS, u64::MAX), Next::At(SECOND), "the key's was full");
     order.drain();
     add(&mut order, 3, 900 * MS, b"b", [1, 101]);
-    assert_eq!(order.next(900 * MS), Next::At(901 * MS), "that of all was full");
+    assert_eq!(order.poll(900 * MS, u64::MAX), Next::At(901 * MS), "that of all was full");
     order.settle(900 * MS, second, &[12, 1300]);
-    assert_eq!(order.next(900 * MS), Next::At(1301 * MS), "300 are owed");
+    assert_eq!(order.poll(900 * MS, u64::MAX), Next::At(1301 * MS), "300 are owed");
     order.drain();
     add(&mut order, 4, 900 * MS, b"a", [1, 0]);
-    assert_eq!(order.next(900 * MS), Next::At(1200 * MS), "2 are owed");
+    assert_eq!(order.poll(900 * MS, u64::MAX), Next::At(1200 * MS), "2 are owed");
 }
 
 #[test]
@@ -454,8 +457,8 @@ proptest! {
             estimates.add(now, Some(key), unit(charged)).unwrap();
             if estimates.ready_at(now) == Some(now) {
                 knows.add(now, Some(key), unit(real)).unwrap();
-                let Next::Go(known, _, known_grant) = knows.next(now) else { panic!("its costs are less") };
-                let Next::Go(key, _, grant) = estimates.next(now) else { panic!("it is ready") };
+                let Next::Go(known, _, known_grant) = knows.poll(now, u64::MAX) else { panic!("its costs are less") };
+                let Next::Go(key, _, grant) = estimates.poll(now, u64::MAX) else { panic!("it is ready") };
                 now += started * MS;
                 estimates.handed_over(now, key, grant, &charged);
                 knows.handed_over(now, known, known_grant, &real);
@@ -495,7 +498,7 @@ fn with_suspects(limit: &str, weights: &[u32]) -> Line<u64> {
 fn contents(line: &mut Line<u64>) -> Vec<u64> {
     let (mut now, mut left) = (0, Vec::new());
     loop {
-        match line.next(now) {
+        match line.poll(now, u64::MAX) {
             Next::Go(_, unit, _) => left.push(unit.content),
             Next::At(time) => now = time,
             _ => return left,
@@ -537,7 +540,7 @@ fn a_suspect_that_is_refused_again_lets_younger_ones_go_first() {
     let mut line = Line::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
     let unit = |content| Unit { age: content, costs: [].into(), size: 1, arrived: 0, settles: false, content };
     (1..=3).for_each(|content| assert!(line.add_suspect(0, None, unit(content), 8).is_ok()));
-    let Next::Go(_, first, _) = line.next(0) else { panic!() };
+    let Next::Go(_, first, _) = line.poll(0, u64::MAX) else { panic!() };
     assert_eq!(first.content, 1);
     line.add_suspect(0, None, first, 8).unwrap();
     assert_eq!(contents(&mut line), [2, 3, 1]);
@@ -548,7 +551,7 @@ fn all_are_held_and_start_with_an_empty_bucket() {
     let all = policy(&["10/s,burst=2"]);
     let rules = Rules { all: &[(&all, 0)], ..Rules::default() };
     let mut order = order_of(&rules, "abcd");
-    assert!(matches!(order.next(0), Next::Go(..)));
+    assert!(matches!(order.poll(0, u64::MAX), Next::Go(..)));
     order.hold_all_until(0, SECOND);
     assert_eq!(transcript(&mut order, None), "1100b1 1200c2 1300d3");
     order.hold_all_until(1300 * MS, 3 * SECOND);
@@ -579,11 +582,11 @@ fn all_waiting_units_come_out_in_the_order_of_their_age() {
     let each = policy(&["1/s"]);
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
     let mut order = order_of(&rules, "abcabcab");
-    assert!(matches!(order.next(0), Next::Go(..)));
+    assert!(matches!(order.poll(0, u64::MAX), Next::Go(..)));
     let ages: Vec<u64> = order.drain().into_iter().map(|unit| unit.age).collect();
     assert_eq!(ages, [1, 2, 3, 4, 5, 6, 7]);
     assert_eq!((order.len(), order.memory(), order.keys_waiting()), (0, 0, 0));
-    assert_eq!(order.next(9 * SECOND), Next::Nothing);
+    assert_eq!(order.poll(9 * SECOND, u64::MAX), Next::Nothing);
 }
 
 /// Windows count units when they are handed over, and the end of a job must be reported.
@@ -634,7 +637,7 @@ fn a_key_is_found_again_whatever_the_length_of_its_name() {
 fn a_suspect_that_comes_later_delays_no_other() {
     let mut line = with_suspects("1k/s,burst=200", &[8]);
     for content in 0..4 {
-        assert!(matches!(line.next(0), Next::Go(_, unit, _) if unit.content == content));
+        assert!(matches!(line.poll(0, u64::MAX), Next::Go(_, unit, _) if unit.content == content));
     }
     line.add_suspect(
         0,
@@ -645,56 +648,4 @@ fn a_suspect_that_comes_later_delays_no_other() {
     .unwrap();
     let left = contents(&mut line);
     assert_eq!([1000, 2000].map(|unit| left.iter().position(|left| *left == unit)), [Some(4), Some(13)]);
-}
-
-/// The unit that goes now, its key, and the number of its grant.
-fn goes(order: &mut Line<()>, now: Nanos) -> (KeyId, Unit<()>, u64) {
-    match order.next(now) {
-        Next::Go(key, unit, charged) => (key, unit, charged.number),
-        other => panic!("{other:?} at {now}"),
-    }
-}
-
-/// Law 4, where a bucket keeps the limits: the unit of `a` leaves 100 ms after it was asked for, when others are ready. Turns do not
-/// begin anew because none was when the bucket was asked.
-#[test]
-fn a_unit_that_waits_changes_no_turns_of_others() {
-    let all = policy(&["10/s,burst=1"]);
-    let rules = Rules { all: &[(&all, 0)], jobs: Some(NonZeroU32::MAX), is_shared: true, ..Rules::default() };
-    let mut order = Line::new(&rules, 0);
-    let a = order.add(0, Some(b"a"), unit(1, 0, 2)).unwrap();
-    order.add(0, Some(b"a"), unit(2, 0, 1)).unwrap();
-    let b = order.add(0, Some(b"b"), unit(3, 0, 1)).unwrap();
-    order.not_before(0, b, 60 * MS);
-    assert_eq!(goes(&mut order, 0).1.age, 1);
-    order.set_away(0, 1);
-    order.not_before(0, a, 50 * MS);
-    assert_eq!(order.ready_at(0), Some(50 * MS));
-    order.set_away(100 * MS, 0);
-    assert_eq!(goes(&mut order, 100 * MS).1.age, 3, "b has had nothing");
-}
-
-/// As if it had not been chosen: the virtual time is as before.
-#[test]
-fn a_unit_that_is_put_back_changes_no_turns_of_others() {
-    let all = policy(&["10/s,burst=1"]);
-    let rules = Rules { all: &[(&all, 0)], jobs: Some(NonZeroU32::MAX), is_shared: true, ..Rules::default() };
-    let mut order = Line::new(&rules, 0);
-    for (age, key, cost) in [(0, b"d", 1), (1, b"a", 2), (2, b"b", 1), (3, b"a", 2), (4, b"b", 1)] {
-        order.add(0, Some(key), unit(age, 0, cost)).unwrap();
-    }
-    // `d` waits for its grant all the time; the first of `a` and of `b` leave at once.
-    let left = [1, 1, 1].map(|away| {
-        let (key, unit, _) = goes(&mut order, 0);
-        order.set_away(0, away);
-        (key, unit.age)
-    });
-    assert_eq!(left.map(|(_, age)| age), [0, 1, 2]);
-    order.not_before(0, left[2].0, 60 * MS);
-    let (_, second, a) = goes(&mut order, 0);
-    assert_eq!(second.age, 3);
-    order.set_away(0, 1);
-    order.put_back(0, a, second, 70 * MS).unwrap();
-    order.set_away(80 * MS, 0);
-    assert_eq!(goes(&mut order, 80 * MS).1.age, 4, "the unit of b costs less, as its first one did");
 }

@@ -411,8 +411,6 @@ enum Step {
     Hold(Nanos),
     /// The hold of the oldest job's key is lifted.
     Lift,
-    /// Nothing of the oldest job's key leaves before this time.
-    NotBefore(Nanos),
     /// The oldest job is sent back, and may go again after this time.
     Again(Nanos),
     Wait(Nanos),
@@ -432,7 +430,6 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => Just(Step::End),
         1 => (0..900 * MS).prop_map(Step::Hold),
         1 => Just(Step::Lift),
-        1 => (0..900 * MS).prop_map(Step::NotBefore),
         2 => prop_oneof![Just(0), 0..3000 * MS].prop_map(Step::Again),
         4 => (0..50 * MS).prop_map(Step::Wait),
         4 => (0..5000 * MS).prop_map(Step::Wait),
@@ -612,20 +609,6 @@ impl Run {
         }
     }
 
-    fn not_before(&mut self, time: Nanos) {
-        let Some((name, (id, _), _)) = self.running.first().cloned().filter(|_| self.model.jobs < u32::MAX) else {
-            return;
-        };
-        self.advance();
-        let until = self.model.now + time;
-        self.order.not_before(self.time, id, until);
-        let key = self.model.key(name);
-        key.since = key.since.max(until);
-        if time > 0 {
-            self.model.enter_again(name);
-        }
-    }
-
     fn lift(&mut self) {
         let Some((name, (id, _), _)) = self.running.first().cloned().filter(|_| self.model.jobs < u32::MAX) else {
             return;
@@ -666,7 +649,6 @@ impl Run {
             Step::End => self.end(0, None),
             Step::Hold(time) => self.end(time, None),
             Step::Lift => self.lift(),
-            Step::NotBefore(time) => self.not_before(time),
             Step::Again(time) => self.end(0, Some(time)),
             Step::Wait(time) => self.time += time,
             Step::Back(time) => self.time = self.time.saturating_sub(time),

@@ -25,7 +25,7 @@ pub(crate) struct Bucket {
 
 /// It is removed together with the bucket.
 enum Home {
-    Memory(Simulated<FakeClock>, AtomicU64),
+    Memory(Box<Simulated<FakeClock>>, AtomicU64),
     Folder(tempfile::TempDir),
     Server(super::redis::Redis),
 }
@@ -67,7 +67,7 @@ impl Bucket {
 
     pub(crate) fn in_memory(policy: &Policy) -> Option<Bucket> {
         let home = |clock: &FakeClock| {
-            Some(Home::Memory(Simulated::new(policy, clock.clone(), HORIZON), AtomicU64::default()))
+            Some(Home::Memory(Box::new(Simulated::new(policy, clock.clone(), HORIZON)), AtomicU64::default()))
         };
         Bucket::new("simulated", policy, home)
     }
@@ -86,7 +86,7 @@ impl Bucket {
         let (policy, clock) = (Some(&self.policy), &self.clock);
         match &self.home {
             Home::Memory(store, count) => {
-                Arc::new(store.clone().owned_by([count.fetch_add(1, Ordering::Relaxed) + 1, 0]))
+                Arc::new(Simulated::clone(store).owned_by([count.fetch_add(1, Ordering::Relaxed) + 1, 0]))
             }
             Home::Folder(folder) => {
                 let place = place(&folder.path().join("bucket"));

@@ -14,21 +14,21 @@ impl Replica {
         match operation {
             Operation::Ask(asks) => asks.iter().for_each(|ask| self.ask(now, owner, ask)),
             Operation::Want(units) => self.want(now, owner, *units),
-            Operation::Cancel(tickets) => tickets.iter().for_each(|ticket| self.cancel(now, owner, *ticket)),
+            Operation::Cancel(tickets) => self.cancel_all(now, owner, tickets),
             Operation::Deny(tickets) => {
                 self.counts.refused = self.counts.refused.saturating_add(tickets.len() as u64);
-                tickets.iter().for_each(|ticket| self.cancel(now, owner, *ticket));
+                self.cancel_all(now, owner, tickets);
             }
             Operation::WantNothing => self.cancel(now, owner, PLAIN),
             Operation::Unused(numbers) => numbers.iter().for_each(|number| self.unused(now, *number)),
             Operation::Settle { number, real } => self.settle(now, *number, real),
             Operation::Ended(numbers) => numbers.iter().for_each(|number| self.end(now, *number)),
-            Operation::Served(key, served) => self.ledger.has_served(now, self.key_of(key.as_deref()), *served),
-            Operation::Tried { key, has_succeeded, failed } => self.tried(now, key, *has_succeeded, *failed),
+            Operation::Served(key, served) => self.ledger.served(now, self.key_of(key.as_deref()), *served),
+            Operation::Tried { key, has_succeeded } => self.ledger.tried_name(now, key, *has_succeeded),
             Operation::Hold { key, until, refused } => {
                 let of_key = self.key_of(key.as_deref());
                 for start in refused {
-                    self.ledger.was_refused(now, of_key, *start, *until);
+                    self.ledger.refused(now, of_key, *start, *until);
                 }
                 match key.as_deref().filter(|_| self.policy.of_keys().is_some()) {
                     Some(name) => self.hold_key(now, name, *until),
@@ -130,6 +130,12 @@ impl Replica {
         (!has_room).then(|| at.unwrap_or(now.saturating_add(SECOND)).max(now + 1))
     }
 
+    fn cancel_all(&mut self, now: Nanos, owner: Owner, tickets: &[u64]) {
+        for ticket in tickets {
+            self.cancel(now, owner, *ticket);
+        }
+    }
+
     /// A request is gone. If it was granted already, its grant is not used.
     fn cancel(&mut self, now: Nanos, owner: Owner, ticket: u64) {
         if let Some(waiting) = self.asked.get(&(owner, ticket)).copied() {
@@ -160,17 +166,6 @@ impl Replica {
         if !self.ledger.grants.contains_key(&number) {
             self.end(now, committed.grant.number);
         }
-    }
-
-    fn tried(&mut self, now: Nanos, name: &[u8], has_succeeded: bool, failed: u32) {
-        if self.policy.of_keys().is_none() || self.ledger.failures.most.is_none() {
-            return;
-        }
-        if has_succeeded {
-            self.ledger.tried_name(now, name, true);
-        }
-        let most = self.ledger.failures.most.map_or(0, std::num::NonZeroU32::get);
-        (0..failed.min(most)).for_each(|_| self.ledger.tried_name(now, name, false));
     }
 
     fn hold_key(&mut self, now: Nanos, name: &[u8], until: Nanos) {
@@ -226,13 +221,13 @@ impl Replica {
             self.resume(now, None);
             return self.ledger.learn_anew();
         };
-        let (answers, listener, reports, seen) = (
-            std::mem::take(&mut self.answers),
+        let (outcomes, listener, reports, seen) = (
+            std::mem::take(&mut self.outcomes),
             self.listener,
             std::mem::take(&mut self.reports),
             std::mem::take(&mut self.seen),
         );
-        *self = Replica { age: self.age, answers, listener, ..Replica::new(policy, now, number, self.least) };
+        *self = Replica { age: self.age, outcomes, listener, ..Replica::new(policy, now, number, self.least) };
         (self.seen, self.reports) = (seen.without_uses(), reports);
         self.ledger.now = now;
         self.ledger.horizon = self.horizon();

@@ -1,13 +1,13 @@
 //! Questions about a shared ledger, which change nothing.
 
 use super::{Each, KeyId, Ledger, Nanos, Owner, PLAIN, Policy, Replica, SECOND, Thin, Ticket};
-use crate::ledger::operation::{Answer, Ask, Counts};
+use crate::ledger::operation::{self, Ask, Counts, Outcome};
 use crate::ledger::state::Refusal;
 use crate::limits::Pace;
 use std::num::NonZeroU32;
 
 /// The most grants that are computed in advance, for one question. Beyond that there is no answer.
-pub(super) const MAX_AHEAD: usize = 100_000;
+const MAX_AHEAD: usize = 100_000;
 
 impl Replica {
     /// The end of the pause of all, if there is one.
@@ -187,8 +187,9 @@ impl Replica {
             return Vec::new();
         }
         let mut found = Vec::new();
-        self.clone().run_ahead(|owner, answer| {
-            if let Answer::Granted(grant) = answer
+        let always = |_: &Replica| true;
+        self.clone().run_ahead(None, always, |owner, outcome| {
+            if let Outcome::Granted(grant) = outcome
                 && let Some(waiting) = left.remove(&(owner, grant.ticket))
             {
                 let costs = &self.ledger.requests.get(waiting.slot).costs;
@@ -199,17 +200,66 @@ impl Replica {
         found
     }
 
-    /// Goes on without limits of time, until `look` returns `false`. Nothing else happens meanwhile.
-    pub(super) fn run_ahead(mut self, mut look: impl FnMut(Owner, Answer) -> bool) {
-        self.answers.clear();
-        self.listener = None;
+    /// When a request would be granted if nothing else happened. `None` if it does not wait, if it would be refused, or
+    /// if a unit has to end before.
+    #[must_use]
+    pub fn estimate(&self, owner: Owner, ticket: u64) -> Option<Nanos> {
+        self.asked.get(&(owner, ticket))?;
+        self.clone().run_until_granted(owner, ticket)
+    }
+
+    /// When a request would be granted if it was made at `now`, and nothing else happened. If there is no room for it,
+    /// the earliest time at which there may be room.
+    #[must_use]
+    pub fn estimate_new(&self, now: Nanos, ask: &Ask) -> Option<Nanos> {
+        let (mut copy, nobody) = (self.clone(), [u64::MAX; 2]);
+        copy.advance(now);
+        copy.listen(nobody);
+        copy.ask(copy.ledger.now, nobody, ask);
+        match copy.outcomes.back() {
+            Some((_, Outcome::Refused(_, operation::Refusal::NoRoom(until)))) => Some(*until),
+            _ => copy.run_until_granted(nobody, ask.ticket),
+        }
+    }
+
+    fn run_until_granted(self, owner: Owner, ticket: u64) -> Option<Nanos> {
+        let mut found = None;
+        let may_be_granted = |replica: &Replica| {
+            let waiting = replica.asked.get(&(owner, ticket));
+            waiting.is_some_and(|waiting| !replica.ledger.needs_an_end(*waiting))
+        };
+        self.run_ahead(Some(owner), may_be_granted, |_, outcome| match outcome {
+            Outcome::Granted(grant) if grant.ticket == ticket => {
+                found = Some(grant.at);
+                false
+            }
+            Outcome::Refused(of, _) => of != ticket,
+            Outcome::Granted(_) => true,
+        });
+        found
+    }
+
+    /// Goes on without limits of time, while `goes_on` and `look` return `true`. Nothing else happens meanwhile. `look` gets
+    /// the outcomes for `listener`; for everybody if that is `None`.
+    fn run_ahead(
+        mut self,
+        listener: Option<Owner>,
+        goes_on: impl Fn(&Replica) -> bool,
+        mut look: impl FnMut(Owner, Outcome) -> bool,
+    ) {
+        self.outcomes.clear();
+        self.listener = listener;
         self.reports.clear();
         self.least = Nanos::MAX;
         self.ledger.horizon = Nanos::MAX;
         for _ in 0..MAX_AHEAD {
+            if !goes_on(&self) {
+                return;
+            }
+            // One after the other, because others may want units without end.
             let has_committed = self.commit_one(self.ledger.now);
-            while let Some((owner, answer)) = self.take() {
-                if !look(owner, answer) {
+            while let Some((owner, outcome)) = self.take() {
+                if !look(owner, outcome) {
                     return;
                 }
             }

@@ -86,7 +86,7 @@ impl KeyLimits {
     /// The limits of a key in this state, changed to `to`.
     fn changed(&self, state: &Thin, to: &Limits, now: Nanos) -> Limits {
         let mut limits = self.each.limits(state, now);
-        limits.replace(now, to.clone(), &[], 0);
+        limits.replace(now, to.clone(), 0);
         limits
     }
 }

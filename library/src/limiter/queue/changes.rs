@@ -126,7 +126,7 @@ impl Queue {
     ) -> Result<(), E> {
         let at = self.settle(now, effects);
         self.limits.pay_debts(self.now);
-        self.limits.replace(at, make(at)?, &[], &self.waiting());
+        self.limits.replace(at, make(at)?, &self.waiting());
         self.rules.place = place;
         self.limits_changed(effects);
         Ok(())

@@ -1,6 +1,6 @@
 //! Estimates for a new request, if no waiter leaves: how many units are available, and when there will be more.
 
-use super::state::{Effects, Entry, Queue, Tail, Turn};
+use super::state::{Effects, Queue, QueueEntry, Status, Tail};
 use crate::clock::Nanos;
 use crate::limits::{Cost, Limits};
 
@@ -9,7 +9,7 @@ impl Queue {
     /// the queue is a reservation.
     pub(crate) fn level(&mut self, now: Nanos, kind: usize, effects: &mut Effects) -> u64 {
         self.advance(now, effects);
-        let is_promised = self.head().is_some_and(|(_, head)| matches!(head.turn, Turn::Promised(_)));
+        let is_promised = self.head().is_some_and(|(_, head)| matches!(head.status, Status::Promised(_)));
         if self.is_paused() || is_promised { 0 } else { self.limits.available_of(self.now, kind) }
     }
 
@@ -62,8 +62,8 @@ impl Queue {
     /// The limits after all in the queue have been served, if no waiter leaves and reservations are granted `late`
     /// nanoseconds after their times.
     fn after_queue(&mut self, late: Nanos) -> Option<&Limits> {
-        // Entries with `Turn::Late` come first. Their times change as the clock advances.
-        let is_late = self.head().is_some_and(|(_, head)| matches!(head.turn, Turn::Late(_)));
+        // Entries with `Status::Late` come first. Their times change as the clock advances.
+        let is_late = self.head().is_some_and(|(_, head)| matches!(head.status, Status::Late(_)));
         if is_late || self.tail.as_ref().is_none_or(|tail| tail.late != late) {
             self.tail = Some(self.served(late)?);
         }
@@ -71,7 +71,7 @@ impl Queue {
     }
 
     /// Updates the tail for an entry that is about to join the end of the queue.
-    pub(super) fn extend_tail(&mut self, entry: &Entry) {
+    pub(super) fn extend_tail(&mut self, entry: &QueueEntry) {
         let tail = self.tail.take().and_then(|mut tail| {
             self.serve_in(&mut tail, entry, self.floor)?;
             Some(Tail { found: self.now, ..tail })
@@ -92,14 +92,14 @@ impl Queue {
 
     /// Serves an entry in the limits of `tail`, after all entries before it. Returns whether the entry was charged
     /// there.
-    fn serve_in(&self, tail: &mut Tail, entry: &Entry, floor: Nanos) -> Option<bool> {
+    fn serve_in(&self, tail: &mut Tail, entry: &QueueEntry, floor: Nanos) -> Option<bool> {
         let limits = &mut tail.limits;
-        if let Turn::Late(grant) = entry.turn {
+        if let Status::Late(grant) = entry.status {
             let at = limits.room_at(self.now, &entry.cost)?;
             let _ = limits.hand_over(grant, &entry.cost, at);
             return Some(false);
         }
-        if let Turn::Promised(promised) = entry.turn
+        if let Status::Promised(promised) = entry.status
             && self.is_before_pause(promised, limits)
         {
             limits.count_in_windows(promised, &entry.cost);
@@ -108,7 +108,7 @@ impl Queue {
         let asked = entry.asked.max(floor);
         let (at, _) = limits.conforms_at(asked, &entry.cost).ok()?;
         let at =
-            if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(tail.late) } else { at };
+            if let Status::Promised(promised) = entry.status { at.max(promised).saturating_add(tail.late) } else { at };
         tail.slack = tail.slack.min(limits.slack(at, &entry.cost));
         let _ = limits.charge(asked, [at, at.max(self.now)], &entry.cost);
         Some(true)

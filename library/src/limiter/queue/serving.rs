@@ -1,6 +1,6 @@
 //! Serves the queue as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
-use super::state::{Denied, Effects, Entry, Key, Queue, Tail, Turn};
+use super::state::{Denied, Effects, Key, Queue, QueueEntry, Status, Tail};
 use crate::clock::Nanos;
 use crate::limits::{Cost, Grant, Limits};
 use std::borrow::Cow;
@@ -42,10 +42,10 @@ impl Queue {
     pub(super) fn serve_head(&mut self, key: Key, effects: &mut Effects) -> bool {
         let Some(entry) = self.list.get(&key) else { return false };
         let (cost, asked) = (entry.cost.clone(), entry.asked.max(self.floor));
-        if let Turn::Promised(promised) = entry.turn {
+        if let Status::Promised(promised) = entry.status {
             return self.serve_promise(key, asked, &cost, promised);
         }
-        if let Turn::Late(grant) = entry.turn {
+        if let Status::Late(grant) = entry.status {
             return self.serve_late(key, grant, &cost, effects);
         }
         if self.no_place(cost.largest()) {
@@ -78,7 +78,7 @@ impl Queue {
     fn grant(&mut self, key: Key, grant: Grant, effects: &mut Effects) {
         self.leave_queue(key);
         if let Some(entry) = self.gone.get_mut(&key) {
-            entry.turn = Turn::Granted(grant);
+            entry.status = Status::Granted(grant);
             effects.wake.extend(entry.waker.take());
         }
     }
@@ -87,16 +87,16 @@ impl Queue {
     /// other grants meanwhile, the waiter waits again, ahead of all entries that came after it.
     pub(super) fn fetch(&mut self, key: Key) {
         let Some(entry) = self.gone.get(&key) else { return };
-        let Turn::Granted(grant) = entry.turn else { return };
+        let Status::Granted(grant) = entry.status else { return };
         // While a reservation lies in the future, windows go on to count grants from their own times.
         let tail = self.tail.take().filter(|_| !self.limits.has_windows() || self.limits.latest() <= self.now);
         if let Some(counted) = self.limits.hand_over(grant, &entry.cost, self.now) {
             self.tail = tail.and_then(|tail| tail.count_later([grant.counted, self.now], &entry.cost));
-            self.gone.entry(key).and_modify(|entry| entry.turn = Turn::Granted(counted));
+            self.gone.entry(key).and_modify(|entry| entry.status = Status::Granted(counted));
             return;
         }
         let Some(mut entry) = self.gone.remove(&key) else { return };
-        entry.turn = Turn::Late(grant);
+        entry.status = Status::Late(grant);
         self.queued = self.queued.saturating_add(entry.cost.largest());
         self.deadlines.extend(entry.deadline.map(|deadline| (deadline, key)));
         if entry.is_thread {
@@ -123,9 +123,9 @@ impl Queue {
     fn with_promises(&self) -> Cow<'_, Limits> {
         let mut limits = Cow::Borrowed(&self.limits);
         for entry in self.list.values() {
-            match entry.turn {
-                Turn::Waiting => break,
-                Turn::Promised(promised) => {
+            match entry.status {
+                Status::Waiting => break,
+                Status::Promised(promised) => {
                     let _ = limits.to_mut().charge(entry.asked.max(self.floor), [promised; 2], &entry.cost);
                 }
                 _ => {}
@@ -137,13 +137,13 @@ impl Queue {
     /// Charges the reservations at the front of the queue whose time has come. No waiter is ahead of them, except
     /// granted waiters that wait again for room in a window.
     pub(super) fn serve_promises(&mut self) {
-        let leads = |entry: &Entry| match entry.turn {
-            Turn::Promised(promised) => promised <= self.now,
-            turn => !matches!(turn, Turn::Waiting),
+        let leads = |entry: &QueueEntry| match entry.status {
+            Status::Promised(promised) => promised <= self.now,
+            status => !matches!(status, Status::Waiting),
         };
         let leading = self.list.iter().take_while(|(_, entry)| leads(entry));
         let due: Vec<Key> =
-            leading.filter(|(_, entry)| matches!(entry.turn, Turn::Promised(_))).map(|(key, _)| *key).collect();
+            leading.filter(|(_, entry)| matches!(entry.status, Status::Promised(_))).map(|(key, _)| *key).collect();
         for key in due {
             self.serve_head(key, &mut Effects::default());
         }
@@ -176,10 +176,10 @@ impl Queue {
     }
 
     pub(super) fn time_out(&mut self, key: Key, effects: &mut Effects) {
-        if let Some((Turn::Late(grant), cost)) = self.list.get(&key).map(|entry| (entry.turn, entry.cost.clone())) {
+        if let Some((Status::Late(grant), cost)) = self.list.get(&key).map(|entry| (entry.status, entry.cost.clone())) {
             self.give_back(&grant, &cost);
         }
-        let since = |entry: &Entry| entry.deadline.unwrap_or(self.now).saturating_sub(entry.since);
+        let since = |entry: &QueueEntry| entry.deadline.unwrap_or(self.now).saturating_sub(entry.since);
         let after = self.list.get(&key).map_or(0, |entry| since(entry));
         self.refuse(key, Denied::TimedOut { after }, effects);
     }
@@ -187,18 +187,18 @@ impl Queue {
     fn refuse(&mut self, key: Key, denied: Denied, effects: &mut Effects) {
         self.step_out(key);
         if let Some(entry) = self.gone.get_mut(&key) {
-            entry.turn = Turn::Refused(denied);
+            entry.status = Status::Refused(denied);
             effects.wake.extend(entry.waker.take());
         }
     }
 
     /// Refuses the waiters for more units than a new window ever grants.
     fn refuse_too_large(&mut self, effects: &mut Effects) {
-        let too_large = |entry: &Entry| {
+        let too_large = |entry: &QueueEntry| {
             let mut kinds = self.most.iter().enumerate();
             kinds.find(|(kind, (_, ever))| entry.cost.of(*kind) > *ever).map(|(kind, _)| kind)
         };
-        let waiting = self.list.iter().filter(|(_, entry)| matches!(entry.turn, Turn::Waiting));
+        let waiting = self.list.iter().filter(|(_, entry)| matches!(entry.status, Status::Waiting));
         let refused: Vec<_> = waiting.filter_map(|(key, entry)| Some((*key, too_large(entry)?))).collect();
         for (key, kind) in refused {
             self.refuse(key, Denied::Never(kind), effects);
@@ -219,7 +219,7 @@ impl Queue {
         let Some(entry) = self.list.remove(&key) else { return };
         self.tail = None;
         self.queued = self.queued.saturating_sub(entry.cost.largest());
-        if matches!(entry.turn, Turn::Promised(_)) {
+        if matches!(entry.status, Status::Promised(_)) {
             self.promises = self.promises.saturating_sub(1);
         }
         if let Some(deadline) = entry.deadline {

@@ -70,9 +70,9 @@ pub(crate) struct Queue {
     pub(super) places: Option<Places>,
     /// The waiters and the reservations, in order of arrival. Each entry has a box, because a leaf of the tree has room
     /// for eleven entries.
-    pub(super) list: BTreeMap<Key, Box<Entry>>,
+    pub(super) list: BTreeMap<Key, Box<QueueEntry>>,
     /// The entries that have left the queue, until their waiters notice it.
-    pub(super) gone: BTreeMap<Key, Box<Entry>>,
+    pub(super) gone: BTreeMap<Key, Box<QueueEntry>>,
     /// The state that was calculated for the end of the queue, if nothing has changed since.
     pub(super) tail: Option<Tail>,
     /// The sum of all costs in the queue, if there is one kind of cost.
@@ -133,14 +133,14 @@ impl Places {
 pub(crate) type Key = u64;
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct QueueEntry {
     pub(super) cost: Cost,
     /// The time of the request on the schedule.
     pub(super) asked: Nanos,
     /// The time of the request on the real clock.
     pub(super) since: Nanos,
     pub(super) deadline: Option<Nanos>,
-    pub(super) turn: Turn,
+    pub(super) status: Status,
     pub(super) waker: Option<Waker>,
     pub(super) is_thread: bool,
     /// Whether its grant is opened.
@@ -148,7 +148,7 @@ pub(super) struct Entry {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Turn {
+pub(super) enum Status {
     Waiting,
     /// A reservation for this time.
     Promised(Nanos),
@@ -160,9 +160,9 @@ pub(super) enum Turn {
     Refused(Denied),
 }
 
-impl Entry {
-    pub(super) fn new(cost: &Cost, since: Nanos, turn: Turn) -> Self {
+impl QueueEntry {
+    pub(super) fn new(cost: &Cost, since: Nanos, status: Status) -> Self {
         let cost = cost.clone();
-        Entry { cost, asked: since, since, deadline: None, turn, waker: None, is_thread: false, opens: false }
+        QueueEntry { cost, asked: since, since, deadline: None, status, waker: None, is_thread: false, opens: false }
     }
 }

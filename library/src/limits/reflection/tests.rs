@@ -69,8 +69,6 @@ enum Op {
     Settle(usize, u64),
     /// The open grant at this index cost its charge.
     Forget(usize),
-    /// Only this many grants stay open. The older ones cost their charges.
-    Keep(usize),
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -88,7 +86,6 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (0_u64..6).prop_map(Op::Credit),
         5 => (any::<usize>(), 0_u64..18).prop_map(|(place, real)| Op::Settle(place, real)),
         1 => any::<usize>().prop_map(Op::Forget),
-        1 => (0_usize..5).prop_map(Op::Keep),
     ];
     prop::collection::vec(op, 1..40)
 }
@@ -247,7 +244,8 @@ impl Run {
                     self.events.push(Event::Emptied(until));
                 }
                 if until > self.clock() {
-                    self.limits.hold(until);
+                    self.limits.at = self.limits.at.max(until);
+                    self.limits.empty(until);
                 }
             }
             Op::SetBurst(burst) => {
@@ -296,11 +294,6 @@ impl Run {
                 self.limits.close(grant.number);
             }
             Op::Forget(_) => {}
-            Op::Keep(most) => {
-                self.open.drain(..self.open.len().saturating_sub(most));
-                self.limits.states[0].open_mut().into_iter().for_each(|open| open.keep(most));
-                self.limits.states[0].close(0);
-            }
         }
     }
 
@@ -643,7 +636,8 @@ proptest! {
 fn beyond_the_most_open_grants_the_oldest_is_closed() {
     let mut limits = Limits::new(&Policy::new(&["1/ms,burst=5000".parse().unwrap()], None).unwrap(), 0);
     let grants: Vec<Grant> = (0..=MAX_OPEN).map(|_| limits.take(0, 1_u64).unwrap()).collect();
-    let left = |limits: &Limits| limits.left(MILLISECOND, 0).unwrap() - 5000 + grants.len() as i128;
+    let left =
+        |limits: &Limits| limits.fixed.terms[0].left(&limits.states[0], MILLISECOND) - 5000 + grants.len() as i128;
     for grant in &grants {
         limits.open(grant, 1_u64);
     }

@@ -76,7 +76,7 @@ fn used(place: &Place) {
         let _ = store.view();
         clock.advance(Duration::from_secs(100_000));
     }
-    let Ok(()) = store.hold_until(0) else { return };
+    let Ok(_) = store.send(vec![Operation::Resume(None)]) else { return };
     is_damaged.store(false, Ordering::Relaxed);
     let again = open().expect("a bucket that was written can be opened");
     assert!(!is_damaged.load(Ordering::Relaxed), "a bucket that was written is damaged");

@@ -14,8 +14,8 @@
 //! are little-endian.
 
 use crate::clock::Nanos;
-use crate::ledger::{MAX_RETURNABLE, Replica};
 use crate::ledger::operation::Record;
+use crate::ledger::{MAX_RETURNABLE, Replica};
 use crate::limits::{Policy, from_bytes, to_bytes};
 use serde::{Deserialize, Serialize};
 

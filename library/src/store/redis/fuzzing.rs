@@ -33,7 +33,7 @@ pub fn redis_answer(data: &[u8]) {
 fn answered(redis: &Redis, value: Result<Value, ::redis::RedisError>) {
     let state = &mut *redis.state();
     let answer = value.map_err(|error| state.link.failure(&error)).and_then(|value| state.link.understood(value));
-    let folded = answer.and_then(|answer| redis.fold(state, &answer).map(|_| answer));
+    let folded = answer.and_then(|answer| redis.fold(state, &answer).map(|()| answer));
     match folded {
         Ok(answer) => {
             let ledger = &state.ledger;

@@ -541,9 +541,9 @@ impl Run {
             client.exchange().unwrap();
         } else {
             if let Some(key) = *key {
-                order.served(self.now, key, served);
+                order.served(self.now, Some(key), served);
                 for start in refused {
-                    order.refused(self.now, key, start, until);
+                    order.refused(self.now, Some(key), start, until);
                 }
             }
             if let Some(hold) = hold {
@@ -584,7 +584,7 @@ impl Run {
                     event => panic!("{event:?}"),
                 }
             }
-            let Next::Go(id, Unit { content: unit, .. }, charged) = order.next(self.now) else { return };
+            let Next::Go(id, Unit { content: unit, .. }, charged) = order.poll(self.now, u64::MAX) else { return };
             *key = Some(id);
             *running += 1;
             if let Starts::Machine(rate) = self.row.starts {

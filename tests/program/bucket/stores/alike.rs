@@ -1,6 +1,7 @@
 //! Random operations have the same results in every kind of store.
 
 use super::{Ask, Bucket, Duration, Grant, NanoClock, Nanos, Operation, Process, START, ask, policy, rounds};
+use std::fmt::Write;
 use std::sync::Mutex;
 use throttle_limits::limits::{OfKeys, Policy, Thin};
 use throttle_limits::store::{Next, View};
@@ -145,7 +146,7 @@ fn events(process: &mut Process, held: &mut Vec<Grant>) -> String {
                 assert!(grant.at <= process.now() && grant.at >= START, "{grant:?}");
                 assert!(!process.store().is_late(grant.at), "{grant:?}");
                 held.push(grant);
-                events += &format!(", {} {} at {}", grant.ticket, grant.units, grant.at);
+                let _ = write!(events, ", {} {} at {}", grant.ticket, grant.units, grant.at);
             }
             Next::Refused(ticket, why) => refused.push(format!(", {ticket} {why:?}")),
             Next::At(_) | Next::Nothing => {
