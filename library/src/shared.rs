@@ -55,12 +55,14 @@ use std::time::Duration;
 mod acquire;
 mod desk;
 mod handle;
+mod order;
 
 pub use crate::store::BucketError;
 pub use acquire::AcquireShared;
 use acquire::OfBucket;
-use desk::{Desk, Order};
+use desk::Desk;
 pub use handle::{Granted, Shared};
+use order::Order;
 
 /// Why a bucket cannot be opened.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The future that acquires units of a bucket, and its errors.
 
-use super::desk::Order;
-use super::handle::{Asked, Granted, Shared};
+use super::handle::{Granted, Shared};
+use super::order::{Asked, Order};
 use crate::clock::{Nanos, Unpark};
 use crate::ledger::operation::{Ask, Operation};
 use crate::limiter::{AcquireError, Acquiring, Costs, PARTS, Request, UnitsError, WaitTime};

@@ -1,10 +1,10 @@
 //! The thread that sends the requests of a process to a bucket, and passes the grants on.
 
-use super::handle::Asked;
+use super::order::{Asked, Order};
 use crate::clock::{Nanos, in_nanos};
 use crate::ledger::operation::{Ask, Operation, Refusal};
 use crate::limits;
-use crate::store::{AnyStore, BucketError, Client, Next, StoreError, View};
+use crate::store::{AnyStore, BucketError, Client, Next, StoreError};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -14,18 +14,6 @@ use tokio::sync::oneshot;
 
 /// The time between two operations that report this process to a server that counts running jobs.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
-
-/// What the thread is asked to do.
-pub(super) enum Order {
-    /// Requests a unit, which is refused if it is not granted in time. The number names the request until it is answered.
-    Ask(u64, Ask, Option<Instant>, oneshot::Sender<Result<Asked, BucketError>>),
-    /// The request with this number is dropped.
-    Cancel(u64),
-    /// Sends an operation, and reports that it has arrived.
-    Report(Operation, Option<oneshot::Sender<Result<(), BucketError>>>),
-    /// Reads the state of the bucket.
-    Look(Box<dyn FnOnce(Result<View, BucketError>) + Send>),
-}
 
 /// The requests of a process.
 pub(super) struct Desk {

@@ -1,7 +1,6 @@
 //! A bucket and a grant as callers hold them.
 
-use super::desk::Order;
-use crate::clock::Nanos;
+use super::order::Order;
 use crate::store::AnyStore;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
@@ -26,12 +25,4 @@ pub struct Granted {
     pub(super) costs: Box<[u64]>,
     /// Whether the bucket waits for a report of its end.
     pub(super) is_open: bool,
-}
-
-/// A grant, as the thread passes it on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) number: u64,
-    pub(super) at: Nanos,
-    pub(super) age: u64,
 }

@@ -36,9 +36,6 @@ use place::Identity;
 pub use place::Place;
 use slots::Kept;
 
-/// A grant is committed when it is due by now and this time.
-const HORIZON: Nanos = 10 * MILLISECOND;
-
 /// The time between two sweeps, at most.
 const LOOK: Nanos = SECOND;
 

@@ -1,9 +1,17 @@
 //! What each operation changes in a shared ledger.
 
-use super::{
-    Ask, Committed, KeyId, Ledger, MAX_REQUESTS, NO_KEY, Nanos, Operation, Owner, PLAIN, Policy, REPORT_TTL, Refusal,
-    Replica, Request, SECOND, Terms, Ticket,
-};
+use super::state::{Committed, Replica};
+use crate::clock::{Nanos, SECOND};
+use crate::ledger::operation::{Ask, Operation, Owner, PLAIN, Refusal};
+use crate::ledger::requests::{Terms, Ticket};
+use crate::ledger::state::{Ledger, Request};
+use crate::limits::{KeyId, NO_KEY, Policy};
+
+/// The most requests. Plain units of an owner are one.
+const MAX_REQUESTS: usize = 1 << 14;
+
+/// How long a reported round trip counts.
+const REPORT_TTL: Nanos = 60 * SECOND;
 
 /// The first byte of the flow's name of an owner whose units have no keys.
 const STREAM: u8 = 0;

@@ -1,19 +1,19 @@
 //! A shared ledger as bytes: all that cannot be computed from the rest, in an order that does not depend on how it is
 //! stored. So two ledgers with the same bytes behave alike.
 
-use super::{
-    BTreeMap, Committed, Counts, KeyId, Learned, Nanos, Owner, PLAIN, Policy, RETURN_TIME, Replica, Seen, Terms, Thin,
-    VecDeque, state,
-};
-use crate::ledger::flows::Hold;
+use super::seen::Seen;
+use super::state::{Committed, RETURN_TIME, Replica};
+use crate::clock::Nanos;
+use crate::ledger::flows::{Hold, Learned};
 use crate::ledger::heap::Item;
-use crate::ledger::requests::{Costs, NONE};
-use crate::ledger::state::Open;
+use crate::ledger::operation::{Counts, Owner, PLAIN};
+use crate::ledger::requests::{Costs, NONE, Terms};
+use crate::ledger::state::{self, Open};
 use crate::ledger::turns::Tag;
-use crate::limits::{Charged, Pace, from_bytes, to_bytes};
+use crate::limits::{Charged, KeyId, Pace, Policy, Thin, from_bytes, to_bytes};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt;
 use std::num::NonZeroU32;
 

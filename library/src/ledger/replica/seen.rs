@@ -1,7 +1,7 @@
 //! The owners of a shared ledger: when each was heard of, and which of its operations are known.
 
-use super::Owner;
 use crate::clock::Nanos;
+use crate::ledger::operation::Owner;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,9 +1,11 @@
 //! Questions about a shared ledger, which change nothing.
 
-use super::{Each, KeyId, Ledger, Nanos, Owner, PLAIN, Policy, Replica, SECOND, Thin, Ticket};
-use crate::ledger::operation::{self, Ask, Counts, Outcome};
-use crate::ledger::state::Refusal;
-use crate::limits::Pace;
+use super::state::Replica;
+use crate::clock::{Nanos, SECOND};
+use crate::ledger::operation::{self, Ask, Counts, Outcome, Owner, PLAIN};
+use crate::ledger::requests::Ticket;
+use crate::ledger::state::{Ledger, Refusal};
+use crate::limits::{Each, KeyId, Pace, Policy, Thin};
 use std::num::NonZeroU32;
 
 /// The most grants that are computed in advance, for one question. Beyond that there is no answer.

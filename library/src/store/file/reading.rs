@@ -1,16 +1,19 @@
 //! Reads the state of a bucket's file, and detects damage.
 
-use super::HORIZON;
 use super::error::{FileError, failed};
 use super::machine::Machine;
 use super::place::Place;
 use super::slots::{self, Kept, LOG, PREFIX, Prefix, RECORD};
+use crate::clock::{MILLISECOND, Nanos};
 use crate::ledger::Replica;
 use crate::ledger::operation::{Operation, Record};
 use crate::limits::Policy;
 use crate::store::{MAX_LIMITS, random};
 use std::fmt;
 use std::fs::File;
+
+/// A grant is committed when it is due by now and this time.
+const HORIZON: Nanos = 10 * MILLISECOND;
 
 /// The newest complete snapshot with its log folded, the prefix in the other slot, and the end of the log.
 pub(super) struct Newest {
