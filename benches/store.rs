@@ -1,4 +1,4 @@
-//! What a reservation costs, and what `--once` adds to a command: `cargo bench --bench store` prints one table.
+//! What a request and its grant cost, and what `--once` adds to a command: `cargo bench --bench store` prints one table.
 //!
 //! Every row is the median of alternating runs, so that other load affects all alike. A missing tool is left out and
 //! named below the table. `RUNS=3` makes fewer runs.
@@ -24,7 +24,7 @@ mod tools;
 
 const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
 
-/// Reservations per measurement.
+/// Requests per measurement.
 const MANY: u32 = 100_000;
 
 /// Processes that contend.
@@ -69,7 +69,7 @@ fn main() {
     }
 }
 
-/// A kind of store: its name, the bucket's name, and how many reservations take about a second.
+/// A kind of store: its name, the bucket's name, and how many requests take about a second.
 type Bucket = (&'static str, String, u32);
 
 fn runs() -> usize {
@@ -112,7 +112,7 @@ fn line(limit: &str) -> Mutex<Line<()>> {
     Mutex::new(Line::new(&Rules { all: &[(&plan(limit), 0)], ..Rules::default() }, SystemClock.now()))
 }
 
-/// Requests a unit as the pump does. A line reserves nothing for later: for a unit that has to wait, it returns the time
+/// Requests a unit as the pump does. A line grants nothing for later: for a unit that has to wait, it returns the time
 /// of the next grant.
 fn ask_here(line: &Mutex<Line<()>>) {
     let mut line = line.lock().unwrap();
@@ -122,7 +122,7 @@ fn ask_here(line: &Mutex<Line<()>>) {
 
 /// The name of a row that measures the line.
 fn work_of_line(limit: &str) -> String {
-    let what = if limit == LIMITS[0] { "a reservation" } else { "a unit that waits" };
+    let what = if limit == LIMITS[0] { "a request" } else { "a unit that waits" };
     format!("{what} at {limit}")
 }
 
@@ -140,11 +140,11 @@ fn alone(limit: &str, buckets: &[Bucket]) {
     row(&format!("{}, alone", work_of_line(limit)), "memory", median(times.remove(0)), "");
     for ((name, ..), times) in buckets.iter().zip(times) {
         let at_most = if (*name, limit) == ("file", LIMITS[0]) { "5 µs" } else { "" };
-        row(&format!("a reservation at {limit}, alone"), name, median(times), at_most);
+        row(&format!("a request at {limit}, alone"), name, median(times), at_most);
     }
 }
 
-/// Eight processes at once, which start together. The result is the time from one reservation to the next, of any
+/// Eight processes at once, which start together. The result is the time from one request to the next, of any
 /// process.
 fn together(limit: &str, buckets: &[Bucket]) {
     let mut times = vec![Vec::new(); buckets.len() + 1];
@@ -157,7 +157,7 @@ fn together(limit: &str, buckets: &[Bucket]) {
     let line = format!("{}, {PROCESSES} threads at once", work_of_line(limit));
     row(&line, "memory", median(times.remove(0)), "");
     for ((name, ..), times) in buckets.iter().zip(times) {
-        row(&format!("a reservation at {limit}, {PROCESSES} processes at once"), name, median(times), "");
+        row(&format!("a request at {limit}, {PROCESSES} processes at once"), name, median(times), "");
     }
 }
 

@@ -25,9 +25,11 @@
 //!
 //! # Behaviour
 //!
-//! Requests of all processes are granted in the order in which the bucket receives them. A request that waits longer
-//! than a second polls the bucket once a second for an earlier time. A future that is dropped gives its units back,
-//! even if it is dropped because its runtime ends. A killed process is noticed within 15 seconds.
+//! The requests of one process, or of one key if keys have limits, are granted in the order in which the bucket receives
+//! them. Processes that use all they can get have equal shares. A request that waits has taken nothing, and its time may
+//! change: it is granted earlier or later after a pause, other limits, or a real cost. Such a change takes effect within a
+//! second. A future that is dropped gives its units back, even if it is dropped because its runtime ends; a grant that
+//! its task has not polled for two seconds is lost. A killed process is noticed within 15 seconds.
 //!
 //! A file takes some microseconds for each request, a server one round trip. The requests of one `Shared` reach the
 //! bucket one after another. They are sent by a separate thread, `throttle-shared`, so no executor is blocked. The
@@ -38,8 +40,8 @@
 //! that were sent until then fail with the same error.
 //!
 //! If the bucket keeps `jobs=`, a request counts as running until its [grant](Granted) is dropped. While the job limit
-//! is reached, other requests poll 200 times a second, on a server four times. So with `jobs=` the requests of a
-//! `Shared` are not granted in the order of their arrival.
+//! is reached, a process with requests reads the bucket 100 times a second. On a server that is far away, or with more
+//! than 16 such processes, it reads less often.
 
 use crate::ledger::operation::Operation;
 use crate::limiter::{AcquireError, Acquiring, Costs, IntoCosts, PolicyError, Units};
@@ -154,7 +156,6 @@ impl Shared {
     /// - [`AcquireError::Units`] for a cost that is not valid.
     /// - [`AcquireError::Never`] for a cost above the count of a window, or if the bucket keeps limits for each key and
     ///   [no key](Self::for_key) is given.
-    /// - [`AcquireError::TooLong`] if too many requests of the key wait or too many keys are kept.
     /// - [`AcquireError::Bucket`] if the bucket cannot be used, or its runs have given up the key.
     pub fn acquire(&self, costs: impl IntoCosts) -> AcquireShared<()> {
         Acquiring(OfBucket::new(self, costs.into_costs(), false, drop))
@@ -178,9 +179,9 @@ impl Shared {
     }
 
     /// Grants nothing new for `time` from now to any user of the bucket, for example after a server answered with
-    /// Retry-After. At the end of the pause the buckets are empty and begin to fill. A request that already waits for a
-    /// time within the pause keeps that time. All others wait until after the pause; no request moves up into it. A
-    /// shorter pause does not end a longer pause that began earlier. Even [for a key](Self::for_key) this pauses the
+    /// Retry-After. At the end of the pause the buckets are empty and begin to fill. All requests that wait are granted
+    /// after the pause. Only grants that were final before it stay: those of the next 10 ms, on a server of at most 250 ms.
+    /// A shorter pause does not end a longer pause that began earlier. Even [for a key](Self::for_key) this pauses the
     /// whole bucket.
     ///
     /// The pause is sent at once; the future returns when it has arrived. If the future is dropped, the pause still

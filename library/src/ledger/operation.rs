@@ -29,7 +29,7 @@ pub struct Ask {
     pub latest: Nanos,
     /// The age of an earlier grant of the same unit; 0 for a new unit, which is the youngest.
     pub age: u64,
-    /// Whether the owner will report the real costs or the end of the unit, however late. Otherwise it can do so for 10 s.
+    /// Whether the owner will report the real costs or the end of the unit, however late. Otherwise it can do so for 2 s.
     pub settles: bool,
     /// Whether the owner reports the answers of a server, so that a pace is learned.
     pub learns: bool,
@@ -170,11 +170,11 @@ pub enum Refusal {
 pub struct Counts {
     /// The time of its creation, on its own clock.
     pub since: Nanos,
-    /// The units granted. If the costs of a grant differ by limit, the largest cost counts.
+    /// The units of committed grants. If the costs of a grant differ by limit, the largest cost counts.
     pub granted: u64,
     /// The number of refused requests.
     pub refused: u64,
-    /// The units given back.
+    /// The units of committed grants that were not used.
     pub given_back: u64,
     /// The sum of the waits of all grants, in nanoseconds.
     pub waited: Nanos,

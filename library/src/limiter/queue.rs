@@ -6,9 +6,6 @@
 //! granted before that time. A waiter is charged to the limits only when it is granted. So a waiter that leaves the
 //! queue ungranted has no effect on the limits.
 //!
-//! A bucket that processes share has another queue, in its ledger: there each process sleeps until its own time, so
-//! each entry has a time. Here a waiter is woken, so only the head has a time.
-//!
 //! There are two times. Grants are calculated on the *schedule*: it depends on the times of requests and of the last
 //! grant, but not on wake-ups. A waiter leaves on the *real clock*, when that has reached its grant and the waiter was
 //! woken. If wake-ups are late, the schedule falls behind the real clock. The bucket stores that delay as credit, up to

@@ -47,16 +47,17 @@ pub(crate) struct SharedFlags {
     pub(crate) key: Option<OsString>,
 
     /// With --drop: drop a unit that would wait longer than TIME. With --once: if the wait would be longer than TIME
-    /// (30s, 500ms, 2min), take nothing, report the wait, and exit 75. With 0, nothing waits.
+    /// (30s, 500ms, 2min), take nothing, report the wait, and exit 75. A call that waits does so as soon as its wait
+    /// becomes too long, for example after --pause. With 0, nothing waits.
     ///
     /// A server that does not answer delays the exit by at most 3 s. It may have granted the unit.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration_or_zero)]
     #[arg(help = "Instead of a longer wait: exit 75, or drop with --drop", long_help)]
     pub(crate) max_wait: Option<Duration>,
 
-    /// Make the bucket with the limits of -r, or change its limits for all processes from their next grant on, and
-    /// exit. Saved and counted units are kept; -r 5000/h,initial=5000 refills the bucket. No waiting process waits
-    /// longer than before. With --clear, the bucket starts empty of saved and counted units.
+    /// Make the bucket with the limits of -r, or change its limits for all processes, and exit. Processes that wait have
+    /// new times within a second. Saved and counted units are kept; -r 5000/h,initial=5000 refills the bucket. With
+    /// --clear, the bucket starts empty of saved and counted units.
     ///
     /// With -r 60/min -r 200k/min,cost=/max_tokens, the bucket also stores the cost of a unit. With -r
     /// 1/s,per=host,jobs=2 -r 50/s, it stores a limit for each host and counts the commands of all processes. throttle
@@ -81,16 +82,16 @@ pub(crate) struct SharedFlags {
     #[arg(help = "Show the bucket: text or json", long_help)]
     pub(crate) show: Option<Format>,
 
-    /// Empty the queue of the bucket, lift a pause, forget the learned pace, and exit. A process that still waits joins
-    /// the queue again within a second, in order. The reservations of other processes are free.
+    /// Empty the queue of the bucket, lift a pause, forget the learned pace, and exit. A process that still waits
+    /// requests again within a second; the order may change.
     ///
     /// --clear --set -r LIMIT also drops the saved and the counted units.
     #[arg(long, help = "Empty the bucket's queue, and lift a pause", long_help)]
     pub(crate) clear: bool,
 
     /// Grant nothing from the bucket for TIME (30s, 10min, 1h) from now on, and exit. The bucket is empty after that.
-    /// Waiting processes keep their times; with --key, the processes that wait for that key wait for the end of the
-    /// pause. A second --pause never shortens the first. --pause 0 and --clear lift it.
+    /// All who wait go after that; with --key, all who wait for that key. A second --pause never shortens the first.
+    /// --pause 0 and --clear lift it, and those who wait go on within a second.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration_or_zero)]
     #[arg(help = "Grant nothing from the bucket for TIME; 0 lifts a pause", long_help)]
     pub(crate) pause: Option<Duration>,
@@ -106,8 +107,8 @@ pub(crate) struct SharedFlags {
     pub(crate) list: Option<Format>,
 
     /// Remove the bucket, even a damaged one, and exit. No other file is ever removed. A process that still uses the
-    /// bucket makes it again with its limits. Waiting processes keep their order, but may wait longer than was
-    /// announced. Standard error reports how many processes wait.
+    /// bucket makes it again with its limits, within a second. The order of those who wait may change, and their waits.
+    /// Standard error reports how many processes wait.
     ///
     /// --clear --set -r LIMIT keeps the bucket and starts it empty.
     #[arg(long, help = "Remove the bucket", long_help)]

@@ -64,7 +64,7 @@ fn newcomer(bucket: &str) -> u64 {
     shown["wait_ns"].as_u64().unwrap()
 }
 
-/// The one that asked first after the window had opened used to get most of it. A newcomer waits for one period.
+/// The first request after a window has opened does not get most of it. A newcomer waits for one period.
 #[test]
 #[ignore = "slow: 10 s"]
 fn pipes_share_a_window_and_a_newcomer_waits_for_one_period() {
@@ -83,8 +83,7 @@ fn pipes_share_a_window_and_a_newcomer_waits_for_one_period() {
     });
 }
 
-/// Streams used to hold all others back for as long as they needed for two round trips, and each took what comes in that
-/// time, which was several periods on a slow network.
+/// A stream whose round trip is as long as several periods takes no more of each window than the others.
 #[test]
 #[ignore = "slow: 6 s"]
 fn a_newcomer_waits_one_period_also_on_a_slow_network() {
@@ -107,7 +106,7 @@ fn a_newcomer_waits_one_period_also_on_a_slow_network() {
     });
 }
 
-/// It has to ask for more at once than those nearby. It got three quarters of the bucket.
+/// It requests more units at once than the streams nearby.
 #[test]
 #[ignore = "slow: 3 s"]
 fn a_stream_that_is_far_away_gets_only_its_share() {
@@ -121,7 +120,7 @@ fn a_stream_that_is_far_away_gets_only_its_share() {
     });
 }
 
-/// A loop starts a process before each take, and here it also sleeps. It used to get less than the pipes.
+/// A loop starts a process before each request, and here it also sleeps.
 #[test]
 #[ignore = "slow: 17 s"]
 fn a_loop_of_once_gets_its_share_beside_pipes() {
@@ -167,7 +166,7 @@ fn units_until(processes: &mut [Process], end: Nanos) -> Vec<u64> {
     }
 }
 
-/// The first of four streams is alone when it begins. It used to reserve all of the second window as well.
+/// The first of four streams is alone when it begins. It gets nothing of the second window before the others.
 #[test]
 fn a_window_that_opens_is_shared_by_all_who_waited() {
     on_every_store(&["100/2s,window,slack=0"], |bucket| {
@@ -189,8 +188,8 @@ fn all_get_the_same_however_long_a_loop_needs_to_ask_again() {
     });
 }
 
-/// In the old ledger a loop got its whole share of a window. Now a window keeps no room for requests that do not exist
-/// yet, so a loop gets one unit of each period.
+/// A window keeps no room for a request that does not exist yet. A loop requests its next unit after the last one has left,
+/// so it gets one unit of each period.
 #[test]
 fn a_loop_beside_streams_gets_a_unit_whenever_a_window_opens() {
     on_every_store(&["40/s,window,slack=0"], |bucket| {
@@ -293,7 +292,6 @@ fn a_pipe_alone_uses_a_shared_window() {
     });
 }
 
-/// It used to take a share at a time for the first tenth of a second.
 #[test]
 fn the_first_stream_of_an_unused_window_gets_all_of_it_at_once() {
     on_every_store(&["9/300ms,window", "6/400ms,window"], |bucket| {

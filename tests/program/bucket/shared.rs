@@ -417,7 +417,7 @@ mod many_processes {
 
     /// Two at a time make requests as fast as they can, and are killed at any point.
     #[test]
-    fn a_killed_process_loses_at_most_its_reservation() {
+    fn a_killed_process_loses_at_most_a_horizon_of_grants() {
         let place = Place::new();
         place.run(&["--set", "-r", "1000000/s,burst=1", "-r", "3600000000/h,window"]);
         let mut pause = 0x2545_F491_4F6C_DD1D_u64;

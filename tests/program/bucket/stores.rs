@@ -246,7 +246,7 @@ fn what_one_process_takes_the_others_lack() {
     });
 }
 
-/// The estimates of those behind move up.
+/// The requests behind it are granted earlier.
 #[test]
 fn a_grant_that_is_not_used_is_given_back() {
     on_every_store(&["1/h,burst=1"], |bucket| {
@@ -441,7 +441,7 @@ fn a_cleared_bucket_begins_anew_for_all_who_wait() {
     });
 }
 
-/// In the old ledger a request that waited kept its time through a pause. Now the pause moves all that is not committed.
+/// A pause moves every request that is not committed.
 #[test]
 fn a_held_store_grants_nothing_until_its_time_and_is_empty_then() {
     on_every_store(&["1/s,burst=5", "100/h"], |bucket| {

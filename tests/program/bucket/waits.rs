@@ -343,7 +343,7 @@ fn many_waiters_go_when_their_rate_is_raised_however_late() {
     }
 }
 
-/// Before, waiters of the old bucket took their promised times from the new one.
+/// Requests of the bucket before are not charged to the new one.
 #[test]
 #[ignore = "slow: 2 s"]
 fn a_bucket_that_begins_anew_owes_nothing_to_old_waiters() {

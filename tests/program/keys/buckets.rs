@@ -607,9 +607,9 @@ fn a_slow_network_costs_no_rate_of_a_key() {
     }
 }
 
-/// A stream reserves a little ahead.
+/// A stream has requests in the bucket for units that have not left.
 #[test]
-fn an_interrupted_stream_gives_back_reserved_units_of_keys() {
+fn an_interrupted_stream_gives_back_its_units_of_keys() {
     on_each_store(&["20/s,burst=1", "2/s,per=f1"], |bucket| {
         let mut stream = Running::start(bucket.command(&[]));
         let lines = (0..200).map(|line| format!("k{} {line}\n", line % 40)).collect::<Vec<_>>().concat();
@@ -734,7 +734,7 @@ fn units_of_a_key_leave_in_order_also_after_a_hold() {
     stream.end();
 }
 
-/// More start as soon as those before them have been started. They used to wait until 5 ms were over, after each four.
+/// More commands are requested as soon as those before them have started.
 #[test]
 #[ignore = "slow: a busy machine can spoil it"]
 fn commands_that_may_all_start_now_do_so_without_a_rest() {
@@ -756,8 +756,7 @@ fn commands_that_may_all_start_now_do_so_without_a_rest() {
     });
 }
 
-/// Law 4. A process that is alone used to ask for the second unit of `a` up to a quarter of a second before its key was ready, and
-/// that took the place of `b` at the limits of all.
+/// Law 4. The second unit of `a` is requested before its key is ready. It does not take the place of `b` at the limits of all.
 #[test]
 #[ignore = "slow: a busy machine can spoil it"]
 fn a_unit_whose_key_is_ready_leaves_before_one_whose_key_is_not() {
@@ -795,8 +794,8 @@ fn a_unit_whose_key_is_ready_leaves_before_one_whose_key_is_not() {
     });
 }
 
-/// Law 4. Units that were chosen and put back, since their keys were not ready, used to move the turns of all others on; and turns
-/// began anew if no other unit was ready when the bucket was asked, and not when the unit left.
+/// Law 4. A unit whose key is not ready moves no turns of others. Turns begin anew when the limits are at rest, and not when the
+/// bucket has no other request.
 #[test]
 #[ignore = "slow: 11 s"]
 fn a_process_that_is_alone_keeps_the_order_of_limits_of_its_own() {

@@ -269,7 +269,7 @@ fn a_stream_ends_when_units_cost_something_else() {
     });
 }
 
-/// Law 5: whatever ends a wait gives back; those behind move up.
+/// Law 5: whatever ends a wait cancels its request; the requests behind it are granted earlier.
 #[test]
 fn a_waiter_that_leaves_a_bucket_gives_back_each_cost() {
     with_each_bucket(|bucket| {

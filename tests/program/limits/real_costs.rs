@@ -124,7 +124,7 @@ fn take(process: &mut Process, costs: &[u64]) -> throttle_limits::ledger::operat
     process.next()
 }
 
-/// The limits are as if the unit had cost that from the start. The old ledger did not give back what came in since.
+/// The limits are as if the unit had cost that from the start, with all that came in since.
 #[test]
 fn a_settled_unit_counts_as_if_it_had_cost_that_from_the_start() {
     on_every_store(&["10/s,burst=20", "30/min,window"], |bucket| {
@@ -320,7 +320,7 @@ fn a_later_refund_or_a_higher_rate_shortens_a_debt() {
     });
 }
 
-/// In the old ledger a later request kept its time when an earlier unit cost more. Now all that waits moves either way.
+/// A real cost moves all that waits, earlier or later.
 #[test]
 fn what_is_settled_while_others_wait_moves_them() {
     on_every_store(&["1/s,burst=10"], |bucket| {

@@ -144,7 +144,7 @@ fn a_process_that_ends_does_not_wait_for_a_locked_file() {
     assert!(store.leave());
 }
 
-/// In the old ledger, grants for later times were kept over a restart. Now only a debt lasts that long.
+/// There are no grants for times far ahead. Only a debt outlasts a restart.
 #[test]
 fn a_restart_never_leaves_anyone_stuck() {
     let (folder, clock) = (Folder::new(), at(1 << 60));
