@@ -90,8 +90,8 @@ pub(crate) struct SharedFlags {
     pub(crate) clear: bool,
 
     /// Grant nothing from the bucket for TIME (30s, 10min, 1h) from now on, and exit. The bucket is empty after that.
-    /// All who wait go after that; with --key, all who wait for that key. A second --pause never shortens the first.
-    /// --pause 0 and --clear lift it, and those who wait go on within a second.
+    /// Waiting processes go after that; with --key, the processes that wait for that key. A second --pause never
+    /// shortens the first. --pause 0 and --clear lift it, and the waits go on within a second.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration_or_zero)]
     #[arg(help = "Grant nothing from the bucket for TIME; 0 lifts a pause", long_help)]
     pub(crate) pause: Option<Duration>,
@@ -107,8 +107,8 @@ pub(crate) struct SharedFlags {
     pub(crate) list: Option<Format>,
 
     /// Remove the bucket, even a damaged one, and exit. No other file is ever removed. A process that still uses the
-    /// bucket makes it again with its limits, within a second. The order of those who wait may change, and their waits.
-    /// Standard error reports how many processes wait.
+    /// bucket makes it again with its limits, within a second. The order of waiting processes may change, and their
+    /// waits. Standard error reports how many processes wait.
     ///
     /// --clear --set -r LIMIT keeps the bucket and starts it empty.
     #[arg(long, help = "Remove the bucket", long_help)]
