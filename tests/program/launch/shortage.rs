@@ -122,6 +122,29 @@ fn files_for_one_command_are_enough_for_any_number_of_jobs() {
     assert!(enough.is_some());
 }
 
+/// The timer of the wait for the next grant, or for the next report, took the last file, and so each command failed.
+#[test]
+fn a_run_that_waits_leaves_the_last_file_to_a_command() {
+    let shell = |files: u32, options: &[&str]| {
+        let mut shell = shell(&format!("ulimit -n {files}; exec \"$0\" \"$@\""));
+        shell.args(options).args(["--max-fail", "1", "echo"]);
+        shell
+    };
+    for options in [&[][..], &["--attempts", "2"], &["--progress=always"]] {
+        let once = [options, &["-r", "unlimited", "--repeat", "1"]].concat();
+        let enough = (12..30).find(|files| feed(shell(*files, &once), "").code() == Some(0)).unwrap();
+        let twice = [options, &["-r", "1/h", "--repeat", "2"]].concat();
+        let mut child = shell(enough, &twice).stdin(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+        let run = Running::read(child);
+        run.signal(Signal::TERM);
+        let ended = run.finish();
+        assert_eq!(line, "\n", "{options:?}: {}", ended.err);
+    }
+}
+
 /// Both are looked at side by side: it takes a while until slots were short for long.
 #[test]
 #[ignore = "slow: 14 s"]
