@@ -245,8 +245,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends an incomplete last line, so that the next command's output begins on a new line.
+    /// Ends an incomplete last line, so that the next command's output begins on a new line. Closes the pipe, which a
+    /// process that was left behind may hold open: the next command may need the file.
     async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
+        self.pipe = None;
         let by_line = shared.options.output == Output::Lines;
         if !self.at_start && !self.is_cut && (by_line || self.tag.is_some()) {
             self.spool.write_all(b"\n")?;

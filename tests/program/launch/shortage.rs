@@ -122,6 +122,25 @@ fn files_for_one_command_are_enough_for_any_number_of_jobs() {
     assert!(enough.is_some());
 }
 
+/// Starts that waited for room held their input, and so took the room from each other.
+#[test]
+fn a_start_that_waits_for_room_holds_no_input() {
+    let run = |files: u32, jobs: &str, input: &str| {
+        let mut shell = shell(&format!("ulimit -n {files}; exec \"$0\" \"$@\""));
+        shell.args(["-r", "unlimited", jobs, "--stdin", "wc", "-c"]);
+        feed(shell, input)
+    };
+    // A pipe, a file that is made for the command, and one that is made as the unit is read.
+    for size in [10, 5000, 50_000] {
+        let unit = format!("{}\n", "x".repeat(size));
+        // Of the larger files some wait as well.
+        let waiting = if size > 32_768 { 6 } else { 0 };
+        let enough = (14..30).find(|files| run(*files, "-j2", &unit).code() == Some(0)).unwrap();
+        let ended = run(enough + waiting, "-j8", &unit.repeat(30));
+        assert_eq!((ended.code(), ended.sorted().len()), (Some(0), 30), "{size}: {}", ended.err);
+    }
+}
+
 /// The timer of the wait for the next grant, or for the next report, took the last file, and so each command failed.
 #[test]
 fn a_run_that_waits_leaves_the_last_file_to_a_command() {
