@@ -13,7 +13,7 @@ use super::shared::{Screen, Shared};
 use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
-use super::temporary::{is_shortage, of_the_system};
+use super::temporary::is_shortage;
 use super::units::Units;
 use crate::flow::{Grants, STACK, room, unpoisoned};
 use rustix::process::{Pid, Signal};
@@ -243,9 +243,9 @@ impl Launcher {
         mut command: Command,
         mut input: Option<Spool>,
     ) -> Result<(Child, Target), Outcome> {
-        let Shared { slots, options, events, .. } = &*self.shared;
+        let Shared { slots, options, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
-        let wait = |error: &io::Error| events.send_once(Event::Shortage(of_the_system(error)));
+        let wait = |error: &io::Error| self.shared.note_shortage(error);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
         command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));

@@ -53,6 +53,8 @@ struct State {
     /// The processes of each running job, by job number; `None`: the job is starting.
     running: BTreeMap<u64, Option<Target>>,
     starting: usize,
+    /// The running commands whose output waits for an open file.
+    waiting_for_file: usize,
     /// Freed slots, the lowest first. If empty, every slot below the number of running commands is taken.
     free: BinaryHeap<Reverse<u32>>,
     stopping: bool,
@@ -209,6 +211,22 @@ impl Slots {
             done = act();
         }
         done
+    }
+
+    /// Waits a moment for an open file, which the end of another command may give back. Returns `false` at once if no
+    /// command would: the output of all other running commands waits in this way, or they were killed.
+    pub(super) async fn wait_for_file(&self) -> bool {
+        {
+            let mut state = self.lock();
+            let running = state.running.values().flatten().count();
+            if state.waiting_for_file + 1 >= running || self.is_killing() {
+                return false;
+            }
+            state.waiting_for_file += 1;
+        }
+        sleep(Duration::from_millis(10)).await;
+        self.lock().waiting_for_file -= 1;
+        true
     }
 
     /// Forbids all further starts. Returns whether starts were allowed before.

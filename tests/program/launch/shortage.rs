@@ -141,6 +141,20 @@ fn a_start_that_waits_for_room_holds_no_input() {
     }
 }
 
+/// Commands with much output took the last files from each other, and those without a file failed.
+#[test]
+fn output_that_finds_no_open_file_waits_for_one() {
+    let script = "head -c 400000 /dev/zero; head -c 400000 /dev/zero >&2; sleep 0.1";
+    for options in ["-j8", "-j8 -k"] {
+        for files in [24, 30] {
+            let command = format!("ulimit -n {files}; exec \"$0\" -q -r unlimited {options} -c '{script}'");
+            let ended = feed(shell(&command), numbers(12));
+            let sizes = (ended.text().len(), ended.err.len());
+            assert_eq!((ended.code(), sizes), (Some(0), (4_800_000, 4_800_000)), "{options} {files}");
+        }
+    }
+}
+
 /// The timer of the wait for the next grant, or for the next report, took the last file, and so each command failed.
 #[test]
 fn a_run_that_waits_leaves_the_last_file_to_a_command() {
