@@ -1,6 +1,7 @@
 //! The running commands, and whether more may start. The pump, the commands' tasks and the signal thread share this
 //! state.
 
+use super::attempt::most_files;
 use super::target::{Member, Target, stopped_starts};
 use super::temporary::is_shortage;
 use crate::flow::unpoisoned;
@@ -97,7 +98,9 @@ impl Suspension {
 
 impl Slots {
     pub(super) fn new(jobs: u32, burst: u64) -> Self {
-        let max_starting = usize::try_from(burst).unwrap_or(usize::MAX).saturating_mul(2).clamp(1, MAX_STARTING);
+        // Each job that was handed over may have its input in an open file.
+        let max_starting = MAX_STARTING.min(most_files());
+        let max_starting = usize::try_from(burst).unwrap_or(usize::MAX).saturating_mul(2).clamp(1, max_starting);
         Slots {
             state: Mutex::default(),
             begun: Instant::now(),

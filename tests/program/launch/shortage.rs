@@ -133,8 +133,8 @@ fn a_start_that_waits_for_room_holds_no_input() {
     // A pipe, a file that is made for the command, and one that is made as the unit is read.
     for size in [10, 5000, 50_000] {
         let unit = format!("{}\n", "x".repeat(size));
-        // Of the larger files some wait as well.
-        let waiting = if size > 32_768 { 6 } else { 0 };
+        // Two more of the larger files are made before their commands start.
+        let waiting = if size > 32_768 { 2 } else { 0 };
         let enough = (14..30).find(|files| run(*files, "-j2", &unit).code() == Some(0)).unwrap();
         let ended = run(enough + waiting, "-j8", &unit.repeat(30));
         assert_eq!((ended.code(), ended.sorted().len()), (Some(0), 30), "{size}: {}", ended.err);
