@@ -380,13 +380,13 @@ fn processes_whose_units_cost_less_do_not_hold_each_other_up() {
     });
 }
 
-/// Without a promise to settle, a grant can be settled for 10 s.
+/// Without a promise to settle, a grant can be settled for 2 s.
 #[test]
 fn only_a_unit_that_settles_is_settled_late() {
     on_every_store(&["1/h,burst=100"], |bucket| {
         let (mut process, name) = (bucket.process(), bucket.name);
         let grants = [take(&mut process, &[10]), process.take(&[10]), process.take(&[10])];
-        bucket.set(9 * SECOND);
+        bucket.set(SECOND);
         process.settle(&grants[1], &[0]);
         bucket.set(60 * SECOND);
         process.settle(&grants[0], &[1]);
