@@ -29,7 +29,7 @@ pub struct Ask {
     pub latest: Nanos,
     /// The age of an earlier grant of the same unit; 0 for a new unit, which is the youngest.
     pub age: u64,
-    /// Whether the owner will report the real costs or the end of the unit, however late. Otherwise it can do so for 10 s.
+    /// Whether the owner will report the real costs or the end of the unit, however late. Otherwise it can do so for 2 s.
     pub settles: bool,
     /// Whether the owner reports the answers of a server, so that a pace is learned.
     pub learns: bool,
