@@ -39,7 +39,9 @@ pub(crate) use look::Keyless;
 pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH, short};
 pub use mark::{BYTE_ORDER_MARK, without_mark};
 pub use next::{Charge, Granted, Leaving, Next, Patience, Refusal, Silent};
-pub use poll::poll;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) use poll::Timer;
+pub use poll::{poll, poll_without_timer};
 pub use sorted::{BUFFER as SORTED_BUFFER, News, Sorted};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use splice::Splice;

@@ -5,6 +5,8 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::io;
 use std::time::Duration;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) use timer::Timer;
 
 /// Waits until one of the given descriptors is ready, for at most `timeout`. Waits for ever without a timeout, or with
 /// a timeout longer than poll accepts. Ends in time even if the process was stopped meanwhile. Returns the events of
@@ -17,6 +19,18 @@ pub fn poll<const N: usize>(
     timeout: Option<Duration>,
 ) -> io::Result<[PollFlags; N]> {
     timer::with(timeout, |timer| poll_with(wanted, timeout.filter(|_| timer.is_none()), timer))
+}
+
+/// As [`poll`], without a file for the timeout: a command that is about to start may need that file. If the process was
+/// stopped meanwhile, the wait may take twice as long.
+///
+/// # Errors
+/// The system has no room for the wait.
+pub fn poll_without_timer<const N: usize>(
+    wanted: [(Option<BorrowedFd<'_>>, PollFlags); N],
+    timeout: Option<Duration>,
+) -> io::Result<[PollFlags; N]> {
+    poll_with(wanted, timeout, None)
 }
 
 fn poll_with<const N: usize>(
@@ -44,12 +58,11 @@ mod timer {
     use rustix::time::{
         Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
     };
+    use std::io;
     use std::ops::RangeInclusive;
     use std::time::Duration;
 
     /// The waits that get a timer. Without a timer, a shorter wait may take twice as long. A longer wait has no end.
-    /// The timer takes a file descriptor, which a command that is about to start may need, so it exists only during the
-    /// wait.
     const TIMED_WAITS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(30 * 24 * 3600);
 
     /// Calls `wait` with a descriptor that is readable after `timeout`, if that is a long wait and the system has a
@@ -59,11 +72,43 @@ mod timer {
         wait(timer.as_ref().map(AsFd::as_fd))
     }
 
-    fn timer(timeout: Duration) -> Option<OwnedFd> {
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).ok()?;
-        let (it_interval, it_value) = (Timespec::default(), Timespec::try_from(timeout).ok()?);
-        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value }).ok()?;
+    fn timer(timeout: Duration) -> Option<Timer> {
+        let timer = Timer::new().ok()?;
+        timer.set(timeout).ok()?;
         Some(timer)
+    }
+
+    /// A timer as a file, which poll(2) reports as readable once its time has come.
+    #[derive(Debug)]
+    pub(crate) struct Timer(OwnedFd);
+
+    impl Timer {
+        /// Makes a timer without a time.
+        ///
+        /// # Errors
+        /// The system has no room for one more file.
+        pub(crate) fn new() -> io::Result<Self> {
+            Ok(Timer(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))
+        }
+
+        /// The timer becomes readable after `time`, and not before.
+        ///
+        /// # Errors
+        /// The time is too long for the system.
+        pub(crate) fn set(&self, time: Duration) -> io::Result<()> {
+            // A time of zero would stop the timer.
+            let time = time.max(Duration::from_nanos(1));
+            let it_value = Timespec::try_from(time).map_err(|_| io::ErrorKind::InvalidInput)?;
+            let set = Itimerspec { it_interval: Timespec::default(), it_value };
+            timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &set)?;
+            Ok(())
+        }
+    }
+
+    impl AsFd for Timer {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
     }
 }
 

@@ -48,11 +48,14 @@ impl Attempt {
     }
 }
 
-/// The most open files of waiting attempts: a quarter of the files that this process may open.
-fn most_files() -> usize {
+/// The files of a run with commands, and of one command that starts: its input, its reply, and its pipes.
+const FILES_IN_USE: usize = 20;
+
+/// The most open files of waiting attempts: a quarter of the other files that this process may open.
+pub(super) fn most_files() -> usize {
     let open_files =
         getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
-    (open_files / 4).clamp(1, MEMORY)
+    (open_files.saturating_sub(FILES_IN_USE) / 4).clamp(1, MEMORY)
 }
 
 /// An attempt that has a slot.

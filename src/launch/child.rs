@@ -11,7 +11,7 @@ use super::target::Target;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::process::Signal;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -206,12 +206,12 @@ impl Stream {
         let by_line = shared.options.output == Output::Lines;
         let whole = memchr::memrchr(b'\n', &bytes).filter(|_| by_line).map_or(0, |last| last + 1);
         let (ended, begun) = bytes.split_at(whole);
-        self.spool.write_all(ended)?;
+        shared.store(&mut self.spool, ended).await?;
         if ended.is_empty() {
-            return self.spool.write_all(begun);
+            return shared.store(&mut self.spool, begun).await;
         }
         let lines = std::mem::take(&mut self.spool);
-        self.spool.write_all(begun)?;
+        shared.store(&mut self.spool, begun).await?;
         shared.print_lines(lines, self.is_stdout).await
     }
 
@@ -245,11 +245,13 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends an incomplete last line, so that the next command's output begins on a new line.
+    /// Ends an incomplete last line, so that the next command's output begins on a new line. Closes the pipe, which a
+    /// process that was left behind may hold open: the next command may need the file.
     async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
+        self.pipe = None;
         let by_line = shared.options.output == Output::Lines;
         if !self.at_start && !self.is_cut && (by_line || self.tag.is_some()) {
-            self.spool.write_all(b"\n")?;
+            shared.store(&mut self.spool, b"\n").await?;
         }
         if by_line {
             return shared.print_lines(std::mem::take(&mut self.spool), self.is_stdout).await;

@@ -5,6 +5,7 @@ use super::child;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{NEVER, Options, Output};
+use super::passed_input::Feed;
 use super::printer::{Collected, Printer};
 use super::queue::Queue;
 use super::reply_file::{ReplyFile, expect_replies};
@@ -12,7 +13,7 @@ use super::shared::{Screen, Shared};
 use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
-use super::temporary::{is_shortage, of_the_system};
+use super::temporary::is_shortage;
 use super::units::Units;
 use crate::flow::{Grants, STACK, room, unpoisoned};
 use rustix::process::{Pid, Signal};
@@ -245,9 +246,9 @@ impl Launcher {
         mut command: Command,
         mut input: Option<Spool>,
     ) -> Result<(Child, Target), Outcome> {
-        let Shared { slots, options, events, .. } = &*self.shared;
+        let Shared { slots, options, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
-        let wait = |error: &io::Error| events.send_once(Event::Shortage(of_the_system(error)));
+        let wait = |error: &io::Error| self.shared.note_shortage(error);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
         command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));
@@ -255,40 +256,51 @@ impl Launcher {
             command.env_remove("THROTTLE_KEY"); // An outer run may have set it.
         }
         command.envs(attempt.job.key.as_deref().map(|key| ("THROTTLE_KEY", without_nul(key))));
-        let units = || match (&mut input, &attempt.job.input) {
-            (Some(units), _) => as_input(units).map(Some),
-            // Another attempt will need the units.
-            (None, Some(units)) => as_input(&mut units.duplicate()?).map(Some),
-            (None, None) => Ok(None),
-        };
-        if let Some(input) = slots.once_there_is_room(units, wait).await.map_err(Outcome::InputLost)? {
-            command.stdin(input);
+        // A file with the units is the input itself, so it is not given back.
+        if let Some(mut units) = input.take_if(|units| units.in_memory().is_none()) {
+            command.stdin(units.take_file().map_err(Outcome::InputLost)?);
         }
-        if let Some(passed) = &options.passed_input {
-            let (input, feed) = passed.attach().map_err(Outcome::InputLost)?;
-            command.stdin(input);
-            running.feed = feed;
-        }
-        // Acquires the reply file and the process together. Otherwise two starts could each hold the resource that the
-        // other start needs.
-        let spawn = || {
+        let units = input.as_ref().or(attempt.job.input.as_ref());
+        let mut has_input = false;
+        // Takes all files and the process together, and gives all back on an error. Otherwise two starts could each hold
+        // what the other start needs.
+        let start = || {
+            has_input = false;
+            let (input, feed) = self.input(units)?;
+            has_input = true;
             let reply = self.replies().then(ReplyFile::new).transpose()?;
             if let Some(reply) = &reply {
                 command.env("THROTTLE_REPLY", reply.path());
             }
-            let child = command.spawn()?;
-            running.reply = reply;
+            let is_made = input.map(|input| command.stdin(input)).is_some();
+            let child = command.spawn();
+            if is_made {
+                command.stdin(Stdio::null()); // Closes our copy.
+            }
+            let child = child?;
+            (running.reply, running.feed) = (reply, feed);
             let target = self.target(&child).ok_or(ErrorKind::NotFound)?;
             // The start is recorded at once. Another start that then finds no room can wait for the end of this
             // command.
             slots.started(seq, target);
             Ok((child, target))
         };
-        slots.once_there_is_room(spawn, wait).await.map_err(|error| match error.kind() {
+        slots.once_there_is_room(start, wait).await.map_err(|error| match error.kind() {
+            _ if !has_input => Outcome::InputLost(error),
             ErrorKind::NotFound => Outcome::NotFound(error),
             ErrorKind::ArgumentListTooLong => Outcome::TooLong,
             _ => Outcome::CannotRun(error),
         })
+    }
+
+    /// Opens the standard input of a command, if it has one that is not open yet: the `units`, or our own input with the
+    /// thread that feeds it.
+    fn input(&self, units: Option<&Spool>) -> io::Result<(Option<Stdio>, Option<Feed>)> {
+        match (&self.shared.options.passed_input, units) {
+            (Some(passed), _) => passed.attach().map(|(input, feed)| (Some(input), feed)),
+            (None, Some(units)) => as_input(units).map(|input| (Some(input.into()), None)),
+            (None, None) => Ok((None, None)),
+        }
     }
 
     /// Makes the command. Its environment and its standard input are set later.
@@ -375,10 +387,11 @@ fn count_threads() -> Option<usize> {
     std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
 }
 
-/// Makes a standard input of units: a pipe that already holds them all, or a file.
-fn as_input(units: &mut Spool) -> io::Result<OwnedFd> {
+/// Makes a standard input of units: a pipe that already holds them all, or a file of its own. Another try or another
+/// attempt may need the units.
+fn as_input(units: &Spool) -> io::Result<OwnedFd> {
     if units.length() > MIN_PIPE_BYTES {
-        return units.take_file().map(OwnedFd::from);
+        return units.duplicate()?.take_file().map(OwnedFd::from);
     }
     let (read, write) = io::pipe()?;
     units.copy_to(&mut &write)?;

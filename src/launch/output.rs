@@ -10,9 +10,9 @@ use super::printer::{Collected, Printer};
 use super::shared::Shared;
 use super::spool::Spool;
 use super::template::printable;
-use super::temporary::TemporaryError;
+use super::temporary::{TemporaryError, is_shortage, of_the_system};
 use crate::flow::unpoisoned;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use tokio::sync::Semaphore;
@@ -28,6 +28,27 @@ impl Shared {
         let mut tag = if self.printer().outlets.is_terminal(is_stdout) { shown() } else { unit.to_vec() };
         tag.push(b'\t');
         tag
+    }
+
+    /// Adds `bytes` to the output of a running command. If there is no open file left for so much output, waits until
+    /// another command gives one back. Meanwhile the command has to wait as well, once its pipe is full. If all commands
+    /// would wait for each other, this output stays in memory.
+    pub(super) async fn store(&self, spool: &mut Spool, bytes: &[u8]) -> io::Result<()> {
+        loop {
+            match spool.write_all(bytes) {
+                Err(error) if is_shortage(&error) && self.slots.wait_for_file().await => self.note_shortage(&error),
+                Err(error) if is_shortage(&error) => {
+                    spool.use_more_memory();
+                    return spool.write_all(bytes);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Reports, once, that commands wait until other commands end.
+    pub(super) fn note_shortage(&self, error: &io::Error) {
+        self.events.send_once(Event::Shortage(of_the_system(error)));
     }
 
     /// Prints the output of the job `seq`, now or after the output of earlier jobs. A success is recorded as done only

@@ -7,7 +7,7 @@
 //! has read are taken out of the pipe. No event reports that a pipe was read, so the pipe is polled every 1 to 20 ms.
 
 use super::spool::Spool;
-use crate::flow::{poll, start_thread, unpoisoned};
+use crate::flow::{poll_without_timer, start_thread, unpoisoned};
 use rustix::event::PollFlags;
 use rustix::fs::{FileType, OFlags, SeekFrom};
 use rustix::io::{Errno, ioctl_fionread};
@@ -127,7 +127,7 @@ impl Feeder {
         lock(&kept).bytes.copy_to(&mut self)?;
         loop {
             let output = (Some(self.pipe.as_fd()), PollFlags::empty());
-            let [input, output] = poll([(Some(stdin()), PollFlags::IN), output], Some(MAX_POLL))?;
+            let [input, output] = poll_without_timer([(Some(stdin()), PollFlags::IN), output], Some(MAX_POLL))?;
             if self.is_over.load(Ordering::SeqCst) || output.contains(PollFlags::ERR) {
                 return Ok(());
             }
@@ -211,7 +211,10 @@ impl Write for Feeder {
         loop {
             match rustix::io::write(&self.pipe, bytes) {
                 Err(Errno::AGAIN) if self.is_over.load(Ordering::SeqCst) => return Err(ErrorKind::BrokenPipe.into()),
-                Err(Errno::AGAIN) => drop(poll([(Some(self.pipe.as_fd()), PollFlags::OUT)], Some(MAX_POLL))),
+                Err(Errno::AGAIN) => {
+                    let output = (Some(self.pipe.as_fd()), PollFlags::OUT);
+                    let _ = poll_without_timer([output], Some(MAX_POLL));
+                }
                 Err(Errno::INTR) => {}
                 written => return Ok(written?),
             }

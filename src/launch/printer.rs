@@ -56,7 +56,7 @@ struct Held {
 
 impl Printer {
     pub(super) fn new(in_input_order: bool) -> Self {
-        let (held, bytes, outlets) = (BTreeMap::new(), Spool::default(), Outlets::new());
+        let (held, bytes, outlets) = (BTreeMap::new(), for_held_results(), Outlets::new());
         Printer { in_input_order, turn: 0, held, bytes, is_broken: false, outlets }
     }
 
@@ -101,7 +101,7 @@ impl Printer {
             success.into_iter().for_each(&mut *written);
         }
         if self.held.is_empty() {
-            self.bytes = Spool::default();
+            self.bytes = for_held_results();
         }
         Ok(())
     }
@@ -116,6 +116,13 @@ impl Printer {
         }
         std::mem::take(&mut self.held).into_values().filter_map(|held| held.success).collect()
     }
+}
+
+/// A spool for results that wait. It cannot wait for a file itself, because it is used under a lock.
+fn for_held_results() -> Spool {
+    let mut spool = Spool::default();
+    spool.use_more_memory();
+    spool
 }
 
 /// Our standard output and error.

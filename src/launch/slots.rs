@@ -1,6 +1,7 @@
 //! The running commands, and whether more may start. The pump, the commands' tasks and the signal thread share this
 //! state.
 
+use super::attempt::most_files;
 use super::target::{Member, Target, stopped_starts};
 use super::temporary::is_shortage;
 use crate::flow::unpoisoned;
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{RwLock, Semaphore};
 use tokio::time::{Instant, sleep};
 
 /// The threads that start commands. A start blocks its thread until the system has loaded the command, for half a
@@ -21,7 +22,7 @@ pub(super) const STARTERS: usize = 2;
 const MAX_STARTING: usize = 2 * STARTERS;
 
 /// The most tries of a start for which the system has no room, while no command runs. The tries are about 10 ms apart,
-/// and so take two seconds in all. On a busy machine another start may have files open for longer than half a second.
+/// and so take two seconds in all. Other programs may give something back in that time.
 const MAX_TRIES: u32 = 200;
 
 /// The longest time for which [`Slots::suspend`] waits for commands that are starting.
@@ -38,6 +39,8 @@ pub struct Slots {
     changed: Condvar,
     /// Closed when the running commands were killed.
     not_killed: Semaphore,
+    /// Held while a start takes files and a process.
+    starts: RwLock<()>,
     /// 0: no maximum.
     jobs: u32,
     /// The most jobs that were handed over and have not started. After a delay they may all start at one instant. At
@@ -51,6 +54,8 @@ struct State {
     /// The processes of each running job, by job number; `None`: the job is starting.
     running: BTreeMap<u64, Option<Target>>,
     starting: usize,
+    /// The running commands whose output waits for an open file.
+    waiting_for_file: usize,
     /// Freed slots, the lowest first. If empty, every slot below the number of running commands is taken.
     free: BinaryHeap<Reverse<u32>>,
     stopping: bool,
@@ -93,12 +98,15 @@ impl Suspension {
 
 impl Slots {
     pub(super) fn new(jobs: u32, burst: u64) -> Self {
-        let max_starting = usize::try_from(burst).unwrap_or(usize::MAX).saturating_mul(2).clamp(1, MAX_STARTING);
+        // Each job that was handed over may have its input in an open file.
+        let max_starting = MAX_STARTING.min(most_files());
+        let max_starting = usize::try_from(burst).unwrap_or(usize::MAX).saturating_mul(2).clamp(1, max_starting);
         Slots {
             state: Mutex::default(),
             begun: Instant::now(),
             changed: Condvar::new(),
             not_killed: Semaphore::new(0),
+            starts: RwLock::default(),
             jobs,
             max_starting,
         }
@@ -182,23 +190,46 @@ impl Slots {
         self.changed.notify_all();
     }
 
-    /// Calls `act`, which takes files or processes. If the system has none left, calls `wait` with the error and tries
-    /// again, as long as any command runs: its end may free some. When no command runs, tries a few times more, because
-    /// two starts may take files or processes from each other.
+    /// Calls `act`, which starts a command and records that with [`started`](Self::started), or gives back all files and
+    /// processes that it took. If the system has none left, calls `wait` with the error and tries again, as long as any
+    /// command runs: its end may free some. When no command runs, tries a few times more.
+    ///
+    /// Two starts may take from each other what would be enough for one. So each further try is alone: meanwhile no other
+    /// start holds anything, and no command begins to run.
     pub(super) async fn once_there_is_room<T>(
         &self,
         mut act: impl FnMut() -> io::Result<T>,
         wait: impl Fn(&io::Error),
     ) -> io::Result<T> {
+        let beside_others = self.starts.read().await;
+        let mut done = act();
+        drop(beside_others);
         let mut tries = 0;
-        loop {
-            match act() {
-                Err(error) if is_shortage(&error) && tries < MAX_TRIES => wait(&error),
-                done => return done,
-            }
+        while let Some(error) = done.as_ref().err().filter(|error| is_shortage(error) && tries < MAX_TRIES) {
+            wait(error);
             sleep(Duration::from_millis(fastrand::u64(1..20))).await;
+            let _alone = self.starts.write().await;
+            // Found out before the try: a command that ends during the try gives its files back.
             tries = if self.lock().running.values().any(Option::is_some) { 0 } else { tries + 1 };
+            done = act();
         }
+        done
+    }
+
+    /// Waits a moment for an open file, which the end of another command may give back. Returns `false` at once if no
+    /// command would: the output of all other running commands waits in this way, or they were killed.
+    pub(super) async fn wait_for_file(&self) -> bool {
+        {
+            let mut state = self.lock();
+            let running = state.running.values().flatten().count();
+            if state.waiting_for_file + 1 >= running || self.is_killing() {
+                return false;
+            }
+            state.waiting_for_file += 1;
+        }
+        sleep(Duration::from_millis(10)).await;
+        self.lock().waiting_for_file -= 1;
+        true
     }
 
     /// Forbids all further starts. Returns whether starts were allowed before.

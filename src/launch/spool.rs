@@ -12,6 +12,9 @@ const MAX_MEMORY: usize = 32 * 1024;
 /// The most bytes in memory while the system has no room for another open file.
 const MAX_MEMORY_WITHOUT_FILES: usize = 8 * MAX_MEMORY;
 
+/// The same for a spool that cannot wait for a file.
+const MUCH_MEMORY_WITHOUT_FILES: usize = 64 << 20;
+
 /// Bytes copied at once.
 const COPY_BYTES: u64 = 8 * 1024;
 
@@ -23,9 +26,15 @@ pub(super) struct Spool {
     /// that a command that gets the file reads all bytes.
     file: Option<File>,
     length: u64,
+    uses_more_memory: bool,
 }
 
 impl Spool {
+    /// From now on, up to 64 MiB stay in memory while the system has no room for another open file.
+    pub(super) fn use_more_memory(&mut self) {
+        self.uses_more_memory = true;
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -90,8 +99,9 @@ impl Spool {
 impl Write for Spool {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let (start, length) = (self.length, self.memory.len() + bytes.len());
+        let without_files = if self.uses_more_memory { MUCH_MEMORY_WITHOUT_FILES } else { MAX_MEMORY_WITHOUT_FILES };
         let fits = |memory| self.file.is_none() && length <= memory;
-        let (fits_now, fits_without_files) = (fits(MAX_MEMORY), fits(MAX_MEMORY_WITHOUT_FILES));
+        let (fits_now, fits_without_files) = (fits(MAX_MEMORY), fits(without_files));
         let file = if fits_now { None } else { Some(self.move_to_file()) };
         match file {
             Some(Err(error)) if !(fits_without_files && is_shortage(&error)) => return Err(error),

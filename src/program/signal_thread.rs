@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
-use throttle::flow::{poll, start_thread};
+use throttle::flow::{poll, poll_without_timer, start_thread};
 
 type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 
@@ -77,7 +77,8 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
     let mut watched = commands.is_none().then(io::stdout);
     loop {
         let every = report.tick_every;
-        if wait(&delivery, watched.as_ref(), every.map(|every| every.saturating_sub(drawn.elapsed()))) {
+        let at_most = every.map(|every| every.saturating_sub(drawn.elapsed()));
+        if wait(&delivery, watched.as_ref(), at_most, commands.is_some()) {
             watched = None;
             report.reader_left();
         }
@@ -161,10 +162,12 @@ fn start_painter(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> io::R
 }
 
 /// Waits for a signal, for `at_most`, or until the reader of `output` leaves. Returns whether the reader has left.
-fn wait(delivery: &Delivery, output: Option<&Stdout>, at_most: Option<Duration>) -> bool {
+/// With `runs_commands` the wait opens no file, which a command may need: SIGCONT ends a wait that was stopped.
+fn wait(delivery: &Delivery, output: Option<&Stdout>, at_most: Option<Duration>, runs_commands: bool) -> bool {
     // No event of the output is requested, but POLLERR is always reported: the output is a pipe without a reader.
     let output = (output.map(AsFd::as_fd), PollFlags::empty());
-    let found = poll([output, (Some(delivery.get_read().as_fd()), PollFlags::IN)], at_most);
+    let wanted = [output, (Some(delivery.get_read().as_fd()), PollFlags::IN)];
+    let found = if runs_commands { poll_without_timer(wanted, at_most) } else { poll(wanted, at_most) };
     // The caller reads the signals next, even if this poll was interrupted.
     found.is_ok_and(|[output, _]| output.contains(PollFlags::ERR))
 }

@@ -511,7 +511,9 @@ impl Client {
             ..estimate
         });
         let next = next.map(|next| next.saturating_sub(round_trip / 2));
-        let was_late = self.was_late && next.is_some_and(|next| next <= now.saturating_add(MOST_BETWEEN_READS));
+        // A pause moves up nobody.
+        let key = self.asked.values().next().and_then(|ask| ask.key.clone());
+        let was_late = self.was_late && !with_replica(&*self.store, |replica| replica.is_held(key.as_deref()));
         let soon = Some(now.saturating_add(often)).filter(|_| next.is_none() || may_move || was_late);
         let next = [next, soon].into_iter().flatten().min().unwrap_or(now);
         let pause = (horizon / 4).max(round_trip / 16).max(MILLISECOND);

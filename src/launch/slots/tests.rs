@@ -2,6 +2,8 @@ use super::*;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 fn sleeper() -> (Child, Target) {
@@ -141,4 +143,30 @@ fn processes_of_a_command_that_ended_stopped_are_resumed() {
     assert!(has_gone_on(target));
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Each took a part of what would have been enough for one.
+#[test]
+fn starts_without_room_try_again_one_at_a_time() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(4).enable_time().build().unwrap();
+    let (slots, within) = (Arc::new(Slots::new(0, 9)), Arc::new(AtomicU32::new(0)));
+    let starts = (0..4).map(|_| {
+        let (slots, within) = (Arc::clone(&slots), Arc::clone(&within));
+        runtime.spawn(async move {
+            let mut tries = 0;
+            let start = || {
+                tries += 1;
+                let others = within.fetch_add(1, Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(5));
+                within.fetch_sub(1, Ordering::SeqCst);
+                if tries == 1 || others > 0 { Err(rustix::io::Errno::MFILE.into()) } else { Ok(()) }
+            };
+            slots.once_there_is_room(start, |_| ()).await.unwrap();
+            tries
+        })
+    });
+    let starts: Vec<_> = starts.collect();
+    let tries: Vec<u32> = starts.into_iter().map(|start| runtime.block_on(start).unwrap()).collect();
+    assert_eq!(tries, [2; 4]);
 }

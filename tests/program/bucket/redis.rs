@@ -172,12 +172,15 @@ mod limits {
         let Some(redis) = Redis::start(&[]) else { return };
         let (port, turns) = counted_network(redis.port);
         let bucket = bucket_at(slow_network(port, Duration::from_millis(20)), "far");
-        let begun = Instant::now();
-        runs(&bucket, &["-q", "-r", "100/s", "--repeat", "100", "true"]);
-        assert!(begun.elapsed() >= Duration::from_millis(990));
-        // With one command per round trip this would take four seconds.
-        let turns = turns.load(Ordering::SeqCst);
-        assert!(turns < 90, "{turns} round trips");
+        let round_trips = || {
+            let (before, begun) = (turns.load(Ordering::SeqCst), Instant::now());
+            runs(&bucket, &["-q", "-r", "100/s", "--repeat", "100", "true"]);
+            assert!(begun.elapsed() >= Duration::from_millis(990));
+            turns.load(Ordering::SeqCst) - before
+        };
+        // With one command per round trip this would take four seconds. A busy machine may use its grants too late, and has
+        // to request them again.
+        is_right_once(round_trips, |turns| *turns < 90);
     }
 }
 

@@ -122,6 +122,62 @@ fn files_for_one_command_are_enough_for_any_number_of_jobs() {
     assert!(enough.is_some());
 }
 
+/// Starts that waited for room held their input, and so took the room from each other.
+#[test]
+fn a_start_that_waits_for_room_holds_no_input() {
+    let run = |files: u32, jobs: &str, input: &str| {
+        let mut shell = shell(&format!("ulimit -n {files}; exec \"$0\" \"$@\""));
+        shell.args(["-r", "unlimited", jobs, "--stdin", "wc", "-c"]);
+        feed(shell, input)
+    };
+    // A pipe, a file that is made for the command, and one that is made as the unit is read.
+    for size in [10, 5000, 50_000] {
+        let unit = format!("{}\n", "x".repeat(size));
+        // Two more of the larger files are made before their commands start.
+        let waiting = if size > 32_768 { 2 } else { 0 };
+        let enough = (14..30).find(|files| run(*files, "-j2", &unit).code() == Some(0)).unwrap();
+        let ended = run(enough + waiting, "-j8", &unit.repeat(30));
+        assert_eq!((ended.code(), ended.sorted().len()), (Some(0), 30), "{size}: {}", ended.err);
+    }
+}
+
+/// Commands with much output took the last files from each other, and those without a file failed.
+#[test]
+fn output_that_finds_no_open_file_waits_for_one() {
+    let script = "head -c 400000 /dev/zero; head -c 400000 /dev/zero >&2; sleep 0.1";
+    for options in ["-j8", "-j8 -k"] {
+        for files in [24, 30] {
+            let command = format!("ulimit -n {files}; exec \"$0\" -q -r unlimited {options} -c '{script}'");
+            let ended = feed(shell(&command), numbers(12));
+            let sizes = (ended.text().len(), ended.err.len());
+            assert_eq!((ended.code(), sizes), (Some(0), (4_800_000, 4_800_000)), "{options} {files}");
+        }
+    }
+}
+
+/// The timer of the wait for the next grant, or for the next report, took the last file, and so each command failed.
+#[test]
+fn a_run_that_waits_leaves_the_last_file_to_a_command() {
+    let shell = |files: u32, options: &[&str]| {
+        let mut shell = shell(&format!("ulimit -n {files}; exec \"$0\" \"$@\""));
+        shell.args(options).args(["--max-fail", "1", "echo"]);
+        shell
+    };
+    for options in [&[][..], &["--attempts", "2"], &["--progress=always"]] {
+        let once = [options, &["-r", "unlimited", "--repeat", "1"]].concat();
+        let enough = (12..30).find(|files| feed(shell(*files, &once), "").code() == Some(0)).unwrap();
+        let twice = [options, &["-r", "1/h", "--repeat", "2"]].concat();
+        let mut child = shell(enough, &twice).stdin(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+        let run = Running::read(child);
+        run.signal(Signal::TERM);
+        let ended = run.finish();
+        assert_eq!(line, "\n", "{options:?}: {}", ended.err);
+    }
+}
+
 /// Both are looked at side by side: it takes a while until slots were short for long.
 #[test]
 #[ignore = "slow: 14 s"]

@@ -133,8 +133,9 @@ const PLACES: [Place; 10] = [
         &["日本語 a 1", "🦀", "throttle: interrupted: 1 ok, 0 stopped, next line not started: 2 'b 2'"],
     ),
     (
-        // The unit is not done, though its first command has ended.
-        "throttle --progress=always -r 1/h -b2 --attempts 2 --no-learn --max-pause 2h -a lines -c 'echo \"retry-after: 3600\" >>\"$THROTTLE_REPLY\"; exit 1 \"$1\"'",
+        // The units are not done, though their first commands have ended. The end of one would hold up the start of the other,
+        // so the first waits for the second.
+        "mkfifo both; throttle --progress=always -r 1/h -b2 --attempts 2 --no-learn --max-pause 2h -a lines -c 'if [ $THROTTLE_SEQ = 1 ]; then read -r x <both; else echo >both; fi; echo \"retry-after: 3600\" >>\"$THROTTLE_REPLY\"; exit 1 \"$1\"'",
         &["throttle: a server requested a wait: nothing starts for 1h"],
         [
             "           0% 0 ok, 7h left",

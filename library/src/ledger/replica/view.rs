@@ -18,6 +18,13 @@ impl Replica {
         self.ledger.held_until()
     }
 
+    /// Whether all units, or those of this key, are held now.
+    pub(crate) fn is_held(&self, key: Option<&[u8]>) -> bool {
+        let of_key = key.filter(|_| self.policy.of_keys().is_some()).and_then(|key| self.ledger.find(Some(key)));
+        let is_paused = |key| self.pause_and_pace_of(key).0.is_some();
+        self.paused_until().is_some() || of_key.is_some_and(is_paused)
+    }
+
     /// Units that conform to the limits of all at `now`.
     #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {

@@ -880,6 +880,7 @@ fn a_limit_that_changes_is_found_out() {
 }
 
 #[test]
+#[ignore = "slow: 4 s"]
 fn processes_that_share_a_bucket_learn_together() {
     let kinds = [Kind::Bucket(1), Kind::Bucket(10), Kind::Fixed(10 * SECOND), Kind::Log(10 * SECOND)];
     let mut all = Vec::new();

@@ -215,6 +215,7 @@ fn by_hand_all_fates() {
 /// The outage was mistaken for the pace of the server, so calls started ten times too slowly for minutes. Six of the
 /// first 21 runs at 5/s took four times the ideal.
 #[test]
+#[ignore = "slow: 12 s"]
 fn an_outage_of_30_s_slows_a_run_down_for_no_longer() {
     for ((name, row), processes) in early_outages().flat_map(|case| [(case.clone(), 1), (case, 4)]) {
         let came = came(row, processes, TRAINED);
