@@ -9,8 +9,9 @@
 - Units of one key keep their order. Between keys: start-time fair queueing (Goyal et al., 1996). A start tag is the virtual
   time or the finish tag of the key's last unit, whichever is greater. The finish tag is later by the longest time that a
   limit of all needs for the unit's cost. Of the units that conform to the limits of their key the one with the least start
-  tag goes next; of equal ones, the one that came first. The virtual time is the start tag of the unit that went last; when
-  none is left that conforms to the limits of its key, it is the greatest finish tag.
+  tag goes next; of equal ones, the one that came first. The virtual time is the start tag of the unit that went last. For a
+  unit that conforms to the limits of its key when all limits of all are at rest, it is the greatest finish tag. A unit of a
+  pipe that leaves when it comes, while no other one is ready, may take no turn.
 - jobs=N: at most N commands of a key run at once.
 
 The order between keys is open if it depends on less than 5 ms: whether a unit had come, or conformed to the limits of its
@@ -38,6 +39,9 @@ class Bucket:
         full = max(self.full, asked) if cost > self.burst else self.full
         return max(asked, full + (cost - self.burst) / self.rate) if cost else asked
 
+    def rests(self):
+        return self.full
+
     def charge(self, granted, _counted, cost):
         if cost:
             self.full = max(self.full + cost / self.rate, granted + min(cost, self.burst) / self.rate)
@@ -56,6 +60,9 @@ class Window:
             if used > self.count:
                 return max(asked, counted + self.span)
         return asked
+
+    def rests(self):
+        return max((counted for counted, _ in self.entries), default=-self.span) + self.span
 
     def charge(self, _granted, counted, cost):
         if cost:
@@ -101,15 +108,23 @@ class Model:
         return max([1, *(unit.of(limit) * limit.period / limit.count if limit.count else unit.of(limit) / limit.rate
                          for limit, _ in self.all)])
 
+    def is_at_rest(self, time):
+        """Whether the limits of all are as if nothing had left. Without limits, they are once time has gone by."""
+        return all(state.rests() <= time for _, state in self.all) if self.all else time > self.last
+
+    def start(self, unit, fair, shift=0):
+        """The start tag of the first unit of a key. `shift`: by how much it may have been ready later."""
+        return fair.tag(unit.key, self.is_at_rest(max(self.own(unit), self.last) + shift))
+
     def heads(self):
         """The first unit of each key, and the time at which it conforms to the limits of its key."""
         return [(self.own(line[0]), line[0]) for line in self.waiting.values() if line]
 
-    def choose(self, heads, fair, favoured=None):
+    def choose(self, heads, fair, favoured=None, shift=0):
         """The unit that goes next. Of tags that are nearly equal, that of `favoured` is the least."""
         heads.sort(key=lambda head: head[0])
         for place, (own, _) in enumerate(heads):
-            tag = lambda unit: (fair.tag(unit.key) - (ROUNDING if unit is favoured else 0), unit.age)
+            tag = lambda unit: (self.start(unit, fair, shift) - (ROUNDING if unit is favoured else 0), unit.age)
             unit = min((unit for _, unit in heads[:place + 1]), key=tag)
             if place + 1 == len(heads) or max(own, self.conforms(unit)) < heads[place + 1][0]:
                 return unit
@@ -131,17 +146,19 @@ class Fair:
     def __init__(self, virtual=0, greatest=0, finish=()):
         self.virtual, self.greatest, self.finish = virtual, greatest, dict(finish)
 
-    def tag(self, key):
-        return max(self.virtual, self.finish.get(key, 0))
+    def tag(self, key, is_at_rest):
+        return max(self.greatest if is_at_rest else self.virtual, self.finish.get(key, 0))
 
-    def went(self, key, length, is_empty):
-        start = self.tag(key)
-        greatest = max(self.greatest, start + length)
-        finish = {**self.finish, key: start + length}
-        virtual = greatest if is_empty else start
-        # Only differences count.
-        finish = {key: tag - virtual for key, tag in finish.items() if tag > virtual}
-        return Fair(0, greatest - virtual, finish)
+    def went(self, key, start, length):
+        return Fair(start, max(self.greatest, start + length), {**self.finish, key: start + length}).shifted()
+
+    def passed(self, is_at_rest):
+        return Fair(self.greatest if is_at_rest else self.virtual, self.greatest, self.finish).shifted()
+
+    def shifted(self):
+        """Only differences count."""
+        finish = {key: tag - self.virtual for key, tag in self.finish.items() if tag > self.virtual}
+        return Fair(0, max(0, self.greatest - self.virtual), finish)
 
     def same(self):
         return self.greatest, tuple(sorted(self.finish.items()))
@@ -153,9 +170,8 @@ def simulate(limits, units, came, origin, lasts=0):
     while heads := model.heads():
         unit = model.choose(heads, fair)
         granted = max(model.own(unit), model.conforms(unit))
+        fair = fair.went(unit.key, model.start(unit, fair), model.length(unit))
         times[unit.age] = model.grant(unit, end=granted + lasts)
-        rests = all(own > granted for own, _ in model.heads())
-        fair = fair.went(unit.key, model.length(unit), rests)
     return times
 
 
@@ -164,12 +180,17 @@ def follow(model, worlds, unit, seen, end):
     heads = model.heads()
     is_first = model.waiting[unit.key][0] is unit
     favoured = [(own - LATE if head is unit else own + LATE, head) for own, head in heads]
-    is_right = lambda fair: any(model.choose(these, fair, unit) is unit for these in (heads, favoured))
-    right = [fair for fair in worlds if is_right(fair)] if is_first else []
+    shifts = [0, LATE, -LATE]
+    is_right = lambda fair, shift: any(model.choose(these, fair, unit, shift) is unit for these in (heads, favoured))
+    right = [(fair, shift) for fair in worlds for shift in shifts if is_right(fair, shift)] if is_first else []
+    length, at = model.length(unit), max(model.own(unit), model.conforms(unit))
+    others = [own for own, head in heads if head is not unit]
+    may_pass = at < model.came[unit.age] + LATE and all(own > at - LATE for own in others)
+    after = []
+    for fair, shift in right or [(fair, 0) for fair in worlds]:
+        after.append(fair.went(unit.key, model.start(unit, fair, shift), length))
+        if may_pass:
+            after.append(fair.passed(model.is_at_rest(max(at, model.last) + shift)))
     granted = model.grant(unit, seen, end)
-    left = [own for own, _ in model.heads()]
-    rests = [True] * all(own > granted - LATE for own in left) + [False] * any(own < granted + LATE for own in left)
-    length = model.length(unit)
-    after = [fair.went(unit.key, length, is_empty) for fair in right or worlds for is_empty in rests]
     worlds = list({fair.same(): fair for fair in after}.values())
     return bool(right), granted, worlds[:WORLDS]

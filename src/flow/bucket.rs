@@ -21,6 +21,10 @@ const MAX_ASKED: usize = 64;
 /// While most of these places are taken, units are requested in intervals of at least this time.
 const MIN_INTERVAL: Nanos = MILLISECOND;
 
+/// The time for which plain units are requested: with others, at least, and alone, at most.
+const MIN_WANTED: Nanos = 50 * MILLISECOND;
+const MAX_WANTED: Nanos = 500 * MILLISECOND;
+
 /// How many of these requests one key may have, at least, and while few keys wait.
 const FEW: u32 = 4;
 const MANY: u32 = 48;
@@ -321,9 +325,13 @@ impl<T: Send> Bucket<T> {
             // Several requests share an operation.
             return line.ready_at(now).map(|ready| ready.max(next));
         }
+        let ahead = self.ahead();
+        if state.client.wanted() > ahead / 2 {
+            return None;
+        }
         loop {
             let free = places.saturating_sub(state.asked.len());
-            let plain = room.saturating_sub(state.client.wanted());
+            let plain = room.min(ahead).saturating_sub(state.client.wanted());
             if free == 0 || plain == 0 {
                 return None;
             }
@@ -340,6 +348,19 @@ impl<T: Send> Bucket<T> {
                 line::Next::Nothing => return None,
             }
         }
+    }
+
+    /// The most plain units that are requested at once: so many as this process gets in a short time. They would be lost if
+    /// it were killed.
+    fn ahead(&self) -> u64 {
+        let (now, least) = (self.store.clock().now(), 2 * self.store.round_trip() + MIN_WANTED);
+        let mut units = 0;
+        self.store.see(&mut |replica| {
+            let processes = replica.owners().count().max(1) as u64;
+            let share = replica.available_within(now, MAX_WANTED) / processes;
+            units = share.max(replica.available_within(now, least.saturating_add(replica.horizon())));
+        });
+        units.saturating_add(1)
     }
 
     /// Shares the places of this process among its keys: a key that is slow leaves places to the others.

@@ -343,16 +343,23 @@ impl<R: Source> Batches<R> {
     /// Moves units from the buffer into jobs. Returns whether a job is ready.
     pub(super) fn cut(&mut self) -> Result<bool, FlowError> {
         let before = self.ready.len();
-        while self.may_cut() {
-            if self.buffer.outgrown() || (self.in_pieces.is_some() && self.buffer.units() > 0) {
+        while self.has_uncut() {
+            if self.is_piece_next() {
                 self.take_piece().map_err(FlowError::Hold)?;
-            } else if self.buffer.waiting() > 0 {
-                self.take_unit().map_err(FlowError::Hold)?;
             } else {
-                break;
+                self.take_unit().map_err(FlowError::Hold)?;
             }
         }
         Ok(self.ready.len() > before)
+    }
+
+    /// Whether input was read that can be cut now.
+    pub(super) fn has_uncut(&self) -> bool {
+        self.may_cut() && (self.is_piece_next() || self.buffer.waiting() > 0)
+    }
+
+    fn is_piece_next(&self) -> bool {
+        self.buffer.outgrown() || (self.in_pieces.is_some() && self.buffer.units() > 0)
     }
 
     /// Whether to cut more jobs. After a job whose input is in a file, no more jobs are cut: each would only take more

@@ -237,7 +237,9 @@ impl<R: Source> Flow for Launching<R> {
         let (is_full, ready) = (self.is_full(), self.batches.waiting());
         // Input that would not be read ends no wait.
         let source = if !self.has_ended && self.reads(is_full) { self.batches.source_fd() } else { None };
-        let is_news = || self.has_done_all() || ((is_full || ready > 0) && !self.is_full() && !self.waits_in_line());
+        let is_uncut = !self.has_ended && self.reads(is_full) && self.batches.has_uncut();
+        let is_news =
+            || is_uncut || self.has_done_all() || ((is_full || ready > 0) && !self.is_full() && !self.waits_in_line());
         self.queue().wait(source, until, is_news).map_err(FlowError::Read)?;
         Ok(true)
     }

@@ -89,6 +89,23 @@ mod limits {
         });
     }
 
+    /// Its requests were granted until the others noticed its end, 12 s later.
+    #[test]
+    #[ignore = "slow: 6 s"]
+    fn a_killed_stream_leaves_the_rate_to_the_others() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("killed");
+        let survivor = || {
+            let [mut one, other] = [(), ()].map(|()| pipe(&bucket, &["-r", "100/s", "-b", "5"]));
+            thread::sleep(Duration::from_secs(1));
+            one.signal(Signal::KILL);
+            one.end();
+            let times = arrivals(vec![other], Duration::from_secs(5), || {});
+            count(&times) / times.last().unwrap()
+        };
+        is_right_once(survivor, |rate| *rate >= 85.0);
+    }
+
     #[test]
     #[ignore = "slow: 4 s"]
     fn two_pipes_together_meet_the_limit() {

@@ -3,9 +3,10 @@
 use crate::rounds::rounds;
 use crate::support::nginx::{Nginx, REST};
 use crate::support::{
-    Ended, HANGS, Running, feed, found, logged_attempts, numbers, passed, run, shell, skipped, text, throttle,
+    Ended, HANGS, Lines, Running, feed, found, logged_attempts, numbers, passed, run, shell, skipped, text, throttle,
     wait_until,
 };
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -44,6 +45,21 @@ fn a_pipe_keeps_each_key_in_order_and_holds_up_no_other() {
     assert!(found.values().all(|units| units[..] == ["0", "1", "2", "3"]), "{found:?}");
     let first: Vec<&str> = ended.text().lines().take(3).collect();
     assert_eq!(first, ["k0 0", "k1 0", "k2 0"], "the oldest of each key go first");
+}
+
+/// Its line was read and not looked at before the time of the other key, because no further input came.
+#[test]
+fn a_command_of_another_key_starts_while_one_waits() {
+    let mut running = Running::start(throttle(["-r", "1/h,per=f1", "-c", "echo \"$1\""]));
+    let (mut stdin, lines) = (running.stdin(), Lines::of(running.stdout()));
+    stdin.write_all(b"a 1\na 2\n").unwrap();
+    assert_eq!(lines.next(), "a 1");
+    for line in ["b 1", "c 1", "d 1"] {
+        stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
+        assert_eq!(lines.next(), line);
+    }
+    running.signal(Signal::KILL);
+    running.end();
 }
 
 #[test]
