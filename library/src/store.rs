@@ -135,7 +135,10 @@ pub trait Store: Debug {
     /// by SIGSTOP.
     fn is_late(&self, at: Nanos) -> bool {
         let late = self.clock().now().saturating_sub(at);
-        late > MIN_LATE && late > self.round_trip().saturating_add(with_replica(self, |replica| replica.allowance()))
+        late > MIN_LATE && {
+            let round_trip = self.round_trip();
+            late > with_replica(self, |replica| replica.allowance(round_trip))
+        }
     }
 
     /// Changes the limits for everyone. A limit at the same index and of the same kind keeps its credit or count. If

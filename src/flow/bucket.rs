@@ -22,8 +22,8 @@ const MAX_ASKED: usize = 64;
 const MIN_INTERVAL: Nanos = MILLISECOND;
 
 /// The time for which plain units are requested: with others, at least, and alone, at most.
-const MIN_WANTED: Nanos = 50 * MILLISECOND;
-const MAX_WANTED: Nanos = 500 * MILLISECOND;
+const MIN_WANTED: Nanos = 20 * MILLISECOND;
+const MAX_WANTED: Nanos = 200 * MILLISECOND;
 
 /// How many of these requests one key may have, at least, and while few keys wait.
 const FEW: u32 = 4;

@@ -185,6 +185,12 @@ impl Each {
         self.fixed.terms.iter().filter_map(Terms::allowance).min()
     }
 
+    /// The time in which the quickest bucket fills. `None` without buckets.
+    #[cfg(feature = "shared")]
+    pub(crate) fn fill_time(&self) -> Option<Nanos> {
+        self.fixed.terms.iter().filter_map(Terms::fill_time).min()
+    }
+
     /// The time from the last grant until every limit is at rest again: buckets are full, and windows are empty.
     pub(crate) fn rest_time(&self) -> Nanos {
         self.fixed.terms.iter().map(Terms::rest_time).max().unwrap_or(0)

@@ -228,7 +228,7 @@ impl Client {
                 Some(grant) if grant.at <= now && room > 0 => {
                     self.was_late = false;
                     self.granted.pop_front();
-                    return Ok(Next::Go(self.up_to(grant, room)));
+                    return Ok(Next::Go(self.with_due(grant, now, room)));
                 }
                 next => {
                     let due = next.map(|grant| grant.at).filter(|_| room > 0);
@@ -440,20 +440,49 @@ impl Client {
         }
     }
 
-    /// A grant comes too late. It is given back with the later grants of its flow, so that no unit overtakes another.
+    /// Plain units that may leave with those of `grant`, as far as there is room. They make one grant.
+    fn with_due(&mut self, grant: Grant, now: Nanos, room: u64) -> Grant {
+        let mut all = self.up_to(grant, room);
+        while all.ticket == PLAIN
+            && let Some(next) = self.granted.front().copied()
+            && next.ticket == PLAIN
+            && next.at <= now
+            && next.units <= room.saturating_sub(all.units)
+        {
+            self.granted.pop_front();
+            (all.units, all.has_waited) = (all.units + next.units, all.has_waited || next.has_waited);
+        }
+        all
+    }
+
+    /// A grant comes too late. It is given back with the later grants of its flow, so that no unit overtakes another. Of
+    /// plain units only the late ones are given back.
     fn give_back_from(&mut self, late: Grant) {
         self.was_late = true;
+        if late.ticket == PLAIN {
+            return self.give_back_late();
+        }
         let has_keys = with_replica(&*self.store, |replica| replica.policy().of_keys().is_some());
         let key = |kept: &BTreeMap<u64, Ask>, grant: &Grant| kept.get(&grant.ticket).and_then(|ask| ask.key.clone());
         let of_late = key(&self.kept, &late);
         for grant in std::mem::take(&mut self.granted) {
             let is_of_flow = !has_keys || key(&self.kept, &grant) == of_late;
-            if is_of_flow && (grant.ticket == PLAIN) == (late.ticket == PLAIN) {
+            if is_of_flow && grant.ticket != PLAIN {
                 self.give_back(grant);
             } else {
                 self.granted.push_back(grant);
             }
         }
+    }
+
+    /// Gives back all plain units that are late now, together: whoever is late has no time to lose.
+    fn give_back_late(&mut self) {
+        let (store, now) = (Arc::clone(&self.store), self.store.clock().now());
+        let is_late = |grant: &Grant| grant.ticket == PLAIN && grant.at <= now && store.is_late(grant.at);
+        let (late, rest): (Vec<Grant>, Vec<Grant>) = self.granted.drain(..).partition(is_late);
+        self.granted.extend(rest);
+        self.outgoing.push(Operation::Unused(late.iter().map(|grant| grant.number).collect()));
+        self.want(late.iter().map(|grant| grant.units).sum());
     }
 
     /// Gives a grant back. Its unit waits again, at its place.

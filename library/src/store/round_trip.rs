@@ -28,11 +28,6 @@ impl RoundTrip {
         sorted.sort_unstable();
         sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0)
     }
-
-    /// The shortest of the recent exchanges: on this machine, others take longer because it is busy.
-    pub(crate) fn least(&self) -> Nanos {
-        self.last.iter().copied().min().unwrap_or(0)
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::ledger::requests::Ticket;
 use crate::ledger::state::{self, Next, Taken};
 
 /// The most grants that can be given back and do not settle.
-pub(crate) const MAX_RETURNABLE: usize = 1024;
+pub(crate) const MAX_RETURNABLE: usize = 256;
 
 /// A longer round trip does not raise the horizon further.
 pub const MAX_HORIZON: Nanos = 250 * MILLISECOND;

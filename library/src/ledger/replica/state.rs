@@ -123,10 +123,13 @@ impl Replica {
         self.ledger.now
     }
 
-    /// How far a grant may lie in the past when its unit leaves.
+    /// How far a grant may lie in the past when its unit leaves, if it took a round trip to arrive. A round trip counts up
+    /// to the time in which a bucket fills.
     #[must_use]
-    pub fn allowance(&self) -> Nanos {
-        self.ledger.settings.allowance
+    pub fn allowance(&self, round_trip: Nanos) -> Nanos {
+        let own = self.ledger.settings.allowance;
+        let fill_time = [&self.ledger.all, self.ledger.keys.each()].into_iter().filter_map(Each::fill_time).min();
+        own.saturating_add(round_trip).min(fill_time.unwrap_or(Nanos::MAX)).max(own)
     }
 
     /// The limits.

@@ -56,8 +56,8 @@ pub(super) const SWEPT: u64 = 4088;
 /// The most bytes of a window's log: 1025 entries.
 const WINDOW: usize = 1025 * 10;
 
-/// The most bytes of a grant that can be given back.
-const GRANT: usize = 80;
+/// The most bytes of a grant that can be given back, with its flow.
+const GRANT: usize = 160;
 
 /// The bytes on disk that each slot occupies from the start: the most that a state of this policy can need, but for
 /// requests, keys and commands that run.
