@@ -6,8 +6,6 @@
 #[cfg(unix)]
 mod boot;
 mod contract;
-#[cfg(feature = "counter")]
-mod counter;
 mod shown;
 mod slack;
 pub(crate) mod sync;
@@ -22,8 +20,6 @@ pub use contract::Clock;
 #[doc(hidden)]
 pub use contract::NanoClock;
 pub(crate) use contract::Unpark;
-#[cfg(feature = "counter")]
-pub use counter::CounterClock;
 #[doc(hidden)]
 pub use shown::{shown, shown_wait};
 #[doc(hidden)]

@@ -85,7 +85,6 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `counter` | a clock that reads the processor's counter, `clock::CounterClock` |
 //! | `shared` | buckets that processes share, in a file or on a Redis server: `shared` |
 //! | `tls` | encrypted connections to Redis |
 //! | `tower` | a `Layer` for services, in [`adapters`] |
@@ -106,8 +105,7 @@
 //! second after that. If the system allows no thread, the future fails with
 //! [`AcquireError::NoTimer`](limiter::AcquireError::NoTimer). If a test has paused the clock of its tokio runtime, that
 //! clock is used. A [`Clock`](clock::Clock), given as `clock` to the builder, replaces the thread and tokio's clock.
-//! With the feature `counter`, `clock::CounterClock` is a clock that is faster to read. Trying, reserving and the
-//! blocking calls need none of this.
+//! Trying, reserving and the blocking calls need none of this.
 //!
 //! Three kinds of calls block the thread: `block` of a future, a sleep on a clock, and opening a `shared::Shared`.
 //! Within a task, such a call delays all other tasks that the executor runs on that thread. All other calls return at

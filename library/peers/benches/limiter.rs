@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use throttle_limits::Semaphore;
-use throttle_limits::clock::{CounterClock, FakeClock, MILLISECOND};
+use throttle_limits::clock::{FakeClock, MILLISECOND};
 use throttle_limits::leaky_bucket as same_names;
 use throttle_limits::limiter::{Acquire, Builder, Keyed, Limiter, Units};
 use tokio::runtime::{self, Runtime};
@@ -94,10 +94,6 @@ fn limiter(rate: impl Into<Units>, burst: u32) -> Builder {
     Limiter::builder().rate(rate, Duration::from_secs(1)).burst(burst)
 }
 
-fn on_the_counter(limiter: Builder) -> Builder {
-    limiter.clock(Arc::new(CounterClock::new()))
-}
-
 /// Every call is granted, but the bucket is never full again: the case that the fast path is for.
 fn granting() -> Builder {
     limiter(1_000, BURST)
@@ -141,17 +137,15 @@ fn on_threads(threads: u64, call: impl Fn(u64) + Sync) -> impl FnMut(u32) -> Dur
 
 fn trying() {
     let ours = granting().build().expect("a valid rate");
-    let counted = on_the_counter(granting()).build().expect("a valid rate");
     let governors = governor::RateLimiter::direct(quota());
     let on_our_clock =
         governor::RateLimiter::<_, _, _, governor::middleware::NoOpMiddleware<Instant>>::direct_with_clock(
             quota(),
             governor::clock::MonotonicClock,
         );
-    let (ours, counted) = (|| ours.try_acquire(1).is_ok(), || counted.try_acquire(1).is_ok());
+    let ours = || ours.try_acquire(1).is_ok();
     let (governors, on_our_clock) = (|| governors.check().is_ok(), || on_our_clock.check().is_ok());
     let check = "governor's `check`";
-    row("`try_acquire`, granted", (check, &mut each(governors)), &mut each(counted), Some(1.2));
     row(
         "`try_acquire`, granted, both on the system's clock",
         (check, &mut each(on_our_clock)),
@@ -159,7 +153,7 @@ fn trying() {
         Some(1.2),
     );
     row("`try_acquire`, granted, each on its default clock", (check, &mut each(governors)), &mut each(ours), Some(1.5));
-    let mut threads = (on_threads(2, |_| _ = black_box(counted())), on_threads(2, |_| _ = black_box(governors())));
+    let mut threads = (on_threads(2, |_| _ = black_box(ours())), on_threads(2, |_| _ = black_box(governors())));
     row("`try_acquire`, granted, two threads at once", (check, &mut threads.1), &mut threads.0, Some(1.5));
     let (runtime, leaky) = (runtime(), leaky_buckets());
     let _context = runtime.enter();
@@ -169,7 +163,7 @@ fn trying() {
 
 /// This library's refusal says how long the wait would be. Governor calculates that when it is asked, on another reading.
 fn refusals() {
-    let ours = on_the_counter(limiter(0.001, 1)).build().expect("a valid rate");
+    let ours = limiter(0.001, 1).build().expect("a valid rate");
     let period = governor::Quota::with_period(Duration::from_secs(1000)).expect("not 0");
     let (governors, clock) = (governor::RateLimiter::direct(period), governor::clock::DefaultClock::default());
     let ours = || ours.try_acquire(1).is_ok();
@@ -198,7 +192,7 @@ fn keyed() {
         (1_000_000, 1, "1 M keys, all kept"),
         (1_000_000, 1000, "1 M keys, forgotten before they return"),
     ] {
-        let ours: Keyed<u64> = on_the_counter(limiter(rate, BURST)).keyed().expect("a valid rate");
+        let ours: Keyed<u64> = limiter(rate, BURST).keyed().expect("a valid rate");
         let governors = governor::DefaultKeyedRateLimiter::<u64>::keyed(quota());
         let ours = |k| drop(black_box(ours.try_acquire(&key(k, keys), 1)));
         let governors = |k| drop(black_box(governors.check_key(&key(k, keys))));
