@@ -285,7 +285,8 @@ impl<T: Send> Bucket<T> {
             match event {
                 Event::Go(grant) if grant.ticket == PLAIN => {
                     let since = grant.has_waited.then(|| self.here(units.now(), grant.at));
-                    return Ok(Next::Run(grant.units, since, Leaving::OfBucket));
+                    let all = grant.units + state.client.due_plain(room.saturating_sub(grant.units));
+                    return Ok(Next::Run(all, since, Leaving::OfBucket));
                 }
                 Event::Go(grant) => {
                     if let Some(unit) = state.asked.remove(&grant.ticket) {

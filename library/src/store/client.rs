@@ -228,7 +228,7 @@ impl Client {
                 Some(grant) if grant.at <= now && room > 0 => {
                     self.was_late = false;
                     self.granted.pop_front();
-                    return Ok(Next::Go(self.with_due(grant, now, room)));
+                    return Ok(Next::Go(self.up_to(grant, room)));
                 }
                 next => {
                     let due = next.map(|grant| grant.at).filter(|_| room > 0);
@@ -440,19 +440,18 @@ impl Client {
         }
     }
 
-    /// Plain units that may leave with those of `grant`, as far as there is room. They make one grant.
-    fn with_due(&mut self, grant: Grant, now: Nanos, room: u64) -> Grant {
-        let mut all = self.up_to(grant, room);
-        while all.ticket == PLAIN
-            && let Some(next) = self.granted.front().copied()
+    /// Further plain units that may leave now, of whole grants, at most `room`.
+    pub fn due_plain(&mut self, room: u64) -> u64 {
+        let (now, mut units) = (self.store.clock().now(), 0);
+        while let Some(next) = self.granted.front().copied()
             && next.ticket == PLAIN
             && next.at <= now
-            && next.units <= room.saturating_sub(all.units)
+            && next.units <= room - units
         {
             self.granted.pop_front();
-            (all.units, all.has_waited) = (all.units + next.units, all.has_waited || next.has_waited);
+            units += next.units;
         }
-        all
+        units
     }
 
     /// A grant comes too late. It is given back with the later grants of its flow, so that no unit overtakes another. Of

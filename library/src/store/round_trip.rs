@@ -28,6 +28,11 @@ impl RoundTrip {
         sorted.sort_unstable();
         sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0)
     }
+
+    /// The shortest of the recent exchanges: the others may have taken longer because this machine is busy.
+    pub(crate) fn least(&self) -> Nanos {
+        self.last.iter().copied().min().unwrap_or(0)
+    }
 }
 
 #[cfg(test)]

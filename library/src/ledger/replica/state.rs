@@ -123,13 +123,13 @@ impl Replica {
         self.ledger.now
     }
 
-    /// How far a grant may lie in the past when its unit leaves, if it took a round trip to arrive. A round trip counts up
-    /// to the time in which a bucket fills.
+    /// How far a grant may lie in the past when its unit leaves: it took a round trip to arrive. What a usual round trip
+    /// takes beyond the least one counts up to the time in which a bucket fills.
     #[must_use]
-    pub fn allowance(&self, round_trip: Nanos) -> Nanos {
+    pub fn allowance(&self, usual: Nanos, least: Nanos) -> Nanos {
         let own = self.ledger.settings.allowance;
         let fill_time = [&self.ledger.all, self.ledger.keys.each()].into_iter().filter_map(Each::fill_time).min();
-        own.saturating_add(round_trip).min(fill_time.unwrap_or(Nanos::MAX)).max(own)
+        own.saturating_add(usual).min(fill_time.unwrap_or(Nanos::MAX)).max(own.saturating_add(least))
     }
 
     /// The limits.
