@@ -117,6 +117,12 @@ pub trait Store: Debug {
         false
     }
 
+    /// Whether a server counts grants or requests of this process, so that it must hear of it.
+    fn is_counted(&self) -> bool {
+        let is_ours = |replica: &mut Replica| replica.owners().any(|(owner, _)| owner == self.owner());
+        self.is_remote() && with_replica(self, is_ours)
+    }
+
     /// The process with this id, as an owner. `None` if this store knows only this process.
     fn owner_of(&self, _pid: u32) -> Option<Owner> {
         None

@@ -185,7 +185,12 @@ impl<T: Send> Bucket<T> {
         unpoisoned(self.news.lock()).is_urgent = true;
         self.pass_on();
         let client = &mut self.state().client;
-        if client.has_outgoing() { client.exchange() } else { Ok(()) }
+        if client.has_outgoing() {
+            // The run does not wait for a server that is away.
+            self.store.leave();
+            return client.exchange();
+        }
+        Ok(())
     }
 
     /// Converts a time of the bucket to the clock of the line.
@@ -285,8 +290,7 @@ impl<T: Send> Bucket<T> {
             match event {
                 Event::Go(grant) if grant.ticket == PLAIN => {
                     let since = grant.has_waited.then(|| self.here(units.now(), grant.at));
-                    let all = grant.units + state.client.due_plain(room.saturating_sub(grant.units));
-                    return Ok(Next::Run(all, since, Leaving::OfBucket));
+                    return Ok(Next::Run(grant.units, since, Leaving::OfBucket));
                 }
                 Event::Go(grant) => {
                     if let Some(unit) = state.asked.remove(&grant.ticket) {

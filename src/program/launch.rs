@@ -282,11 +282,16 @@ fn drive(
     Ok(exit)
 }
 
-/// Reports to a bucket on a server that commands still run, if the bucket counts commands.
+/// Reports to a bucket on a server that this run is alive, while the bucket counts its commands or awaits their costs.
 fn keep_jobs(run: &LaunchRun) -> Result<()> {
     let report = Arc::clone(&run.report);
-    if let Some(bucket) = report.grants.bucket().cloned().filter(|bucket| held::is_needed(&**bucket)) {
-        held::report_regularly(move || drop(bucket.sync())).context(NoThread)?;
+    if let Some(bucket) = report.grants.bucket().cloned().filter(|bucket| bucket.is_remote()) {
+        let report = move || {
+            if bucket.is_counted() {
+                let _ = bucket.sync();
+            }
+        };
+        held::report_regularly(report).context(NoThread)?;
     }
     Ok(())
 }

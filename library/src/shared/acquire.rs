@@ -117,6 +117,8 @@ impl<T> Request for OfBucket<T> {
 impl<T> Drop for OfBucket<T> {
     fn drop(&mut self) {
         let Some(mut wait) = self.wait.take() else { return };
+        // Otherwise a grant could arrive after this look.
+        wait.answer.close();
         match wait.answer.try_recv() {
             Ok(Ok(asked)) => self.shared.order(Order::Report(Operation::Unused(vec![asked.number]), None)),
             Ok(Err(_)) => {}

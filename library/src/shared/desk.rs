@@ -60,7 +60,7 @@ impl Desk {
                     let is_alone = self.client.is_empty();
                     if is_alone && self.is_kept_alive() {
                         // Best effort: if the server does not answer now, the next attempt may succeed.
-                        let _ = self.client.store().sync();
+                        let _ = self.client.exchange();
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => {
@@ -73,8 +73,7 @@ impl Desk {
     }
 
     fn is_kept_alive(&self) -> bool {
-        let store = self.client.store();
-        store.is_remote() && store.policy().counts_jobs()
+        self.client.store().is_counted() || self.client.has_outgoing()
     }
 
     /// The time until something happens without an order.

@@ -173,7 +173,7 @@ impl Client {
     /// Whether something is to be sent.
     #[must_use]
     pub fn has_outgoing(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.outgoing.is_empty() || self.arrives_at.is_some()
     }
 
     /// Gives back what was granted and has not left. It waits again, at its place.
@@ -212,8 +212,12 @@ impl Client {
         loop {
             let now = self.store.clock().now();
             while let Some((_, ticket)) = self.later.first().copied().filter(|(at, _)| *at <= now) {
-                self.later.remove(&(self.later.first().map_or(0, |(at, _)| *at), ticket));
-                self.ask_again(ticket, 0);
+                self.later.pop_first();
+                if ticket == PLAIN {
+                    self.reads_at = 0;
+                } else {
+                    self.ask_again(ticket, 0);
+                }
             }
             // The answers may lead to further operations, which the bucket should receive at once.
             for _ in 0..2 {
@@ -317,7 +321,7 @@ impl Client {
         let outgoing = self.outgoing.clone();
         let now = self.store.send(outgoing)?;
         self.outgoing.clear();
-        self.arrives_at = None;
+        (self.arrives_at, self.is_paused) = (None, false);
         self.learn();
         self.plan(now);
         Ok(())
@@ -376,8 +380,9 @@ impl Client {
                 self.ask_again(ticket, 0);
             }
         }
-        if self.outgoing.iter().any(|one| matches!(one, Operation::Want(_) | Operation::WantNothing)) {
-            // The bucket receives what is wanted next.
+        let is_changed = self.outgoing.iter().any(|one| matches!(one, Operation::Want(_) | Operation::WantNothing));
+        if is_changed || self.later.iter().any(|(_, ticket)| *ticket == PLAIN) {
+            // The bucket receives what is wanted next, or there is no room yet.
             return;
         }
         if waiting > self.wanted {
@@ -398,9 +403,11 @@ impl Client {
                 return self.outgoing.push(Operation::Unused(vec![grant.number]));
             }
             if units < grant.units {
-                self.outgoing.push(Operation::Settle { number: grant.number, real: [units].into() });
+                // What is left of it could not be given back. The rest is requested anew.
+                self.wanted += units;
+                return self.outgoing.push(Operation::Unused(vec![grant.number]));
             }
-            self.granted.push_back(Grant { units, ..grant });
+            self.granted.push_back(grant);
         } else if let Some(ask) = self.asked.get_mut(&grant.ticket) {
             // It is asked for again at its place, if it comes too late.
             ask.age = grant.age;
@@ -438,20 +445,6 @@ impl Client {
             ask.age = age;
             self.outgoing.push(Operation::Ask(vec![ask.clone()]));
         }
-    }
-
-    /// Further plain units that may leave now, of whole grants, at most `room`.
-    pub fn due_plain(&mut self, room: u64) -> u64 {
-        let (now, mut units) = (self.store.clock().now(), 0);
-        while let Some(next) = self.granted.front().copied()
-            && next.ticket == PLAIN
-            && next.at <= now
-            && next.units <= room - units
-        {
-            self.granted.pop_front();
-            units += next.units;
-        }
-        units
     }
 
     /// A grant comes too late. It is given back with the later grants of its flow, so that no unit overtakes another. Of
@@ -526,7 +519,9 @@ impl Client {
             if !is_single || replica.len() <= 2 || replica.has_requests_that_settle(owner) {
                 return (replica.next_event(), None, [horizon, often], may_move);
             }
-            let is_known = |estimate: &Estimate| estimate.moves == moves || now < estimate.again;
+            // A pause or an earlier request may have made it later.
+            let is_ahead = |estimate: &Estimate| estimate.at.is_none_or(|at| at.saturating_sub(horizon) > now);
+            let is_known = |estimate: &Estimate| now < estimate.again || estimate.moves == moves && is_ahead(estimate);
             let estimate = estimated.filter(is_known).unwrap_or_else(|| {
                 let at = ticket.and_then(|ticket| replica.estimate(owner, ticket));
                 Estimate { at, moves, again: 0 }
@@ -575,8 +570,9 @@ impl Client {
         self.later.clear();
         self.refused.clear();
         self.kept.clear();
-        (self.reads_at, self.arrives_at) = (Nanos::MAX, None);
-        while !self.outgoing.is_empty() {
+        self.reads_at = Nanos::MAX;
+        let mut is_open = self.arrives_at.take().is_some();
+        while std::mem::take(&mut is_open) || !self.outgoing.is_empty() {
             self.store.send(std::mem::take(&mut self.outgoing))?;
             // Plain units may have been granted before the bucket received that they are no longer wanted.
             self.learn();

@@ -165,6 +165,7 @@ impl Redis {
     /// [`RedisError`]; nothing is removed then.
     pub fn remove(&self) -> Result<(), StoreError> {
         let state = &mut *self.state();
+        self.finish(state, link::ANSWER_TIMEOUT)?;
         let mut question = self.question(state, None);
         question[0] = link::REMOVE.to_vec();
         self.patience.insist(|| {
@@ -208,15 +209,14 @@ impl Redis {
 
     /// Requests the bucket from the server, which makes it if it does not exist.
     fn requested(self) -> Result<Self, StoreError> {
-        self.ask(&mut self.state(), Vec::new(), false)?;
+        self.ask(&mut self.state(), Vec::new())?;
         Ok(self)
     }
 
     /// Sends operations, or only reads the log if there are none. Waits for the answer as long as `patience` allows. If the
-    /// answer was lost, the same record is sent again. If `is_short`, the request is sent once with a short timeout.
-    /// Returns the time of the server.
-    fn ask(&self, state: &mut State, operations: Vec<Operation>, is_short: bool) -> Result<Nanos, StoreError> {
-        let patience = if is_short || self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER_TIMEOUT };
+    /// answer was lost, the same record is sent again. Returns the time of the server.
+    fn ask(&self, state: &mut State, operations: Vec<Operation>) -> Result<Nanos, StoreError> {
+        let patience = if self.patience.is_over() { RETURN_TIMEOUT } else { link::ANSWER_TIMEOUT };
         // Otherwise the answer under way would be taken for the answer to this request.
         self.finish(state, patience)?;
         let record = (!operations.is_empty()).then(|| self.record(state, operations));
@@ -405,13 +405,9 @@ impl Store for Redis {
             }
         }
         let state = &mut *self.state();
-        let gives_back = |one: &Operation| {
-            matches!(one, Operation::Unused(_) | Operation::Ended(_) | Operation::Cancel(_) | Operation::Settle { .. })
-        };
-        let is_short = !operations.is_empty() && operations.iter().all(gives_back);
         let is_first = state.sequence == 0;
         let operations = self.with_news(state, operations);
-        let now = self.ask(state, operations, is_short)?;
+        let now = self.ask(state, operations).inspect_err(|_| state.reported = (0, 0))?;
         if is_first && state.is_due() {
             // Even a process with a single request writes the snapshot.
             self.begin(state, None);

@@ -135,7 +135,7 @@ impl Replica {
         let has_room = self.ledger.has_room_for(now, name);
         // If all keys are used, that time is not known.
         let at = Some(self.ledger.keys.room_at()).filter(|at| *at < Nanos::MAX);
-        (!has_room).then(|| at.unwrap_or(now.saturating_add(SECOND)).max(now + 1))
+        (!has_room).then(|| at.unwrap_or(now.saturating_add(SECOND)).max(now.saturating_add(1)))
     }
 
     fn cancel_all(&mut self, now: Nanos, owner: Owner, tickets: &[u64]) {
@@ -235,7 +235,13 @@ impl Replica {
             std::mem::take(&mut self.reports),
             std::mem::take(&mut self.seen),
         );
-        *self = Replica { age: self.age, outcomes, listener, ..Replica::new(policy, now, number, self.least) };
+        *self = Replica {
+            age: self.age,
+            moves: self.moves,
+            outcomes,
+            listener,
+            ..Replica::new(policy, now, number.min(u64::MAX / 2), self.least)
+        };
         (self.seen, self.reports) = (seen.without_uses(), reports);
         self.ledger.now = now;
         self.ledger.horizon = self.horizon();

@@ -29,7 +29,7 @@ impl Replica {
     pub fn advance(&mut self, now: Nanos) {
         while let Some((expiry, _)) = self.reports.front().copied().filter(|(expiry, _)| *expiry <= now) {
             // As if it had been read just before the horizon changes.
-            self.commit(expiry - 1);
+            self.commit(expiry.saturating_sub(1));
             self.reports.pop_front();
             self.ledger.horizon = self.horizon();
         }
