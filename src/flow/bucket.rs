@@ -63,6 +63,8 @@ struct News {
     is_urgent: bool,
     /// Whether units that were granted and have not left are given back, because a server asked for a pause.
     gives_back: bool,
+    /// The keys that this process has abandoned.
+    abandoned: Vec<KeyId>,
 }
 
 struct State<T> {
@@ -149,6 +151,28 @@ impl<T: Send> Bucket<T> {
         news.is_urgent |= is_urgent;
     }
 
+    /// No unit of this key leaves any more. The pump has to be woken.
+    pub fn abandon(&self, key: KeyId) {
+        let mut news = unpoisoned(self.news.lock());
+        news.abandoned.push(key);
+        news.is_urgent = true;
+    }
+
+    /// Refuses the units of abandoned keys.
+    fn refuse_abandoned(&self, units: &Units<T>, state: &mut State<T>) {
+        let abandoned = std::mem::take(&mut unpoisoned(self.news.lock()).abandoned);
+        for key in abandoned {
+            let of_key = state.asked.iter().filter(|(_, (of, ..))| *of == key);
+            for ticket in of_key.map(|(ticket, _)| *ticket).collect::<Vec<_>>() {
+                state.client.cancel(ticket);
+                if let Some((_, charged, unit)) = state.asked.remove(&ticket) {
+                    units.line().ended(units.now(), charged.number);
+                    state.refused.push_back((unit.content, Refusal::SentAway));
+                }
+            }
+        }
+    }
+
     /// The learned pace of a key.
     pub fn pace(&self, key: Option<&[u8]>) -> Pace {
         let key = self.name(key);
@@ -171,7 +195,8 @@ impl<T: Send> Bucket<T> {
             if !news.is_urgent && news.operations.len() < MAX_ASKED {
                 return;
             }
-            std::mem::take(&mut *news)
+            let abandoned = std::mem::take(&mut news.abandoned);
+            std::mem::replace(&mut *news, News { abandoned, ..News::default() })
         };
         let mut state = self.state();
         if news.gives_back {
@@ -237,7 +262,7 @@ impl<T: Send> Bucket<T> {
     /// When the bucket has news, on the clock of the line.
     pub(super) fn next_event(&self, now: Nanos) -> Option<Nanos> {
         let state = self.state();
-        if !state.refused.is_empty() {
+        if !state.refused.is_empty() || !unpoisoned(self.news.lock()).abandoned.is_empty() {
             return Some(now);
         }
         state.client.next_event().map(|time| self.here(now, time))
@@ -280,6 +305,7 @@ impl<T: Send> Bucket<T> {
     /// The next event; see [`Grants::poll`](super::Grants::poll).
     pub(super) fn poll(&self, units: &Units<T>, room: u64) -> Result<Next<T>, StoreError> {
         let mut state = self.state();
+        self.refuse_abandoned(units, &mut state);
         loop {
             if let Some((unit, why)) = state.refused.pop_front() {
                 return Ok(Next::Refused(unit, why));
@@ -397,6 +423,8 @@ impl<T: Send> Bucket<T> {
     fn go(&self, units: &Units<T>, (key, charged, unit): (KeyId, Charged, Unit<T>), grant: Grant) -> Next<T> {
         let now = units.now();
         units.line().ended(now, charged.number);
+        // The sink has one place less until it is asked again.
+        let _ = self.soon.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |soon| Some(soon.saturating_sub(1)));
         let due = self.here(now, grant.at);
         let charge = Charge { number: grant.number, start: grant.start, is_kept: unit.settles || self.counts_jobs() };
         Next::Go(Granted::new(key, charged, &unit).charged(due, charge), unit.content)
@@ -409,7 +437,8 @@ impl<T: Send> Bucket<T> {
         let why = match why {
             operation::Refusal::TooLate => Refusal::TooLate,
             operation::Refusal::GivenUp(failed) => {
-                line.give_up(now, key, Some(failed));
+                // The bucket refuses later units itself, as long as it remembers the failures.
+                line.refuse_all_of(now, key, Some(failed));
                 Refusal::KeyFailed(failed)
             }
             _ => Refusal::TooMuch,

@@ -114,7 +114,10 @@ impl<F: Flow> Pump<'_, F> {
                     room = room.saturating_sub(1);
                     self.flow.go(self.grants, granted, unit, &mut passed)
                 }
-                Next::Refused(unit, why) => self.flow.refuse(self.grants, unit, why, &mut passed),
+                Next::Refused(unit, why) => {
+                    room = room.saturating_sub(1);
+                    self.flow.refuse(self.grants, unit, why, &mut passed)
+                }
                 Next::At(time) => {
                     has_passed |= self.flush()?;
                     return Ok(if has_passed { Step::Again } else { Step::Wait(Some(time)) });

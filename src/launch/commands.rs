@@ -227,15 +227,15 @@ impl Launcher {
     }
 
     /// Reports the command's process to a bucket that counts commands. Nothing waits for this report: it matters only
-    /// if this process is killed.
+    /// if this process is killed. The pump may wait for a slot meanwhile.
     fn report_start(&self, running: &Running, child: &Child) {
         let bucket = self.shared.queue.grants.shared().filter(|bucket| bucket.counts_jobs());
         let charge = running.granted.as_ref().and_then(|granted| granted.charge.as_ref());
         if let (Some(pid), Some(charge), Some(bucket)) = (child.id(), charge, bucket)
             && let Some(process) = bucket.store().owner_of(pid)
         {
-            bucket.tell(Operation::HandOver(charge.number, process), true);
-            self.shared.queue.wake_pump();
+            let (store, operation) = (Arc::clone(bucket.store()), Operation::HandOver(charge.number, process));
+            tokio::task::spawn_blocking(move || store.send(vec![operation]));
         }
     }
 

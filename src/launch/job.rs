@@ -353,6 +353,11 @@ impl<R: Source> Batches<R> {
         Ok(self.ready.len() > before)
     }
 
+    /// Whether more input would be read, if it is there. Jobs that were taken out still hold `taken` bytes of memory.
+    pub(super) fn wants_more(&self, taken: usize) -> bool {
+        self.may_cut() && (self.buffer.is_finished() || self.buffer.wants_more(taken))
+    }
+
     /// Whether input was read that can be cut now.
     pub(super) fn has_uncut(&self) -> bool {
         self.may_cut() && (self.is_piece_next() || self.buffer.waiting() > 0)

@@ -121,10 +121,11 @@ impl<R: Source> Launching<R> {
             // Otherwise jobs that wait for more units of their key would wait for ever.
             self.batches.close_all();
         }
-        let read = if self.reads(is_full) { self.cut_or_read()? } else { Read::Nothing };
-        self.has_ended |= read == Read::End;
+        let read = if self.reads(is_full) { self.cut_or_read() } else { Ok(Read::Nothing) };
+        self.has_ended |= matches!(read, Ok(Read::End));
+        // After an error, too: what was cut before may start.
         self.sort();
-        Ok(read == Read::Some)
+        Ok(read? == Read::Some)
     }
 
     /// Whether more input is read. `is_full`: the queue is full.
@@ -236,10 +237,13 @@ impl<R: Source> Flow for Launching<R> {
         }
         let (is_full, ready) = (self.is_full(), self.batches.waiting());
         // Input that would not be read ends no wait.
-        let source = if !self.has_ended && self.reads(is_full) { self.batches.source_fd() } else { None };
+        let may_read = !self.has_ended && self.reads(is_full) && self.batches.wants_more(self.queue().memory());
+        let source = if may_read { self.batches.source_fd() } else { None };
         let is_uncut = !self.has_ended && self.reads(is_full) && self.batches.has_uncut();
-        let is_news =
-            || is_uncut || self.has_done_all() || ((is_full || ready > 0) && !self.is_full() && !self.waits_in_line());
+        let is_news = || {
+            let is_over = until.is_none() && self.has_done_all();
+            is_uncut || is_over || ((is_full || ready > 0) && !self.is_full() && !self.waits_in_line())
+        };
         self.queue().wait(source, until, is_news).map_err(FlowError::Read)?;
         Ok(true)
     }

@@ -272,12 +272,12 @@ impl Queue {
     /// The learned time between two attempts of `key`, if the server allows less than the limits. Also returns the rest
     /// of the key's pause at `at`.
     pub(super) fn pace_and_pause(&self, key: &Key, at: Instant) -> (Option<Duration>, Duration) {
-        let (at, learned) = (self.at(at), self.pace(key).learned());
-        let pace_and_pause = |retries: &Retries| {
-            let paused = Duration::from_nanos(retries.pause_left(key, at));
-            (learned.filter(|_| retries.learns()).map(Duration::from_nanos), paused)
-        };
-        self.lock().retries.as_ref().map(pace_and_pause).unwrap_or_default()
+        let at = self.at(at);
+        let known = |retries: &Retries| (retries.learns(), Duration::from_nanos(retries.pause_left(key, at)));
+        let (learns, paused) = self.lock().retries.as_ref().map(known).unwrap_or_default();
+        // The bucket may be locked while its server is away.
+        let learned = if learns { self.pace(key).learned() } else { None };
+        (learned.map(Duration::from_nanos), paused)
     }
 
     /// The rest of the pause of `key`, if the pause is longer than allowed.
@@ -300,6 +300,10 @@ impl Queue {
         let (mut state, mut line) = (self.lock(), self.grants.line());
         let waiting: Vec<_> = line.drain_key(granted.key).into_iter().map(|unit| unit.content).collect();
         line.give_up(SystemClock.now(), granted.key, None);
+        if let Some(bucket) = self.grants.shared() {
+            bucket.abandon(granted.key);
+            self.wake_pump();
+        }
         for attempt in &waiting {
             state.has_left(attempt);
         }

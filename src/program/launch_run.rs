@@ -96,7 +96,10 @@ impl LaunchRun {
             // Unused grants go back first. So other processes get them while this thread waits for the running
             // commands.
             run.report.grants.retire();
-            run.launcher.slots().drain();
+            while !run.launcher.slots().drains_within(run.second) {
+                // The ends and the real costs of commands that have ended since.
+                run.report.grants.retire();
+            }
             run.launcher.flush();
             run.finish(reason)
         };

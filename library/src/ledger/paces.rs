@@ -176,6 +176,12 @@ impl Ledger {
         self.refuse_waiting(key, why);
     }
 
+    /// Refuses the waiting requests of a key, as [`give_up`](Self::give_up), but not later ones.
+    pub fn refuse_all_of(&mut self, now: Nanos, key: KeyId, failed: Option<NonZeroU32>) {
+        self.tick(now);
+        self.refuse_waiting(key, Refusal::GivenUp(failed));
+    }
+
     fn refuse_waiting(&mut self, key: KeyId, why: Refusal) {
         let mut waiting: Vec<Ticket> = self.waiting_of(key).collect();
         waiting.sort_unstable_by_key(|ticket| self.requests.get(ticket.slot).age);
