@@ -331,7 +331,7 @@ impl Client {
     fn learn(&mut self) {
         let owner = self.store.owner();
         let (before, mut estimated) = (self.latest, self.estimated);
-        let (grants, refusals, lost, waiting, latest, now) = with_replica(&*self.store, |replica| {
+        let (grants, refusals, lost, waiting, latest) = with_replica(&*self.store, |replica| {
             let mut grants: Vec<Grant> = Vec::new();
             if replica.take_is_loaded() {
                 // The changes up to the snapshot were not counted.
@@ -362,8 +362,9 @@ impl Client {
                 let is_known = replica.waits(owner, **ticket) || answered.contains(*ticket);
                 !is_known && !is_later(ticket) && !unsent.contains(*ticket)
             };
-            let lost: Vec<u64> = self.asked.keys().filter(is_lost).copied().collect();
-            (grants, refusals, lost, replica.wanted(owner), latest, replica.now())
+            let lost = self.asked.keys().filter(is_lost);
+            let lost: Vec<_> = lost.map(|ticket| (*ticket, replica.refusal_of(owner, *ticket))).collect();
+            (grants, refusals, lost, replica.wanted(owner), latest)
         });
         (self.latest, self.estimated) = (latest, estimated);
         for grant in grants {
@@ -372,13 +373,9 @@ impl Client {
         for (ticket, why) in refusals {
             self.refused(ticket, why);
         }
-        for ticket in lost {
-            // The bucket was lost or cleared, or the refusal is in a snapshot.
-            if self.asked.get(&ticket).is_some_and(|ask| ask.latest <= now) {
-                self.refused(ticket, Refusal::TooLate);
-            } else {
-                self.ask_again(ticket, 0);
-            }
+        for (ticket, why) in lost {
+            // The refusal is in a snapshot. Or the bucket was lost.
+            self.refused(ticket, why.unwrap_or(Refusal::Cleared));
         }
         let is_changed = self.outgoing.iter().any(|one| matches!(one, Operation::Want(_) | Operation::WantNothing));
         if is_changed || self.later.iter().any(|(_, ticket)| *ticket == PLAIN) {

@@ -9,6 +9,9 @@ use crate::ledger::state::{self, Next, Taken};
 /// The most grants that can be given back and do not settle.
 pub(crate) const MAX_RETURNABLE: usize = 256;
 
+/// The most refusals that are stored for those who read a snapshot.
+const MAX_REFUSALS: usize = 64;
+
 /// A longer round trip does not raise the horizon further.
 pub const MAX_HORIZON: Nanos = 250 * MILLISECOND;
 
@@ -119,6 +122,10 @@ impl Replica {
         // A request that is made again is not counted.
         let is_final = !matches!(why, Refusal::Cleared | Refusal::NoRoom(_));
         self.counts.refused = self.counts.refused.saturating_add(is_final.into());
+        if self.refusals.len() == MAX_REFUSALS {
+            self.refusals.pop_front();
+        }
+        self.refusals.push_back(((owner, ticket), why));
         self.report(owner, Outcome::Refused(ticket, why));
     }
 

@@ -6,6 +6,7 @@ use super::state::{Committed, RETURN_TIME, Replica};
 use crate::clock::Nanos;
 use crate::ledger::flows::{Hold, Learned};
 use crate::ledger::heap::Item;
+use crate::ledger::operation::Refusal;
 use crate::ledger::operation::{Counts, Owner, PLAIN};
 use crate::ledger::requests::{Costs, NONE, Terms};
 use crate::ledger::state::{self, Open};
@@ -37,6 +38,7 @@ struct Saved {
     policy: Policy,
     least: Nanos,
     reports: VecDeque<(Nanos, Nanos)>,
+    refusals: VecDeque<((Owner, u64), Refusal)>,
     seen: Seen,
     counts: Counts,
     /// The creation time of new keys, the latest reading, the age of the youngest request, and the number of the latest
@@ -185,6 +187,7 @@ impl Replica {
             policy: self.policy.clone(),
             least: self.least,
             reports: self.reports.clone(),
+            refusals: self.refusals.clone(),
             seen: self.seen.clone(),
             counts: self.counts,
             numbers: [self.made, now, self.age, ledger.granted],
@@ -279,7 +282,7 @@ impl Saved {
         let ascend = |(one, other): (&(Nanos, Nanos), &(Nanos, Nanos))| one.0 <= other.0 && one.1 > other.1;
         self.reports.iter().zip(self.reports.iter().skip(1)).all(ascend).then_some(())?;
         let mut replica = Replica::new(&self.policy, made, number, self.least);
-        replica.reports = self.reports;
+        (replica.reports, replica.refusals) = (self.reports, self.refusals);
         let horizon = replica.horizon();
         let ledger = &mut replica.ledger;
         (ledger.now, ledger.horizon) = (now, horizon);

@@ -2,7 +2,7 @@
 
 use super::seen::Seen;
 use crate::clock::{Nanos, SECOND};
-use crate::ledger::operation::{Counts, Grant, Outcome, Owner};
+use crate::ledger::operation::{Counts, Grant, Outcome, Owner, Refusal};
 use crate::ledger::requests::Ticket;
 use crate::ledger::state::Ledger;
 use crate::limits::{Each, Policy, Thin};
@@ -29,6 +29,8 @@ pub struct Replica {
     pub(super) grants: BTreeMap<u64, Committed>,
     /// The grants that are only stored because they can be given back, and until when.
     pub(super) returnable: VecDeque<(Nanos, u64)>,
+    /// The latest refusals: whoever reads a snapshot learns of them.
+    pub(super) refusals: VecDeque<((Owner, u64), Refusal)>,
     pub(super) seen: Seen,
     /// The age of the youngest request.
     pub(super) age: u64,
@@ -72,6 +74,7 @@ impl Replica {
             names: Vec::new(),
             grants: BTreeMap::new(),
             returnable: VecDeque::new(),
+            refusals: VecDeque::new(),
             seen: Seen::default(),
             age: 0,
             counts: Counts { since: now, ..Counts::default() },
@@ -130,6 +133,11 @@ impl Replica {
         let own = self.ledger.settings.allowance;
         let fill_time = [&self.ledger.all, self.ledger.keys.each()].into_iter().filter_map(Each::fill_time).min();
         own.saturating_add(usual).min(fill_time.unwrap_or(Nanos::MAX)).max(own.saturating_add(least))
+    }
+
+    /// Why a request of an owner was refused last, if that was lately.
+    pub(crate) fn refusal_of(&self, owner: Owner, ticket: u64) -> Option<Refusal> {
+        self.refusals.iter().rev().find(|(name, _)| *name == (owner, ticket)).map(|(_, why)| *why)
     }
 
     /// The limits.
