@@ -122,10 +122,13 @@ impl Replica {
         // A request that is made again is not counted.
         let is_final = !matches!(why, Refusal::Cleared | Refusal::NoRoom(_));
         self.counts.refused = self.counts.refused.saturating_add(is_final.into());
-        if self.refusals.len() == MAX_REFUSALS {
-            self.refusals.pop_front();
+        // A request that is gone for no reason was cleared.
+        if why != Refusal::Cleared {
+            self.refusals.push_back(((owner, ticket), why));
+            if self.refusals.len() > MAX_REFUSALS {
+                self.refusals.pop_front();
+            }
         }
-        self.refusals.push_back(((owner, ticket), why));
         self.report(owner, Outcome::Refused(ticket, why));
     }
 
