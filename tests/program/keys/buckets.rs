@@ -4,7 +4,7 @@
 use crate::rounds::rounds;
 use crate::support::redis::{Redis, bucket_at, slow_network};
 use crate::support::{
-    Ended, Running, assert_fails, feed, is_right_once, read_all, skipped, text, throttle, wait_until,
+    Ended, Lines, Running, assert_fails, feed, is_right_once, read_all, skipped, text, throttle, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -813,4 +813,104 @@ fn a_process_that_is_alone_keeps_the_order_of_limits_of_its_own() {
         };
         is_right_once(measure, |[shared, alone]| shared == alone);
     }
+}
+
+/// Units that had a request in the bucket were started all the same, one refused call after another.
+#[test]
+fn an_abandoned_key_takes_its_requests_back() {
+    let script = "echo start $1 >> $0; case $1 in b*) exit 0;; esac; echo retry-after: 100 >> $THROTTLE_REPLY; exit 75";
+    on_each_store(&["10/s,per=f1,burst=1"], |bucket| {
+        let folder = tempfile::tempdir().unwrap();
+        let tried = folder.path().join("tried");
+        let script = script.replace("$0", tried.to_str().unwrap());
+        let args = ["-q", "-j", "8", "--attempts", "3", "--max-pause", "2s", "-c", &script];
+        let ended = feed(bucket.command(&args), b"a 1\na 2\na 3\na 4\na 5\nb 1\n");
+        assert_eq!(ended.code(), Some(75), "{}", ended.err);
+        let tried = std::fs::read_to_string(tried).unwrap();
+        assert_eq!(tried.matches("start a").count(), 1, "{tried}");
+    });
+}
+
+/// It had as many units granted again, which waited for a slot and kept others out.
+#[test]
+fn a_process_takes_no_more_places_of_a_bucket_than_it_has_slots() {
+    on_each_store(&["1000/s,jobs=3"], |bucket| {
+        let mut run = Running::start(bucket.command(&["-q", "-j", "2", "-c", "sleep 5; : $1"]));
+        run.write(b"1\n2\n3\n4\n").join().unwrap();
+        wait_until("two to run", || bucket.running() == 2);
+        let once = bucket.run(&["--once", "--max-wait", "2s", "true"]);
+        assert!(once.status.success(), "{}", once.err);
+        run.signal(Signal::TERM);
+        run.finish();
+    });
+}
+
+/// Each refused unit took a slot beside those of the commands.
+#[test]
+fn refused_units_take_no_slot_beyond_the_jobs() {
+    on_each_store(&["100/s,per=f1,cost=f2"], |bucket| {
+        let ended =
+            feed(bucket.command(&["-q", "-j", "1", "-c", "echo $THROTTLE_SLOT; : $1"]), b"a x\na 1\na 1\na y\na 1\n");
+        assert_eq!((ended.code(), ended.text()), (Some(123), "0\n0\n0\n"), "{}", ended.err);
+    });
+}
+
+/// The run had noted for itself, and for ever, that the key had failed too often.
+#[test]
+fn a_key_that_failed_too_often_is_tried_again_after_a_clear() {
+    on_each_store(&["100/s,per=f1,fails=1"], |bucket| {
+        let mut run = Running::start(bucket.command(&["-c", "echo $1; case $1 in *1) exit 1;; esac"]));
+        let (mut stdin, out, err) = (run.stdin(), Lines::of(run.stdout()), Lines::of(run.stderr()));
+        stdin.write_all(b"a 1\n").unwrap();
+        assert_eq!(out.next(), "a 1");
+        wait_until("the bucket to know it", || {
+            bucket.run(&["--once", "--key", "a", "--max-wait", "0"]).code() == Some(75)
+        });
+        stdin.write_all(b"a 2\n").unwrap();
+        while !err.next().contains("'a 2': not tried") {}
+        assert!(bucket.run(&["--clear", "--key", "a"]).status.success());
+        stdin.write_all(b"a 3\n").unwrap();
+        assert_eq!(out.next(), "a 3");
+        drop(stdin);
+        assert_eq!(run.finish().code(), Some(123));
+    });
+}
+
+/// The report that it had ended was tried once, and then the run ended.
+#[test]
+#[ignore = "slow: 5 s"]
+fn a_command_that_ends_while_the_server_is_away_ends_no_run() {
+    let Some(mut redis) = Redis::start(&[]) else { return };
+    let bucket = Bucket { address: redis.bucket("away"), _folder: None };
+    bucket.set(&["100/s,jobs=2"]);
+    let mut run = Running::start(bucket.command(&["-q", "-j", "2", "-c", "sleep $1; echo $1"]));
+    let (mut stdin, out) = (run.stdin(), Lines::of(run.stdout()));
+    stdin.write_all(b"1\n").unwrap();
+    wait_until("it to run", || bucket.running() == 1);
+    redis.kill();
+    assert_eq!(out.next(), "1");
+    std::thread::sleep(Duration::from_secs(1));
+    redis.start_again();
+    stdin.write_all(b"0\n").unwrap();
+    assert_eq!(out.next(), "0");
+    drop(stdin);
+    assert_eq!(run.finish().code(), Some(0));
+}
+
+/// A run with all slots in use sent nothing. After 12 s the others took it for gone, and the costs were lost.
+#[test]
+#[ignore = "slow: 16 s"]
+fn real_costs_of_a_long_command_are_not_lost_on_a_server() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let bucket = Bucket { address: redis.bucket("long"), _folder: None };
+    bucket.set(&["1/h,burst=100,cost=10"]);
+    let script = "sleep 15; echo throttle-cost: 2 >> $THROTTLE_REPLY; : $1";
+    let mut run = Running::start(bucket.command(&["-q", "-j", "1", "-c", script]));
+    run.write(b"1\n").join().unwrap();
+    for _ in 0..7 {
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(bucket.run(&["--once"]).status.success());
+    }
+    assert_eq!(run.finish().code(), Some(0));
+    assert_eq!(bucket.shown()["limits"][0]["left"], 100 - 2 - 7 * 10);
 }
