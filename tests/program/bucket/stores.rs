@@ -366,6 +366,27 @@ fn two_processes_that_sleep_do_not_hold_each_other_up() {
     });
 }
 
+/// Its estimate had passed, and was still believed. So it read the bucket every 2.5 ms until the pause was over.
+#[test]
+fn a_pause_makes_nobody_who_waits_read_without_end() {
+    on_every_store(&["1/s,burst=1"], |bucket| {
+        let mut all = [bucket.process(), bucket.process(), bucket.process()];
+        all[0].take(&[1]);
+        for process in &mut all {
+            process.ask(&[1]);
+        }
+        let until = START + 600 * SECOND;
+        all[0].send(Operation::Hold { key: None, until, refused: Vec::new() });
+        let mut reads = 0;
+        while all[2].now() < START + 60 * SECOND {
+            let Next::At(time) = all[2].poll() else { panic!("{}: the bucket is paused", bucket.name) };
+            bucket.clock.set(Duration::from_nanos(time));
+            reads += 1;
+        }
+        assert!(reads < 200, "{}: {reads} reads in a minute", bucket.name);
+    });
+}
+
 /// Units that are not late themselves do not leave before late units of their key.
 #[test]
 fn units_of_a_key_are_requested_again_together_if_late() {
