@@ -643,6 +643,25 @@ fn a_longer_window_counts_only_units_that_counted_before() {
     }
 }
 
+/// Law 3. What a usual round trip takes beyond the least one counts up to the time in which the bucket fills.
+#[test]
+fn a_grant_may_be_late_by_the_allowance_and_a_round_trip() {
+    for (limit, usual, least, most) in [
+        ("1000/s,burst=3", 0, 0, 3),
+        ("1000/s,burst=50", 0, 0, 10),
+        ("1000/s,burst=500", 0, 0, 50),
+        ("1000/s,burst=500", 20, 0, 70),
+        ("1000/s,burst=500", 1000, 0, 500),
+        ("1000/s,burst=500", 1000, 900, 950),
+        ("1000/s,burst=3", 100, 0, 3),
+        ("1000/s,burst=3", 100, 100, 103),
+        ("100/10s,window", 20, 20, 20),
+    ] {
+        let replica = Replica::new(&policy(&[limit]), 0, 0, 10 * MS);
+        assert_eq!(replica.allowance(usual * MS, least * MS), most * MS, "{limit}, {usual}, {least}");
+    }
+}
+
 #[test]
 fn a_clear_refuses_all_who_wait() {
     let clear = |key: Option<&str>| Operation::Clear {
