@@ -39,15 +39,13 @@ pub struct Client {
     store: Arc<AnyStore>,
     /// The requests without an answer.
     asked: BTreeMap<u64, Ask>,
-    /// The requests that were granted, and whose units have not left.
-    kept: BTreeMap<u64, Ask>,
     /// The requests that are made again at this time.
     later: BTreeSet<(Nanos, u64)>,
     /// The plain units without a grant.
     wanted: u64,
     ticket: u64,
-    /// Committed grants that have not been used, in their order.
-    granted: VecDeque<Grant>,
+    /// Committed grants that have not been used, in their order, each with its request; plain units have none.
+    granted: VecDeque<(Grant, Option<Ask>)>,
     refused: VecDeque<(u64, Refusal)>,
     outgoing: Vec<Operation>,
     /// The number of the latest grant of the bucket, as last read.
@@ -62,6 +60,14 @@ pub struct Client {
     /// Whether what is to be sent waits for the next request.
     is_paused: bool,
     estimated: Option<Estimate>,
+}
+
+/// What a reading of the log has brought.
+struct News {
+    grants: Vec<Grant>,
+    refusals: Vec<(u64, Refusal)>,
+    /// The plain units that wait in the bucket.
+    wanted: u64,
 }
 
 /// When the only request is granted if nothing changes.
@@ -81,7 +87,6 @@ impl Client {
         Client {
             store,
             asked: BTreeMap::new(),
-            kept: BTreeMap::new(),
             later: BTreeSet::new(),
             wanted: 0,
             ticket: 0,
@@ -140,11 +145,7 @@ impl Client {
         if self.asked.remove(&ticket).is_some() {
             self.outgoing.push(Operation::Cancel(vec![ticket]));
         }
-        let unused = self.granted.iter().position(|grant| grant.ticket == ticket);
-        if let Some(grant) = unused.and_then(|place| self.granted.remove(place)) {
-            self.kept.remove(&ticket);
-            self.outgoing.push(Operation::Unused(vec![grant.number]));
-        }
+        self.drop_granted(|grant| grant.ticket == ticket);
     }
 
     /// Cancels the plain units that wait, and gives back those that were granted and have not left. Returns their number.
@@ -153,13 +154,18 @@ impl Client {
         if waited > 0 {
             self.outgoing.push(Operation::WantNothing);
         }
-        let is_plain = |grant: &Grant| grant.ticket == PLAIN;
-        let plain: Vec<Grant> = self.granted.iter().copied().filter(is_plain).collect();
-        self.granted.retain(|grant| !is_plain(grant));
-        if !plain.is_empty() {
-            self.outgoing.push(Operation::Unused(plain.iter().map(|grant| grant.number).collect()));
+        let plain = self.drop_granted(|grant| grant.ticket == PLAIN);
+        waited + plain.iter().map(|(grant, _)| grant.units).sum::<u64>()
+    }
+
+    /// Reports these grants as unused. Returns them.
+    fn drop_granted(&mut self, is_unused: impl Fn(&Grant) -> bool) -> Vec<(Grant, Option<Ask>)> {
+        let (unused, rest): (Vec<_>, Vec<_>) = self.granted.drain(..).partition(|(grant, _)| is_unused(grant));
+        self.granted.extend(rest);
+        if !unused.is_empty() {
+            self.outgoing.push(Operation::Unused(unused.iter().map(|(grant, _)| grant.number).collect()));
         }
-        waited + plain.iter().map(|grant| grant.units).sum::<u64>()
+        unused
     }
 
     /// Sends an operation with the next exchange.
@@ -178,9 +184,7 @@ impl Client {
 
     /// Gives back what was granted and has not left. It waits again, at its place.
     pub fn put_back(&mut self) {
-        for grant in std::mem::take(&mut self.granted) {
-            self.give_back(grant);
-        }
+        self.give_back(|_| true);
     }
 
     /// The number of requests and of plain units without an answer, and of grants that have not been used.
@@ -188,7 +192,7 @@ impl Client {
     pub fn len(&self) -> u64 {
         self.wanted
             + (self.asked.len() + self.refused.len()) as u64
-            + self.granted.iter().map(|grant| grant.units).sum::<u64>()
+            + self.granted.iter().map(|(grant, _)| grant.units).sum::<u64>()
     }
 
     /// Whether nothing waits.
@@ -200,8 +204,8 @@ impl Client {
     /// The plain units that wait for a grant, or for its time.
     #[must_use]
     pub fn wanted(&self) -> u64 {
-        let plain = self.granted.iter().filter(|grant| grant.ticket == PLAIN);
-        self.wanted + plain.map(|grant| grant.units).sum::<u64>()
+        let plain = self.granted.iter().filter(|(grant, _)| grant.ticket == PLAIN);
+        self.wanted + plain.map(|(grant, _)| grant.units).sum::<u64>()
     }
 
     /// The next event, for a sink that accepts at most `room` units.
@@ -227,7 +231,7 @@ impl Client {
                 return Ok(Next::Refused(ticket, why));
             }
             let now = self.store.clock().now();
-            match self.granted.front().copied() {
+            match self.first_granted() {
                 Some(grant) if grant.at <= now && self.store.is_late(grant.at) => self.give_back_from(grant),
                 Some(grant) if grant.at <= now && room > 0 => {
                     self.was_late = false;
@@ -249,7 +253,7 @@ impl Client {
         if sends || !self.refused.is_empty() {
             return Some(0);
         }
-        self.turns_at(self.granted.front().map(|grant| grant.at))
+        self.turns_at(self.first_granted().map(|grant| grant.at))
     }
 
     /// When something happens, beside the next grant, which is `due` then.
@@ -287,7 +291,7 @@ impl Client {
     /// When the next unit leaves, as far as it is known. An estimate, if nothing is committed.
     #[must_use]
     pub fn leaves_at(&self) -> Option<Nanos> {
-        let known = self.granted.front().map(|grant| grant.at);
+        let known = self.first_granted().map(|grant| grant.at);
         known.or_else(|| self.estimated.and_then(|estimate| estimate.at)).or_else(|| {
             let horizon = |replica: &mut Replica| Some(replica.next_event()?.saturating_add(replica.horizon()));
             with_replica(&*self.store, horizon).filter(|_| !self.is_empty())
@@ -298,7 +302,7 @@ impl Client {
     /// before a unit ends.
     #[must_use]
     pub fn estimate(&self, ticket: u64) -> Option<Nanos> {
-        if let Some(grant) = self.granted.iter().find(|grant| grant.ticket == ticket) {
+        if let Some((grant, _)) = self.granted.iter().find(|(grant, _)| grant.ticket == ticket) {
             return Some(grant.at);
         }
         if let Some((until, _)) = self.later.iter().find(|(_, later)| *later == ticket) {
@@ -327,99 +331,88 @@ impl Client {
         Ok(())
     }
 
-    /// Takes the answers of the ledger.
+    /// Takes the outcomes of the ledger.
     fn learn(&mut self) {
-        let owner = self.store.owner();
-        let (before, mut estimated) = (self.latest, self.estimated);
-        let (grants, refusals, lost, waiting, latest) = with_replica(&*self.store, |replica| {
-            let mut grants: Vec<Grant> = Vec::new();
-            if replica.take_is_loaded() {
-                // The changes up to the snapshot were not counted.
-                estimated = None;
-                grants.extend(replica.grants_of(owner));
-            }
-            replica.listen(owner);
-            let mut refusals = Vec::new();
-            while let Some((_, answer)) = replica.take() {
-                match answer {
-                    Outcome::Granted(grant) => grants.push(grant),
-                    Outcome::Refused(ticket, why) => refusals.push((ticket, why)),
-                }
-            }
-            // A bucket that was made again begins at a random number, which may be lower.
-            let latest = replica.latest();
-            grants.retain(|grant| grant.number > before || latest < before && grant.number <= latest);
-            // Grants of the bucket before come first.
-            grants.sort_unstable_by_key(|grant| (grant.number <= latest, grant.number));
-            grants.dedup_by_key(|grant| grant.number);
-            let answered: BTreeSet<u64> =
-                grants.iter().map(|grant| grant.ticket).chain(refusals.iter().map(|(ticket, _)| *ticket)).collect();
-            let is_later = |ticket: &u64| self.later.iter().any(|(_, later)| later == ticket);
-            let asks =
-                self.outgoing.iter().filter_map(|one| if let Operation::Ask(asks) = one { Some(asks) } else { None });
-            let unsent: BTreeSet<u64> = asks.flatten().map(|ask| ask.ticket).collect();
-            let is_lost = |ticket: &&u64| {
-                let is_known = replica.waits(owner, **ticket) || answered.contains(*ticket);
-                !is_known && !is_later(ticket) && !unsent.contains(*ticket)
-            };
-            let lost = self.asked.keys().filter(is_lost);
-            let lost: Vec<_> = lost.map(|ticket| (*ticket, replica.refusal_of(owner, *ticket))).collect();
-            (grants, refusals, lost, replica.wanted(owner), latest)
-        });
-        (self.latest, self.estimated) = (latest, estimated);
+        let News { grants, refusals, wanted } = self.news();
         for grant in grants {
             self.granted(grant);
         }
         for (ticket, why) in refusals {
             self.refused(ticket, why);
         }
-        for (ticket, why) in lost {
-            // The refusal is in a snapshot. Or the bucket was lost.
-            self.refused(ticket, why.unwrap_or(Refusal::Cleared));
-        }
         let is_changed = self.outgoing.iter().any(|one| matches!(one, Operation::Want(_) | Operation::WantNothing));
-        if is_changed || self.later.iter().any(|(_, ticket)| *ticket == PLAIN) {
+        if is_changed || self.is_later(PLAIN) {
             // The bucket receives what is wanted next, or there is no room yet.
             return;
         }
-        if waiting > self.wanted {
+        if wanted > self.wanted {
             // The bucket had granted units before it received that they are no longer wanted.
             self.outgoing.push(Operation::WantNothing);
         }
-        let waiting = if waiting > self.wanted { 0 } else { waiting };
-        if waiting < self.wanted {
-            self.outgoing.push(Operation::Want(self.wanted - waiting));
+        let wanted = if wanted > self.wanted { 0 } else { wanted };
+        if wanted < self.wanted {
+            self.outgoing.push(Operation::Want(self.wanted - wanted));
         }
+    }
+
+    /// What is new in the ledger.
+    fn news(&mut self) -> News {
+        let (owner, before) = (self.store.owner(), self.latest);
+        let store = Arc::clone(&self.store);
+        with_replica(&*store, |replica| {
+            let (mut grants, mut refusals) = (Vec::new(), Vec::new());
+            if replica.take_is_loaded() {
+                // The changes up to the snapshot were not counted.
+                self.estimated = None;
+                grants.extend(replica.grants_of(owner));
+            }
+            replica.listen(owner);
+            while let Some((_, outcome)) = replica.take() {
+                match outcome {
+                    Outcome::Granted(grant) => grants.push(grant),
+                    Outcome::Refused(ticket, why) => refusals.push((ticket, why)),
+                }
+            }
+            // A bucket that was made again begins at a random number, which may be lower.
+            let latest = replica.latest();
+            grants.retain(|grant: &Grant| grant.number > before || latest < before && grant.number <= latest);
+            // Grants of the bucket before come first.
+            grants.sort_unstable_by_key(|grant| (grant.number <= latest, grant.number));
+            grants.dedup_by_key(|grant| grant.number);
+            let answered: BTreeSet<u64> =
+                grants.iter().map(|grant| grant.ticket).chain(refusals.iter().map(|(ticket, _)| *ticket)).collect();
+            let is_lost = |ticket: &&u64| !replica.waits(owner, **ticket) && !answered.contains(*ticket);
+            let lost =
+                self.asked.keys().filter(is_lost).filter(|ticket| !self.is_later(**ticket) && self.is_sent(**ticket));
+            // The refusal is in a snapshot. Or the bucket was lost.
+            let why = |ticket: u64| replica.refusal_of(owner, ticket).unwrap_or(Refusal::Cleared);
+            refusals.extend(lost.map(|ticket| (*ticket, why(*ticket))));
+            self.latest = latest;
+            News { grants, refusals, wanted: replica.wanted(owner) }
+        })
+    }
+
+    fn is_later(&self, ticket: u64) -> bool {
+        self.later.iter().any(|(_, later)| *later == ticket)
+    }
+
+    fn is_sent(&self, ticket: u64) -> bool {
+        let has_it =
+            |one: &Operation| matches!(one, Operation::Ask(asks) if asks.iter().any(|ask| ask.ticket == ticket));
+        !self.outgoing.iter().any(has_it)
     }
 
     fn granted(&mut self, grant: Grant) {
-        if grant.ticket == PLAIN {
-            let units = grant.units.min(self.wanted);
-            self.wanted -= units;
-            if units == 0 {
-                return self.outgoing.push(Operation::Unused(vec![grant.number]));
-            }
-            if units < grant.units {
-                // What is left of it could not be given back. The rest is requested anew.
-                self.wanted += units;
-                return self.outgoing.push(Operation::Unused(vec![grant.number]));
-            }
-            self.granted.push_back(grant);
-        } else if let Some(ask) = self.asked.get_mut(&grant.ticket) {
+        if grant.ticket == PLAIN && grant.units <= self.wanted {
+            self.wanted -= grant.units;
+            self.granted.push_back((grant, None));
+        } else if let Some(ask) = self.asked.remove(&grant.ticket) {
+            self.estimated = None;
             // It is asked for again at its place, if it comes too late.
-            ask.age = grant.age;
-            self.granted.push_back(grant);
-            self.taken(grant.ticket);
+            self.granted.push_back((grant, Some(Ask { age: grant.age, ..ask })));
         } else {
+            // It is no longer wanted. A part of it could not be given back later: plain units are requested anew.
             self.outgoing.push(Operation::Unused(vec![grant.number]));
-        }
-    }
-
-    /// A request is granted. It is kept until its unit leaves.
-    fn taken(&mut self, ticket: u64) {
-        self.estimated = None;
-        if let Some(ask) = self.asked.remove(&ticket) {
-            self.kept.insert(ticket, ask);
         }
     }
 
@@ -444,50 +437,39 @@ impl Client {
         }
     }
 
+    fn first_granted(&self) -> Option<Grant> {
+        self.granted.front().map(|(grant, _)| *grant)
+    }
+
     /// A grant comes too late. It is given back with the later grants of its flow, so that no unit overtakes another. Of
     /// plain units only the late ones are given back.
     fn give_back_from(&mut self, late: Grant) {
         self.was_late = true;
+        let (store, now) = (Arc::clone(&self.store), self.store.clock().now());
         if late.ticket == PLAIN {
-            return self.give_back_late();
+            return self.give_back(|grant| grant.ticket == PLAIN && grant.at <= now && store.is_late(grant.at));
         }
         let has_keys = with_replica(&*self.store, |replica| replica.policy().of_keys().is_some());
-        let key = |kept: &BTreeMap<u64, Ask>, grant: &Grant| kept.get(&grant.ticket).and_then(|ask| ask.key.clone());
-        let of_late = key(&self.kept, &late);
-        for grant in std::mem::take(&mut self.granted) {
-            let is_of_flow = !has_keys || key(&self.kept, &grant) == of_late;
-            if is_of_flow && grant.ticket != PLAIN {
-                self.give_back(grant);
-            } else {
-                self.granted.push_back(grant);
-            }
-        }
+        let key = |ask: &Option<Ask>| ask.as_ref().and_then(|ask| ask.key.clone()).filter(|_| has_keys);
+        let of_late = self.granted.front().and_then(|(_, ask)| key(ask));
+        let of_flow = self.granted.iter().filter(|(grant, ask)| grant.ticket != PLAIN && key(ask) == of_late);
+        let of_flow: BTreeSet<u64> = of_flow.map(|(grant, _)| grant.number).collect();
+        self.give_back(|grant| of_flow.contains(&grant.number));
     }
 
-    /// Gives back all plain units that are late now, together: whoever is late has no time to lose.
-    fn give_back_late(&mut self) {
-        let (store, now) = (Arc::clone(&self.store), self.store.clock().now());
-        let is_late = |grant: &Grant| grant.ticket == PLAIN && grant.at <= now && store.is_late(grant.at);
-        let (late, rest): (Vec<Grant>, Vec<Grant>) = self.granted.drain(..).partition(is_late);
-        self.granted.extend(rest);
-        self.outgoing.push(Operation::Unused(late.iter().map(|grant| grant.number).collect()));
-        self.want(late.iter().map(|grant| grant.units).sum());
-    }
-
-    /// Gives a grant back. Its unit waits again, at its place.
-    fn give_back(&mut self, grant: Grant) {
-        self.outgoing.push(Operation::Unused(vec![grant.number]));
-        if grant.ticket == PLAIN {
-            self.want(grant.units);
-        } else if let Some(ask) = self.kept.remove(&grant.ticket) {
-            self.asked.insert(grant.ticket, ask);
-            self.ask_again(grant.ticket, grant.age);
+    /// Gives grants back, together: whoever is late has no time to lose. Their units wait again, each at its place.
+    fn give_back(&mut self, is_unused: impl Fn(&Grant) -> bool) {
+        let unused = self.drop_granted(is_unused);
+        self.want(unused.iter().filter(|(grant, _)| grant.ticket == PLAIN).map(|(grant, _)| grant.units).sum());
+        for ask in unused.into_iter().filter_map(|(_, ask)| ask) {
+            let (ticket, age) = (ask.ticket, ask.age);
+            self.asked.insert(ticket, ask);
+            self.ask_again(ticket, age);
         }
     }
 
     /// The grant for at most `room` units. The rest waits again.
     fn up_to(&mut self, grant: Grant, room: u64) -> Grant {
-        self.kept.remove(&grant.ticket);
         if grant.units <= room {
             return grant;
         }
@@ -502,46 +484,55 @@ impl Client {
             self.reads_at = Nanos::MAX;
             return;
         }
-        let round_trip = self.store.round_trip();
-        let is_single = self.wanted == 0 && self.asked.len() == 1;
-        let owner = self.store.owner();
-        let ticket = self.asked.keys().next().copied();
-        let estimated = self.estimated;
-        let begun = self.store.clock().now();
-        let (next, estimate, [horizon, often], may_move) = with_replica(&*self.store, |replica| {
-            let (horizon, moves) = (replica.horizon(), replica.moves());
-            let often = horizon * (1 + replica.owners().count() as u64 / PROCESSES_PER_HORIZON);
-            let may_move = replica.may_be_settled_by_others(owner);
-            // A grant of another process whose real costs will be reported may move up this one.
-            if !is_single || replica.len() <= 2 || replica.has_requests_that_settle(owner) {
-                return (replica.next_event(), None, [horizon, often], may_move);
-            }
-            // A pause or an earlier request may have made it later.
-            let is_ahead = |estimate: &Estimate| estimate.at.is_none_or(|at| at.saturating_sub(horizon) > now);
-            let is_known = |estimate: &Estimate| now < estimate.again || estimate.moves == moves && is_ahead(estimate);
-            let estimate = estimated.filter(is_known).unwrap_or_else(|| {
-                let at = ticket.and_then(|ticket| replica.estimate(owner, ticket));
-                Estimate { at, moves, again: 0 }
-            });
-            (estimate.at.map(|at| at.saturating_sub(horizon)), Some(estimate), [horizon, often], may_move)
-        });
-        let took = self.store.clock().now().saturating_sub(begun);
-        self.estimated = estimate.map(|estimate| Estimate {
-            again: if estimate.again == 0 { now.saturating_add(took * SHARE_OF_ESTIMATES) } else { estimate.again },
-            ..estimate
-        });
-        let next = next.map(|next| next.saturating_sub(round_trip / 2));
-        // A pause moves up nobody.
-        let key = self.asked.values().next().and_then(|ask| ask.key.clone());
-        let was_late = self.was_late && !with_replica(&*self.store, |replica| replica.is_held(key.as_deref()));
-        let soon = Some(now.saturating_add(often)).filter(|_| next.is_none() || may_move || was_late);
-        let next = [next, soon].into_iter().flatten().min().unwrap_or(now);
-        let pause = (horizon / 4).max(round_trip / 16).max(MILLISECOND);
+        let only = self.asked.keys().next().copied().filter(|_| self.wanted == 0 && self.asked.len() == 1);
+        self.estimated = only.and_then(|ticket| self.estimate_again(now, ticket));
         let latest = now.saturating_add(MOST_BETWEEN_READS);
-        self.reads_at = next.max(now.saturating_add(pause)).min(latest);
+        self.reads_at = self.next_reading(now).min(latest);
         if self.reads_at == latest && self.granted.is_empty() {
             self.store.rest();
         }
+    }
+
+    /// The estimate of the only request, if others wait before it.
+    fn estimate_again(&self, now: Nanos, ticket: u64) -> Option<Estimate> {
+        let (owner, clock) = (self.store.owner(), self.store.clock());
+        with_replica(&*self.store, |replica| {
+            // A grant of another process whose real costs will be reported may move up this one.
+            if replica.len() <= 2 || replica.has_requests_that_settle(owner) {
+                return None;
+            }
+            let (horizon, moves) = (replica.horizon(), replica.moves());
+            // A pause or an earlier request may have made it later.
+            let is_ahead = |estimate: &Estimate| estimate.at.is_none_or(|at| at.saturating_sub(horizon) > now);
+            let is_known = |estimate: &Estimate| now < estimate.again || estimate.moves == moves && is_ahead(estimate);
+            self.estimated.filter(is_known).or_else(|| {
+                let begun = clock.now();
+                let at = replica.estimate(owner, ticket);
+                let took = clock.now().saturating_sub(begun);
+                Some(Estimate { at, moves, again: now.saturating_add(took * SHARE_OF_ESTIMATES) })
+            })
+        })
+    }
+
+    /// When the log is to be read next, but not after [`MOST_BETWEEN_READS`].
+    fn next_reading(&self, now: Nanos) -> Nanos {
+        let (owner, round_trip) = (self.store.owner(), self.store.round_trip());
+        let key = self.asked.values().next().and_then(|ask| ask.key.as_deref());
+        let (next, horizon, soon) = with_replica(&*self.store, |replica| {
+            let horizon = replica.horizon();
+            let next = match self.estimated {
+                Some(estimate) => estimate.at.map(|at| at.saturating_sub(horizon)),
+                None => replica.next_event(),
+            };
+            // A pause moves up nobody.
+            let was_late = self.was_late && !replica.is_held(key);
+            let may_move = next.is_none() || was_late || replica.may_be_settled_by_others(owner);
+            let often = horizon * (1 + replica.owners().count() as u64 / PROCESSES_PER_HORIZON);
+            (next, horizon, may_move.then(|| now.saturating_add(often)))
+        });
+        let next = next.map(|next| next.saturating_sub(round_trip / 2));
+        let next = [next, soon].into_iter().flatten().min().unwrap_or(now);
+        next.max(now.saturating_add((horizon / 4).max(round_trip / 16).max(MILLISECOND)))
     }
 
     /// Reads nothing before the next request: the bucket cannot be reached.
@@ -560,13 +551,9 @@ impl Client {
         if !tickets.is_empty() {
             self.outgoing.push(Operation::Cancel(tickets));
         }
-        let unused: Vec<u64> = self.granted.drain(..).map(|grant| grant.number).collect();
-        if !unused.is_empty() {
-            self.outgoing.push(Operation::Unused(unused));
-        }
+        self.drop_granted(|_| true);
         self.later.clear();
         self.refused.clear();
-        self.kept.clear();
         self.reads_at = Nanos::MAX;
         let mut is_open = self.arrives_at.take().is_some();
         while std::mem::take(&mut is_open) || !self.outgoing.is_empty() {
