@@ -76,6 +76,9 @@ struct State<T> {
     of_key: u32,
     /// When units were requested last, on the clock of the line.
     asked_at: Nanos,
+    /// The most plain units to request, because grants came too late, and how many did.
+    most: u64,
+    late: u64,
 }
 
 impl<T> Debug for Bucket<T> {
@@ -89,7 +92,15 @@ impl<T: Send> Bucket<T> {
     /// refusals.
     pub fn new(store: Arc<AnyStore>, sorting: &Sorting, learns: bool) -> Self {
         let client = Client::new(Arc::clone(&store));
-        let state = State { client, asked: BTreeMap::new(), refused: VecDeque::new(), of_key: 0, asked_at: 0 };
+        let state = State {
+            client,
+            asked: BTreeMap::new(),
+            refused: VecDeque::new(),
+            of_key: 0,
+            asked_at: 0,
+            most: u64::MAX,
+            late: 0,
+        };
         let (meant, max_wait) = (store.policy(), sorting.max_wait);
         Bucket {
             store,
@@ -312,9 +323,11 @@ impl<T: Send> Bucket<T> {
             }
             let at = self.request(units, room, &mut state);
             let event = state.client.poll(room)?;
+            Self::back_off(units, &mut state);
             self.check_policy()?;
             match event {
                 Event::Go(grant) if grant.ticket == PLAIN => {
+                    state.most = state.most.saturating_add(1);
                     let since = grant.has_waited.then(|| self.here(units.now(), grant.at));
                     return Ok(Next::Run(grant.units, since, Leaving::OfBucket));
                 }
@@ -356,7 +369,7 @@ impl<T: Send> Bucket<T> {
             // Several requests share an operation.
             return line.ready_at(now).map(|ready| ready.max(next));
         }
-        let ahead = self.ahead();
+        let ahead = self.ahead().min(state.most);
         if state.client.wanted() > ahead / 2 {
             return None;
         }
@@ -378,6 +391,21 @@ impl<T: Send> Bucket<T> {
                 line::Next::At(time) => return Some(time),
                 line::Next::Nothing => return None,
             }
+        }
+    }
+
+    /// After grants that came too late, half as many plain units are requested at once: a machine that is too busy for its
+    /// grants would only give them back, which makes it busier still. Each one that comes in time adds one.
+    /// (Additive increase, multiplicative decrease: Chiu and Jain, 1989.)
+    fn back_off(units: &Units<T>, state: &mut State<T>) {
+        if state.client.late() == state.late {
+            return;
+        }
+        state.late = state.client.late();
+        state.most = (state.client.wanted() / 2).max(1);
+        if state.client.wanted() > state.most {
+            let unwanted = state.client.want_nothing();
+            units.line().want(units.now(), unwanted);
         }
     }
 
