@@ -4,7 +4,7 @@
 #![allow(clippy::missing_panics_doc, reason = "to panic is how a check fails")]
 
 use crate::clock::Nanos;
-use crate::limits::{Limits, Policy};
+use crate::limits::{Account, Policy};
 use crate::rate::{Amount, Limit, Rate};
 
 #[cfg(feature = "shared")]
@@ -30,7 +30,7 @@ pub fn limit_text(data: &[u8]) {
 
 /// Takes units from the limits from the beginning to the end of time.
 fn used(policy: &Policy) {
-    let mut limits = Limits::new(policy, 0);
+    let mut limits = Account::new(policy, 0);
     for time in [0, 1, 1_000_000_000, Nanos::MAX / 2, Nanos::MAX] {
         for cost in [1, 1_000_000_000, u64::MAX] {
             let _ = limits.take(time, cost);

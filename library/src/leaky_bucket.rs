@@ -30,7 +30,7 @@ use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::{Time, nanos};
 use crate::limiter::{Oversize, Rules};
 use crate::limits::bucket::Bucket;
-use crate::limits::{Cost, Limits};
+use crate::limits::{Account, Cost, Limits};
 use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
@@ -210,7 +210,7 @@ impl Builder {
         let time = Time::tokio();
         let (now, interval) = (time.now(), whole(nanos(self.interval)));
         let grid = Bucket::on_grid(whole(refill as u64), interval, max as u64, initial as u64, now);
-        let shared = Shared::new(time, Queue::new(Limits::none(now).with_bucket(grid), rules, None));
+        let shared = Shared::new(time, Queue::new(Account::of(Limits::none().with_bucket(grid), now), rules, None));
         RateLimiter { shared, settings: Builder { refill, ..*self }, max }
     }
 }

@@ -262,9 +262,8 @@ impl Limiter {
     /// The time that a request for these costs would wait now, if no waiter leaves. It is exact, to the nanosecond. A
     /// cost of 0 never waits.
     ///
-    /// With windows, several limits, or reservations in the queue, the first call after a change of the queue is slow.
-    /// It takes about 0.1 µs for each waiter, as does [`reserve`](Self::reserve) or a [timeout](Acquiring::timeout). A
-    /// waiter that leaves changes the queue, and with a window a grant does too. A waiter that joins does not.
+    /// With windows, several limits, or reservations in the queue, a call takes about 0.1 µs for each waiter, as does
+    /// [`reserve`](Self::reserve) or a [timeout](Acquiring::timeout).
     ///
     /// # Errors
     /// [`AcquireError::Units`], [`AcquireError::AboveBurst`], [`AcquireError::Never`], [`AcquireError::Closed`].
@@ -331,7 +330,7 @@ impl Limiter {
 
     /// Settles a cost that was acquired as `estimated` and turned out as `actual`. Units used beyond the estimate
     /// become a debt: later requests wait until the rate has paid it, and windows count them. Unused units are given
-    /// back, up to the burst, unless the limiter is paused. [`acquire_to_settle`](Self::acquire_to_settle) is exact,
+    /// back, up to the burst. [`acquire_to_settle`](Self::acquire_to_settle) is exact,
     /// because it also records the units that have overflowed since the grant.
     ///
     /// ```
@@ -422,7 +421,7 @@ impl Limiter {
     pub fn last_grant(&self) -> Duration {
         Duration::from_nanos(self.shared.with(|queue, now, effects| {
             queue.advance(now, effects);
-            queue.limits.latest()
+            queue.account.latest()
         }))
     }
 }

@@ -7,7 +7,7 @@ use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
 use crate::limiter::{AcquireError, Acquiring, BuildError, Oversize, PARTS, Request, Rules, Units};
 use crate::limits::bucket::Bucket;
-use crate::limits::{Cost, Limits};
+use crate::limits::{Account, Cost, Limits};
 use crate::rate::{ParseError, Rate};
 use std::fmt;
 use std::num::NonZeroU64;
@@ -276,8 +276,8 @@ impl Builder {
         let rules = Rules { oversize: Oversize::Wait, place: Some(0), ..Rules::default() };
         let time = self.time.unwrap_or_else(Time::tokio);
         let now = time.now();
-        let limits = Limits::none(now).with_bucket(Bucket::new(rate, most, most.get(), now));
-        let shared = Shared::new(time, Queue::new(limits, rules, Some(Places { capacity, held: 0 })));
+        let limits = Limits::none().with_bucket(Bucket::new(rate, most, most.get(), now));
+        let shared = Shared::new(time, Queue::new(Account::of(limits, now), rules, Some(Places { capacity, held: 0 })));
         Ok(Semaphore { shared, burst_is_capacity: self.burst.is_none() })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use throttle_limits::clock::{Nanos, SECOND};
-use throttle_limits::limits::{Each, Thin};
+use throttle_limits::limits::{Levels, Limits};
 use throttle_limits::line::{KeyId, NO_KEY};
 
 /// The most keys whose dropped units are counted.
@@ -47,7 +47,7 @@ pub(super) struct Dropping {
 /// The state of the limits after `units` waiting units have left, each at its earliest time.
 #[derive(Debug)]
 struct Tail {
-    thin: Thin,
+    levels: Levels,
     units: usize,
 }
 
@@ -78,14 +78,20 @@ impl Dropping {
 
     /// Whether a unit with these costs, which arrives now behind the other units of its key, would certainly wait too
     /// long. If not, adds the unit to the tail of its key. `limits` are the limits of this key alone, with their state.
-    pub(super) fn is_late(&mut self, now: Nanos, key: KeyId, (each, thin): (&Each, &Thin), costs: &[u64]) -> bool {
-        let last = self.tails.get(&key).map_or(thin, |tail| &tail.thin);
+    pub(super) fn is_late(
+        &mut self,
+        now: Nanos,
+        key: KeyId,
+        (each, levels): (&Limits, &Levels),
+        costs: &[u64],
+    ) -> bool {
+        let last = self.tails.get(&key).map_or(levels, |tail| &tail.levels);
         let leaves = each.conforms_at(last, now, costs).map_or(Nanos::MAX, |(time, _)| time);
         if leaves > now.saturating_add(self.max_wait) {
             return true;
         }
-        let tail = self.tails.entry(key).or_insert_with(|| Tail { thin: thin.clone(), units: 0 });
-        each.charge(&mut tail.thin, [leaves, now, leaves, leaves], costs);
+        let tail = self.tails.entry(key).or_insert_with(|| Tail { levels: levels.clone(), units: 0 });
+        each.charge(&mut tail.levels, [leaves, now, leaves, leaves], costs);
         tail.units += 1;
         false
     }

@@ -7,14 +7,14 @@ use super::requests::NONE;
 use super::state::{Ledger, Next, Refusal, Run, Taken};
 use super::turns::{Decision, FRACTION_BITS, Tag};
 use crate::clock::Nanos;
-use crate::limits::{Charged, Each, KeyId, NO_KEY, Thin};
+use crate::limits::{Charged, KeyId, Levels, Limits, NO_KEY};
 use std::borrow::Cow;
 
 /// The overall limits, as decisions see them.
 pub(super) struct Overall<'a> {
-    all: &'a Each,
+    all: &'a Limits,
     /// Their state, or if they are held, their state at the end of the hold.
-    thin: Cow<'a, Thin>,
+    levels: Cow<'a, Levels>,
     /// The end of the hold, or the next start at the learned pace if that is later.
     held_until: Nanos,
     /// If a shared bucket applies the limits: they are at rest after this time.
@@ -26,19 +26,23 @@ pub(super) struct Overall<'a> {
 impl<'a> Overall<'a> {
     #[inline]
     fn new(
-        (all, thin): (&'a Each, &'a Thin),
+        (all, levels): (&'a Limits, &'a Levels),
         hold: &Hold,
         next: Nanos,
         busy_until: Option<Nanos>,
         last: Nanos,
     ) -> Overall<'a> {
-        Overall { all, thin: hold.state_after(all, thin), held_until: hold.until.max(next), busy_until, last }
+        Overall { all, levels: hold.state_after(all, levels), held_until: hold.until.max(next), busy_until, last }
     }
 
     /// The earliest time, not before `own`, at which the limits conform to these costs.
     #[inline]
     pub(super) fn conforms_at(&self, own: Nanos, arrived: Nanos, costs: &[u64]) -> Nanos {
-        let at = if self.all.is_empty() { Some(own) } else { self.all.has_room_at(&self.thin, arrived, costs) };
+        let at = if self.all.is_empty() {
+            Some(own)
+        } else {
+            self.all.has_room_at(&self.levels, [arrived; 2], costs).map(|(at, _)| at)
+        };
         at.map_or(Nanos::MAX, |at| at.max(own).max(self.held_until))
     }
 
@@ -49,7 +53,7 @@ impl<'a> Overall<'a> {
         match self.busy_until {
             Some(until) => time > until,
             None if self.all.is_empty() => time > self.last,
-            None => time >= self.held_until && self.all.is_at_rest(&self.thin, time),
+            None => time >= self.held_until && self.all.is_at_rest(&self.levels, time),
         }
     }
 }
@@ -59,7 +63,7 @@ impl Ledger {
     /// `room` units. With no room nothing is granted, and later grants are not for a time without room.
     ///
     /// A late call returns the grants that an earlier call would have returned, but with times not longer ago than the
-    /// [allowance](crate::limits::Each::allowance).
+    /// [allowance](crate::limits::Limits::allowance).
     pub fn poll(&mut self, now: Nanos, room: u64) -> Next {
         let now = self.tick(now);
         let limit = now.saturating_add(self.horizon);
@@ -126,14 +130,14 @@ impl Ledger {
             return None;
         }
         let key = self.find_free(key.unwrap_or(NO_KEY), now)?;
-        if !self.all.is_empty() && self.all.conforms_at(&self.thin, now, costs)?.0 > now {
+        if !self.all.is_empty() && self.all.conforms_at(&self.levels, now, costs)?.0 > now {
             return None;
         }
-        let (each, thin) = self.keys.state_mut(key);
-        each.take(thin, now, costs).ok()?;
+        let (each, levels) = self.keys.state_mut(key);
+        each.take(levels, now, costs).ok()?;
         let virtual_time = self.turns.virtual_time(now, |time| self.is_at_rest(time));
         if !self.all.is_empty() {
-            self.all.charge(&mut self.thin, [now; 4], costs);
+            self.all.charge(&mut self.levels, [now; 4], costs);
         }
         self.turns.pass(now, virtual_time);
         Some(key)
@@ -146,8 +150,8 @@ impl Ledger {
         if self.settings.jobs.is_some() || self.settings.has_windows {
             return 0;
         }
-        let (each, thin) = self.keys.state(key);
-        each.available(thin, self.now, costs).min(self.all.available(&self.thin, self.now, costs))
+        let (each, levels) = self.keys.state(key);
+        each.available(levels, self.now, costs).min(self.all.available(&self.levels, self.now, costs))
     }
 
     /// Charges `units` further requests with these costs, which have left: at most the number that [`more`](Self::more)
@@ -155,9 +159,9 @@ impl Ledger {
     pub fn pass_more(&mut self, key: KeyId, costs: &[u64], units: u64) {
         let costs: Box<[u64]> = costs.iter().map(|cost| cost.saturating_mul(units)).collect();
         let times = [self.now; 4];
-        let (each, thin) = self.keys.state_mut(key);
-        each.charge(thin, times, &costs);
-        self.all.charge(&mut self.thin, times, &costs);
+        let (each, levels) = self.keys.state_mut(key);
+        each.charge(levels, times, &costs);
+        self.all.charge(&mut self.levels, times, &costs);
         self.turns.changed();
     }
 
@@ -187,9 +191,9 @@ impl Ledger {
     }
 
     pub(super) fn overall(&self) -> Overall<'_> {
-        let Ledger { turns, all, thin, hold, learned, .. } = self;
+        let Ledger { turns, all, levels, hold, learned, .. } = self;
         let next = learned.as_ref().map_or(0, |learned| learned.next);
-        Overall::new((all, thin), hold, next, self.busy_until(), turns.last())
+        Overall::new((all, levels), hold, next, self.busy_until(), turns.last())
     }
 
     /// If a shared bucket applies the limits: until when they may be busy, as far as is known here. They may be busy
@@ -259,9 +263,9 @@ impl Ledger {
             return None;
         }
         let busy_until = self.busy_until();
-        let Ledger { turns, flows, requests, all, thin, settings, hold, learned, .. } = self;
+        let Ledger { turns, flows, requests, all, levels, settings, hold, learned, .. } = self;
         let next = learned.as_ref().map_or(0, |learned| learned.next);
-        let overall = Overall::new((all, thin), hold, next, busy_until, turns.last());
+        let overall = Overall::new((all, levels), hold, next, busy_until, turns.last());
         let time_of = |id: u32, own: Nanos| {
             let first = requests.get(flows[id].first());
             match first.units {
@@ -351,9 +355,9 @@ impl Ledger {
         // In a shared bucket the units leave later, and somewhere else.
         let counted = if self.settings.is_shared { at } else { self.now };
         let times = [at, arrived, at, counted];
-        let (each, thin) = self.keys.state_mut(key);
-        each.charge(thin, times, costs);
-        self.all.charge(&mut self.thin, times, costs);
+        let (each, levels) = self.keys.state_mut(key);
+        each.charge(levels, times, costs);
+        self.all.charge(&mut self.levels, times, costs);
         Charged { at, counted, number: self.granted }
     }
 
@@ -368,9 +372,9 @@ impl Ledger {
         let has_timer = self.timers.first().is_some_and(|timer| timer.at <= self.now);
         // In a shared bucket, each reader must find the same grants.
         let is_alone = self.turns.is_alone() && !has_timer && !self.settings.is_shared;
-        let conform = if is_alone { self.all.available(&self.thin, self.now, &[1]) } else { 0 };
+        let conform = if is_alone { self.all.available(&self.levels, self.now, &[1]) } else { 0 };
         let units = conform.clamp(least, most);
-        let at = self.all.has_room_at(&self.thin, arrived, &[units]).map_or(at, |time| time.max(at));
+        let at = self.all.has_room_at(&self.levels, [arrived; 2], &[units]).map_or(at, |(time, _)| time.max(at));
         let length = self.length(&[units]);
         let key = self.flows[id].key;
         self.flows[id].finish = self.turns.serve(decision, at, length);

@@ -5,7 +5,7 @@ use super::requests::{List, NONE, Requests};
 use super::rules::Rules;
 use super::turns::Tag;
 use crate::clock::Nanos;
-use crate::limits::{Each, KeyId, Pace, Start, Thin};
+use crate::limits::{KeyId, Levels, Limits, Pace, Start};
 use std::borrow::Cow;
 use std::collections::TryReserveError;
 use std::ops::{Index, IndexMut};
@@ -63,19 +63,19 @@ impl Hold {
     }
 
     /// Ends the hold: empties the buckets, unless that was done before.
-    pub(super) fn end(&mut self, each: &Each, thin: &mut Thin) {
+    pub(super) fn end(&mut self, each: &Limits, levels: &mut Levels) {
         if std::mem::take(&mut self.empties) {
-            each.empty(thin, self.until);
+            each.empty(levels, self.until);
         }
     }
 
     /// The state of limits at the end of the hold and later, if nothing is charged before.
     #[inline]
-    pub(super) fn state_after<'a>(&self, each: &Each, thin: &'a Thin) -> Cow<'a, Thin> {
+    pub(super) fn state_after<'a>(&self, each: &Limits, levels: &'a Levels) -> Cow<'a, Levels> {
         if !self.empties {
-            return Cow::Borrowed(thin);
+            return Cow::Borrowed(levels);
         }
-        let mut emptied = thin.clone();
+        let mut emptied = levels.clone();
         each.empty(&mut emptied, self.until);
         Cow::Owned(emptied)
     }

@@ -5,7 +5,7 @@
 use super::requests::Costs;
 use super::state::{Ledger, Open, Run};
 use crate::clock::Nanos;
-use crate::limits::{Charged, Each, KeyId, Thin};
+use crate::limits::{Charged, KeyId, Levels, Limits};
 
 /// A grant that was just charged.
 pub(super) struct Opening<'a> {
@@ -30,9 +30,9 @@ impl Ledger {
         }
         let key = self.flows[id].key;
         if settles {
-            let (each, thin) = self.keys.state_mut(key);
-            each.open(thin, charged, costs);
-            self.all.open(&mut self.thin, charged, costs);
+            let (each, levels) = self.keys.state_mut(key);
+            each.open(levels, charged, costs);
+            self.all.open(&mut self.levels, charged, costs);
         }
         let (flow, running) = (&mut self.flows[id], u32::from(runs));
         (flow.open, flow.running, self.running) = (flow.open + 1, flow.running + running, self.running + running);
@@ -55,7 +55,7 @@ impl Ledger {
             self.turns.finished(*finish);
         }
         let latest = now.max(self.turns.last());
-        self.revise(key, |limits, thin| limits.settle(thin, latest, charged, [&costs, real]));
+        self.revise(key, |limits, levels| limits.settle(levels, [latest; 2], charged, [&costs, real]));
         if !runs {
             self.drop_grant(now, number);
         }
@@ -68,9 +68,9 @@ impl Ledger {
         if std::mem::take(&mut open.settles) {
             // That changes no level, so nobody's turn changes.
             let (key, charged, costs) = (open.key, open.charged, &open.costs);
-            self.all.settle(&mut self.thin, now, charged, [costs, costs]);
-            let (each, thin) = self.keys.state_mut(key);
-            each.settle(thin, now, charged, [costs, costs]);
+            self.all.settle(&mut self.levels, [now; 2], charged, [costs, costs]);
+            let (each, levels) = self.keys.state_mut(key);
+            each.settle(levels, [now; 2], charged, [costs, costs]);
         }
         self.drop_grant(now, number);
     }
@@ -89,8 +89,8 @@ impl Ledger {
         if self.settings.has_windows {
             let now = self.tick(now);
             let mut counted = now;
-            self.revise(key, |limits, thin| {
-                counted = counted.min(limits.hand_over(thin, charged, costs, now).counted);
+            self.revise(key, |limits, levels| {
+                counted = counted.min(limits.hand_over(levels, charged, costs, now).counted);
             });
             if let Some(open) = self.grants.get_mut(&charged.number) {
                 open.charged.counted = counted;
@@ -133,10 +133,10 @@ impl Ledger {
     }
 
     /// Corrects the overall limits and the limits of a key for a unit that has left.
-    fn revise(&mut self, key: KeyId, mut act: impl FnMut(&Each, &mut Thin)) {
-        act(&self.all, &mut self.thin);
-        let (each, thin) = self.keys.state_mut(key);
-        act(each, thin);
+    fn revise(&mut self, key: KeyId, mut act: impl FnMut(&Limits, &mut Levels)) {
+        act(&self.all, &mut self.levels);
+        let (each, levels) = self.keys.state_mut(key);
+        act(each, levels);
         self.turns.changed();
         if let Some(id) = self.keys.flow(key) {
             self.leave(id);

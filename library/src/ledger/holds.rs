@@ -66,7 +66,7 @@ impl Ledger {
     /// The hold of all keys has ended.
     #[inline]
     pub(super) fn end_hold_of_all(&mut self) {
-        self.hold.end(&self.all, &mut self.thin);
+        self.hold.end(&self.all, &mut self.levels);
     }
 
     /// The hold of a flow has ended.
@@ -74,8 +74,8 @@ impl Ledger {
     pub(super) fn end_hold(&mut self, id: u32) {
         if !self.flows.holds.is_empty() && self.flows.holds.remove(id).is_some() {
             let Flow { key, hold, .. } = &mut self.flows[id];
-            let (each, thin) = self.keys.state_mut(*key);
-            hold.end(each, thin);
+            let (each, levels) = self.keys.state_mut(*key);
+            hold.end(each, levels);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The limits of many keys, each with its own state, in at most 100 bytes a key beyond the key's own bytes.
 
 use crate::clock::{MILLISECOND, Nanos};
-use crate::limits::{AsKey, Each, KeyId, Keys, Thin};
+use crate::limits::{AsKey, KeyId, Keys, Levels, Limits};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ const MIN_SWEEP_INTERVAL: Nanos = 100 * MILLISECOND;
 /// The states of all keys. A key has a flow while its requests wait or run.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    each: Each,
+    each: Limits,
     /// Keys with their own limits. `named` has the keys that are not stored yet. `own` has the stored keys, which are
     /// never forgotten.
-    named: HashMap<Box<[u8]>, Arc<Each>>,
-    own: HashMap<KeyId, Arc<Each>>,
+    named: HashMap<Box<[u8]>, Arc<Limits>>,
+    own: HashMap<KeyId, Arc<Limits>>,
     keys: Keys<Name>,
     /// The largest number of keys that may be stored.
     most: usize,
@@ -50,7 +50,7 @@ enum Name {
 
 impl Table {
     /// A table in which each key has the limits `each`, unless the key is in `named`.
-    pub(super) fn new(each: Each, named: HashMap<Box<[u8]>, Arc<Each>>, most: usize) -> Self {
+    pub(super) fn new(each: Limits, named: HashMap<Box<[u8]>, Arc<Limits>>, most: usize) -> Self {
         Table {
             each,
             named,
@@ -72,19 +72,20 @@ impl Table {
 
     /// The limits of keys without limits of their own.
     #[cfg(feature = "shared")]
-    pub(super) fn each(&self) -> &Each {
+    pub(super) fn each(&self) -> &Limits {
         &self.each
     }
 
     /// Continues with these limits of each key from `now` on. The state of a new key stays so, because such a key need not
     /// be stored. At most `most` keys may be stored, or those that are there.
     #[cfg(feature = "shared")]
-    pub(super) fn change(&mut self, now: Nanos, each: Each, fresh: &[bool], most: usize) {
-        for thin in self.keys.states_mut() {
-            if self.each.is_fresh(thin, now) {
-                *thin = each.fresh();
+    pub(super) fn change(&mut self, now: Nanos, each: Limits, fresh: &[bool], most: usize) {
+        for levels in self.keys.states_mut() {
+            if self.each.is_fresh(levels, now) {
+                *levels = each.fresh();
             } else {
-                self.each.change(thin, now, &each, fresh);
+                self.each.change(levels, now, &each, fresh);
+                each.spill(levels, now, &[]);
             }
         }
         (self.each, self.fresh_from, self.most) = (each, 0, most);
@@ -98,12 +99,12 @@ impl Table {
     }
 
     /// All limits of keys.
-    pub(super) fn limits(&self) -> impl Iterator<Item = &Each> {
+    pub(super) fn limits(&self) -> impl Iterator<Item = &Limits> {
         [&self.each].into_iter().chain(self.named.values().chain(self.own.values()).map(Arc::as_ref))
     }
 
     /// The limits of the key with this name.
-    pub(super) fn limits_of(&self, name: &[u8]) -> &Each {
+    pub(super) fn limits_of(&self, name: &[u8]) -> &Limits {
         let own = || self.own.get(&self.find(name)?);
         if self.own.is_empty() { None } else { own() }.or_else(|| self.named.get(name)).map_or(&self.each, Arc::as_ref)
     }
@@ -130,7 +131,7 @@ impl Table {
 
     /// Adds a key of a snapshot with its state.
     #[cfg(feature = "shared")]
-    pub(super) fn restore(&mut self, name: &[u8], state: Thin) {
+    pub(super) fn restore(&mut self, name: &[u8], state: Levels) {
         self.keys.restore(self.keys.hash(name), name, state);
     }
 
@@ -174,11 +175,11 @@ impl Table {
     }
 
     /// The limits of a key, and its state.
-    pub(super) fn state(&self, key: KeyId) -> (&Each, &Thin) {
+    pub(super) fn state(&self, key: KeyId) -> (&Limits, &Levels) {
         (self.own.get(&key).map_or(&self.each, Arc::as_ref), self.keys.state(key))
     }
 
-    pub(super) fn state_mut(&mut self, key: KeyId) -> (&Each, &mut Thin) {
+    pub(super) fn state_mut(&mut self, key: KeyId) -> (&Limits, &mut Levels) {
         (self.own.get(&key).map_or(&self.each, Arc::as_ref), self.keys.state_mut(key))
     }
 

@@ -1,7 +1,7 @@
 //! The rules of a ledger: its limits, and the facts that decide beside them when a request is granted.
 
 use crate::clock::Nanos;
-use crate::limits::{Each, Policy};
+use crate::limits::{Limits, Policy};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -45,12 +45,12 @@ pub struct NamedKey {
 impl NamedKey {
     /// The names of these keys, and their limits in their initial state at `now`. Keys that share limits share their
     /// initial state.
-    pub(super) fn limits(named: &[NamedKey], now: Nanos) -> HashMap<Box<[u8]>, Arc<Each>> {
+    pub(super) fn limits(named: &[NamedKey], now: Nanos) -> HashMap<Box<[u8]>, Arc<Limits>> {
         let mut made = HashMap::new();
         let each = |named: &NamedKey| {
             let start = || {
                 let each: Vec<_> = named.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
-                Arc::new(Each::new(&each, now))
+                Arc::new(Limits::new(&each, now))
             };
             let each = made.entry(Arc::as_ptr(&named.each)).or_insert_with(start);
             (named.key.clone(), Arc::clone(each))

@@ -7,7 +7,7 @@ use super::rules::Rules;
 use super::state::{Ledger, Settings};
 use super::turns::FRACTION_BITS;
 use crate::clock::Nanos;
-use crate::limits::{Each, Limits, Policy};
+use crate::limits::{Limits, Policy};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 
@@ -25,7 +25,7 @@ impl Ledger {
     /// A ledger with the limits of a shared bucket, in their initial state at `now`.
     pub(super) fn of_policy(policy: &Policy, now: Nanos) -> Self {
         let (all, each) = limits_of(policy, now);
-        let settings = Settings::of(policy, &all, &each, now);
+        let settings = Settings::of(policy, &all, &each);
         let most = most_keys(&each);
         let keys = Table::new(each, HashMap::new(), most).shared();
         let mut ledger = Ledger::with_settings(settings, keys, all, now, &Rules::default());
@@ -80,10 +80,11 @@ impl Ledger {
     ) -> Vec<u32> {
         let now = self.tick(now);
         let (all, each) = limits_of(policy, now);
-        self.all.change(&mut self.thin, now, &all, fresh);
+        self.all.change(&mut self.levels, now, &all, fresh);
+        all.spill(&mut self.levels, now, &[]);
         let most = most_keys(&each);
         self.keys.change(now, each, fresh.get(policy.len()..).unwrap_or(&[]), most);
-        self.settings = Settings::of(policy, &all, self.keys.each(), now);
+        self.settings = Settings::of(policy, &all, self.keys.each());
         self.all = all;
         let waiting: Vec<u32> = self.requests.all().collect();
         for slot in &waiting {
@@ -148,14 +149,13 @@ impl Ledger {
 }
 
 impl Settings {
-    fn of(policy: &Policy, all: &Each, each: &Each, now: Nanos) -> Settings {
-        let of_all = Limits::new(policy, now);
+    fn of(policy: &Policy, all: &Limits, each: &Limits) -> Settings {
         let per_key = policy.of_keys().and_then(|keys| keys.jobs).map(NonZeroU32::get);
         Settings {
             lengths: all.lengths(FRACTION_BITS),
             has_windows: all.has_windows() || each.has_windows(),
-            allowance: [all, each].into_iter().filter_map(Each::allowance).min().unwrap_or(0),
-            quantum: if policy.counts_jobs() { 1 } else { of_all.quantum().max(1) },
+            allowance: [all, each].into_iter().filter_map(Limits::allowance).min().unwrap_or(0),
+            quantum: if policy.counts_jobs() { 1 } else { policy.quantum().max(1) },
             jobs: per_key.or(policy.counts_jobs().then_some(u32::MAX)),
             jobs_of_all: policy.jobs().map(NonZeroU32::get),
             is_shared: true,
@@ -165,13 +165,13 @@ impl Settings {
 }
 
 /// The most keys with these limits that are stored.
-fn most_keys(each: &Each) -> usize {
-    (MAX_BYTES / (MAX_BYTES_OF_KEY + each.bytes_of_state(USUAL_OPEN))).clamp(1, MAX_KEYS)
+fn most_keys(each: &Limits) -> usize {
+    (MAX_BYTES / (MAX_BYTES_OF_KEY + each.bytes_of_levels(USUAL_OPEN))).clamp(1, MAX_KEYS)
 }
 
 /// The limits of all keys, and those of each key.
-fn limits_of(policy: &Policy, now: Nanos) -> (Each, Each) {
+fn limits_of(policy: &Policy, now: Nanos) -> (Limits, Limits) {
     let none = Policy::default();
     let each = policy.of_keys().map_or(&none, |keys| &keys.each);
-    (Each::counting(policy, 0, now), Each::counting(each, policy.len(), now))
+    (Limits::counting(policy, 0, now), Limits::counting(each, policy.len(), now))
 }

@@ -7,7 +7,7 @@ use super::requests::{Costs, NONE, Requests, Ticket};
 use super::rules::{NamedKey, Rules};
 use super::turns::{FRACTION_BITS, Tag, Turns};
 use crate::clock::Nanos;
-use crate::limits::{Charged, Each, KeyId, Limits, Start, Thin};
+use crate::limits::{Charged, KeyId, Levels, Limits, Start};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::num::NonZeroU32;
 
@@ -109,8 +109,8 @@ pub(super) struct Open {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     pub(super) keys: Table,
-    pub(super) all: Each,
-    pub(super) thin: Thin,
+    pub(super) all: Limits,
+    pub(super) levels: Levels,
     pub(super) settings: Settings,
     /// The latest clock reading.
     pub(super) now: Nanos,
@@ -200,17 +200,17 @@ impl Ledger {
     /// Like [`new`](Self::new), but stores at most `most` keys.
     #[must_use]
     pub fn with_max_keys(rules: &Rules<'_>, now: Nanos, most: usize) -> Self {
-        let lengths = Each::new(rules.all, now).lengths(FRACTION_BITS);
-        let all = Each::new(if rules.is_shared { &[] } else { rules.all }, now);
-        let each = Each::new(if rules.is_shared { &[] } else { rules.each }, now);
+        let lengths = Limits::new(rules.all, now).lengths(FRACTION_BITS);
+        let all = Limits::new(if rules.is_shared { &[] } else { rules.all }, now);
+        let each = Limits::new(if rules.is_shared { &[] } else { rules.each }, now);
         let keys = Table::new(each, NamedKey::limits(rules.named, now), most);
-        let allowance = keys.limits().chain([&all]).filter_map(Each::allowance).min().unwrap_or(0);
-        let has_windows = keys.limits().chain([&all]).any(Each::has_windows);
+        let allowance = keys.limits().chain([&all]).filter_map(Limits::allowance).min().unwrap_or(0);
+        let has_windows = keys.limits().chain([&all]).any(Limits::has_windows);
         let settings = Settings {
             lengths,
             has_windows,
             allowance,
-            quantum: rules.all.iter().map(|(policy, _)| Limits::new(policy, now).quantum()).min().unwrap_or(u64::MAX),
+            quantum: rules.all.iter().map(|(policy, _)| policy.quantum()).min().unwrap_or(u64::MAX),
             // The end of a unit of a shared bucket is reported.
             jobs: rules.jobs.map(NonZeroU32::get).or(rules.is_shared.then_some(u32::MAX)),
             jobs_of_all: None,
@@ -220,11 +220,11 @@ impl Ledger {
         Ledger::with_settings(settings, keys, all, now, rules)
     }
 
-    pub(super) fn with_settings(settings: Settings, keys: Table, all: Each, now: Nanos, rules: &Rules<'_>) -> Self {
+    pub(super) fn with_settings(settings: Settings, keys: Table, all: Limits, now: Nanos, rules: &Rules<'_>) -> Self {
         Ledger {
             settings,
             keys,
-            thin: all.fresh(),
+            levels: all.fresh(),
             all,
             now,
             horizon: 0,
@@ -257,11 +257,11 @@ impl Ledger {
     pub fn resume<'a>(
         &mut self,
         now: Nanos,
-        all: &Thin,
-        keys: impl IntoIterator<Item = (&'a [u8], &'a Thin, Option<Nanos>)>,
+        all: &Levels,
+        keys: impl IntoIterator<Item = (&'a [u8], &'a Levels, Option<Nanos>)>,
     ) {
         let now = self.tick(now);
-        self.thin.clone_from(all);
+        self.levels.clone_from(all);
         self.turns.changed();
         for (name, state, paused_until) in keys {
             let key = self.keys.find(name).unwrap_or_else(|| self.keys.add(name, now));

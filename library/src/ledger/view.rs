@@ -3,7 +3,7 @@
 use super::requests::{List, NONE, Ticket};
 use super::state::Ledger;
 use crate::clock::Nanos;
-use crate::limits::{Each, KeyId, NO_KEY, Thin};
+use crate::limits::{KeyId, Levels, Limits, NO_KEY};
 
 impl Ledger {
     /// The number of plain units that wait.
@@ -29,7 +29,7 @@ impl Ledger {
     /// allow fewer now.
     pub fn wants_more(&mut self, now: Nanos) -> bool {
         let now = self.tick(now);
-        self.wanted() < self.settings.quantum && self.all.available(&self.thin, now, &[1]) < self.settings.quantum
+        self.wanted() < self.settings.quantum && self.all.available(&self.levels, now, &[1]) < self.settings.quantum
     }
 
     /// Whether units must be reported as [handed over](Self::handed_over).
@@ -129,21 +129,21 @@ impl Ledger {
 
     /// The limits of a key with their state; without a key, the overall limits.
     #[must_use]
-    pub fn limits(&self, key: Option<KeyId>) -> (&Each, &Thin) {
-        key.map_or((&self.all, &self.thin), |key| self.keys.state(key))
+    pub fn limits(&self, key: Option<KeyId>) -> (&Limits, &Levels) {
+        key.map_or((&self.all, &self.levels), |key| self.keys.state(key))
     }
 
     /// For each limit of all: the units that it allows now; negative if units are owed.
     pub fn left(&mut self, now: Nanos) -> Vec<i128> {
         let now = self.tick(now);
-        self.all.left(&self.hold.state_after(&self.all, &self.thin), now)
+        self.all.left(&self.hold.state_after(&self.all, &self.levels), now)
     }
 
     /// The time by which these further costs will have been granted to all keys together if requests never pause, by each
     /// limit of all for itself. `None` beyond the end of the clock.
     pub fn schedule(&mut self, now: Nanos, costs: &[u64]) -> Option<Nanos> {
         let now = self.tick(now);
-        self.all.schedule(&self.hold.state_after(&self.all, &self.thin), now, costs)
+        self.all.schedule(&self.hold.state_after(&self.all, &self.levels), now, costs)
     }
 
     /// The index of the limit of all for which the next request waits. `None` if it waits for none.
@@ -152,7 +152,7 @@ impl Ledger {
         let first = self.requests.get(self.flows[id].first());
         let plain = [first.units.min(self.settings.quantum)];
         let costs = if first.units == 1 { &*first.costs } else { &plain };
-        self.all.conforms_at(&self.hold.state_after(&self.all, &self.thin), first.arrived, costs)?.1
+        self.all.conforms_at(&self.hold.state_after(&self.all, &self.levels), first.arrived, costs)?.1
     }
 
     /// The name of a key; `(none)` for units without one.

@@ -5,7 +5,7 @@ use super::heap::Item;
 use super::requests::{NONE, Terms, Ticket};
 use super::state::{Ledger, Request, Taken};
 use crate::clock::Nanos;
-use crate::limits::{Each, KeyId, NO_KEY};
+use crate::limits::{KeyId, Limits, NO_KEY};
 use std::collections::TryReserveError;
 
 impl Ledger {
@@ -26,7 +26,7 @@ impl Ledger {
 
     /// Adds a request. One that has arrived joins its flow at once.
     pub(super) fn add(&mut self, now: Nanos, name: &[u8], request: &Request<'_>, terms: Terms) -> Option<Ticket> {
-        let never = |each: &Each| each.has_windows() && each.never_grants(request.costs);
+        let never = |each: &Limits| each.has_windows() && each.never_grants(request.costs);
         if never(self.keys.limits_of(name)) || never(&self.all) {
             return None;
         }
@@ -255,9 +255,9 @@ impl Ledger {
     /// When a request conforms to the limits of its key.
     pub(super) fn own_time(&self, flow: &Flow, slot: u32) -> Nanos {
         let request = self.requests.get(slot);
-        let (each, thin) = self.keys.state(flow.key);
-        let thin = flow.hold.state_after(each, thin);
-        let own = each.has_room_at(&thin, request.arrived, &request.costs).unwrap_or(Nanos::MAX);
+        let (each, levels) = self.keys.state(flow.key);
+        let levels = flow.hold.state_after(each, levels);
+        let own = each.has_room_at(&levels, [request.arrived; 2], &request.costs).map_or(Nanos::MAX, |(at, _)| at);
         own.max(flow.ready_from())
     }
 

@@ -8,7 +8,7 @@ use super::time::{Time, nanos};
 use super::units::{PARTS, Units, UnitsError};
 use crate::clock::{Clock, Nanos};
 use crate::limits::bucket::Bucket;
-use crate::limits::{Limits, Policy, PolicyError};
+use crate::limits::{Account, Limits, Policy, PolicyError};
 use crate::rate::{Limit, ParseError, Rate};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
@@ -231,8 +231,9 @@ impl Builder {
     /// - The limits contradict each other.
     pub fn build(self) -> Result<Limiter, BuildError> {
         let (time, rules) = self.parts()?;
-        let limits = self.limits(time.now())?;
-        Ok(Limiter { shared: Shared::new(time, Queue::new(limits, rules, None)), within: None })
+        let now = time.now();
+        let account = Account::of(self.limits(now)?, now);
+        Ok(Limiter { shared: Shared::new(time, Queue::new(account, rules, None)), within: None })
     }
 
     /// The rate of the builder's own bucket.
@@ -290,14 +291,14 @@ impl Builder {
         }
         let beside: Vec<Limit> = self.limits.iter().copied().map(as_window).collect();
         let limits = if beside.is_empty() {
-            Limits::none(now)
+            Limits::none()
         } else {
             Limits::in_parts(&Policy::new(&beside, None)?, PARTS, now)?
         };
-        self.with_own_bucket(limits, now)
+        self.with_own_bucket(&limits, now)
     }
 
-    fn with_own_bucket(&self, limits: Limits, now: Nanos) -> Result<Limits, BuildError> {
+    fn with_own_bucket(&self, limits: &Limits, now: Nanos) -> Result<Limits, BuildError> {
         let rate = self.own_rate()?;
         let burst = self.burst.or(self.rate.map(|(units, _)| units)).ok_or(BuildError::NoLimit)?;
         let most = NonZeroU64::new(burst.millionths()?).ok_or(BuildError::ZeroBurst)?;
@@ -332,8 +333,8 @@ pub(super) fn joint(limiters: &[Builder]) -> Result<Limiter, BuildError> {
     let place = limiters.first().map_or(Ok(None), Builder::place)?;
     let rules = Rules { unfair: false, oversize: Oversize::Wait, refused: Some(refused), most_waiters, place };
     let now = time.now();
-    let each: Result<_, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
-    let queue = Queue::new(Limits::joint(each?, now), rules, None);
+    let each: Result<Vec<_>, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
+    let queue = Queue::new(Account::of(Limits::joined(&each?), now), rules, None);
     Ok(Limiter { shared: Shared::new(time, queue), within: None })
 }
 

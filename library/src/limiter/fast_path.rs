@@ -20,7 +20,7 @@
 use super::wait_time::WaitTime;
 use crate::clock::Nanos;
 use crate::clock::sync::{AtomicU64, Ordering};
-use crate::limits::{Gaining, Limits};
+use crate::limits::{Account, Gaining};
 
 const CLOSED: u64 = u64::MAX;
 const NUMBER: u64 = (1 << 56) - 1;
@@ -254,7 +254,7 @@ impl FastPath {
     /// Closes the fast path and copies its state into the queue's bucket. Returns false, and does nothing, if the state
     /// has changed since `seen`: then `now`, which was read after it, may be older than a grant. The caller holds the
     /// queue's lock.
-    pub(crate) fn close(&self, seen: Seen, limits: &mut Limits, now: Nanos) -> bool {
+    pub(crate) fn close(&self, seen: Seen, account: &mut Account, now: Nanos) -> bool {
         // Only the holder of the lock opens it, so it stays closed.
         if seen.0 == CLOSED {
             return self.is_closed();
@@ -270,7 +270,7 @@ impl FastPath {
         let clock = u128::from(meaning.intervals(now)) * u128::from(meaning.gain);
         let missing = (u128::from(seen.0 & NUMBER) + u128::from(meaning.missing_aside)).saturating_sub(clock);
         // More than a full bucket may be missing: if there is a debt, or if clock readings arrive out of order.
-        limits.resume(missing, now);
+        account.resume(missing, now);
         true
     }
 
@@ -313,8 +313,8 @@ impl FastPath {
     /// Opens the fast path and returns true. Returns false, and leaves it closed, if the state does not fit. `now` is the
     /// latest reading of the clock. The caller holds the queue's lock, and has checked that there are no waiters and no
     /// reservation is in the future.
-    pub(crate) fn open(&self, limits: &Limits, now: Nanos) -> bool {
-        let Some((meaning, number)) = limits.fast_path().and_then(|state| Meaning::of(&state)) else { return false };
+    pub(crate) fn open(&self, account: &Account, now: Nanos) -> bool {
+        let Some((meaning, number)) = account.fast_path().and_then(|state| Meaning::of(&state)) else { return false };
         meaning.store(&self.meaning);
         self.latest.store(self.in_order(now), Ordering::Relaxed);
         let opening = self.openings.load(Ordering::Relaxed).wrapping_add(1);
@@ -331,28 +331,32 @@ impl FastPath {
 mod tests {
     use super::*;
     use crate::clock::MILLISECOND;
-    use crate::limits::Refusal;
     use crate::limits::bucket::Bucket;
+    use crate::limits::{Limits, Refusal};
     use proptest::prelude::*;
     use std::num::NonZeroU64;
 
-    fn bucket(rate: &str, burst: u64) -> Limits {
-        Limits::none(0).with_bucket(Bucket::new(rate.parse().unwrap(), NonZeroU64::new(burst).unwrap(), burst, 0))
+    fn of(bucket: Bucket) -> Account {
+        Account::of(Limits::none().with_bucket(bucket), 0)
     }
 
-    fn grid(refill: u64, interval: u64, max: u64, initial: u64) -> Limits {
+    fn bucket(rate: &str, burst: u64) -> Account {
+        of(Bucket::new(rate.parse().unwrap(), NonZeroU64::new(burst).unwrap(), burst, 0))
+    }
+
+    fn grid(refill: u64, interval: u64, max: u64, initial: u64) -> Account {
         let whole = |value| NonZeroU64::new(value).unwrap();
-        Limits::none(0).with_bucket(Bucket::on_grid(whole(refill), whole(interval), max, initial, 3))
+        of(Bucket::on_grid(whole(refill), whole(interval), max, initial, 3))
     }
 
-    fn opened(limits: &Limits) -> FastPath {
+    fn opened(limits: &Account) -> FastPath {
         let path = FastPath::new();
         path.open(limits, 0);
         path
     }
 
     /// Slow and fast limits, small ones, and ones too large for one number.
-    fn all_kinds() -> Vec<Limits> {
+    fn all_kinds() -> Vec<Account> {
         let (huge, usual) = (u64::MAX / 2, MILLISECOND);
         let mut kinds: Vec<_> = ["3/s", "1000/s", "7/min", "1000003/s"].map(|rate| bucket(rate, 1000)).into();
         kinds.extend([bucket("3/s", 1), bucket("1000/s", huge), grid(7, usual, 20, 3), grid(1, 100 * usual, 5, 5)]);

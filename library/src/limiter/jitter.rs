@@ -6,7 +6,7 @@ use super::handle::Limiter;
 use super::queue::Queue;
 use super::rules::Rules;
 use super::shared::Shared;
-use crate::limits::Limits;
+use crate::limits::{Account, Limits};
 use std::time::Duration;
 
 impl Limiter {
@@ -47,7 +47,7 @@ impl Limiter {
     /// Waits for `time`, in a separate queue that has no limits and is paused.
     async fn sleep(&self, time: Duration) -> Result<(), AcquireError> {
         let timer = self.shared.time.clone();
-        let queue = Queue::new(Limits::none(timer.now()), Rules::default(), None);
+        let queue = Queue::new(Account::of(Limits::none(), timer.now()), Rules::default(), None);
         let shared = Shared::new(timer, queue);
         shared.pause_until(shared.time.after(time));
         Limiter { shared, within: None }.acquire_owned(1).await

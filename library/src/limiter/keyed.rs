@@ -188,7 +188,7 @@ impl<K: Hash> Keyed<K> {
     /// As for [`Limiter::set_rate`].
     pub fn set_rate(&self, units: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
         let rate = rate(units.into(), period)?;
-        self.change(|limits, now, place| limits.set_rate(now, place, rate))
+        self.change(|limits, now, place| limits.with_rate(place, rate, now))
     }
 
     /// Changes the burst of all keys to `units` from now on; see [`Limiter::set_burst`].
@@ -197,7 +197,7 @@ impl<K: Hash> Keyed<K> {
     /// As for [`Limiter::set_burst`].
     pub fn set_burst(&self, units: impl Into<Units>) -> Result<(), BuildError> {
         let burst = NonZeroU64::new(units.into().millionths()?).ok_or(BuildError::ZeroBurst)?;
-        self.change(|limits, now, place| limits.set_burst(now, place, burst))
+        self.change(|limits, _, place| limits.with_burst(place, burst))
     }
 
     /// Replaces the limits of all keys; see [`Limiter::set_limits`]. A key that has a rate of [its own](Self::limiter)
@@ -210,11 +210,8 @@ impl<K: Hash> Keyed<K> {
         self.table.set_limits(|_, _, now| Ok((to.limits(now)?, place)))
     }
 
-    fn change(&self, change: impl Fn(&mut Limits, Nanos, usize)) -> Result<(), BuildError> {
-        self.table.set_limits(|mut limits, place, now| {
-            change(&mut limits, now, place.ok_or(BuildError::NoBucket)?);
-            Ok((limits, place))
-        })
+    fn change(&self, change: impl Fn(&Limits, Nanos, usize) -> Limits) -> Result<(), BuildError> {
+        self.table.set_limits(|limits, place, now| Ok((change(limits, now, place.ok_or(BuildError::NoBucket)?), place)))
     }
 
     /// Refuses every later request, for all keys, with [`AcquireError::Closed`]. All present waiters are still served.

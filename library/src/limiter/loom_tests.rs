@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::clock::sync::{AtomicU64, Mutex, lock};
 use crate::clock::timer_thread::TimerThread;
 use crate::limits::bucket::Bucket;
-use crate::limits::{Cost, Limits};
+use crate::limits::{Account, Cost, Limits};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use std::time::Instant;
 
-fn limits(rate: &str, burst: u64) -> Limits {
+fn limits(rate: &str, burst: u64) -> Account {
     let rate: Rate = rate.parse().unwrap();
-    Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::new(burst).unwrap(), burst, 0))
+    Account::of(Limits::none().with_bucket(Bucket::new(rate, NonZeroU64::new(burst).unwrap(), burst, 0)), 0)
 }
 
 /// Two threads take by the fast path while a third one closes it, takes under the lock and opens it again.
@@ -35,7 +35,7 @@ fn loom_fast_path_and_lock_never_grant_more_than_there_is() {
         let fast_path = Arc::new(FastPath::new());
         let held = Arc::new(Mutex::new(limits("1/s", 2)));
         fast_path.open(&lock(&held), 0);
-        let by_fast_path = |fast_path: Arc<FastPath>, held: Arc<Mutex<Limits>>| match fast_path.take(|| 5, 1) {
+        let by_fast_path = |fast_path: Arc<FastPath>, held: Arc<Mutex<Account>>| match fast_path.take(|| 5, 1) {
             Take::Granted => 1,
             Take::TooLong(_) => 0,
             Take::Closed => by_lock(&fast_path, &held),
@@ -52,7 +52,7 @@ fn loom_fast_path_and_lock_never_grant_more_than_there_is() {
     });
 }
 
-fn by_lock(fast_path: &FastPath, held: &Mutex<Limits>) -> u32 {
+fn by_lock(fast_path: &FastPath, held: &Mutex<Account>) -> u32 {
     let mut limits = lock(held);
     while !fast_path.close(fast_path.seen(), &mut limits, 5) {}
     let granted = limits.take_within(5, 1, 0).is_ok();
@@ -86,7 +86,7 @@ fn loom_an_old_reading_of_the_clock_refuses_nothing() {
     });
 }
 
-fn by_lock_at_reading(fast_path: &FastPath, held: &Mutex<Limits>, clock: &AtomicU64) {
+fn by_lock_at_reading(fast_path: &FastPath, held: &Mutex<Account>, clock: &AtomicU64) {
     loop {
         let (seen, now) = (fast_path.seen(), clock.fetch_add(1, Ordering::SeqCst));
         let mut limits = lock(held);

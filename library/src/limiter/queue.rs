@@ -15,7 +15,7 @@
 use super::rules::{Oversize, Rules};
 use super::units::UnitsError;
 use crate::clock::Nanos;
-use crate::limits::{Cost, Grant, Limits};
+use crate::limits::{Account, Cost, Grant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::task::{Poll, Waker};
@@ -40,23 +40,23 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Queue {
-    pub(crate) fn new(limits: Limits, rules: Rules, places: Option<Places>) -> Self {
+    pub(crate) fn new(account: Account, rules: Rules, places: Option<Places>) -> Self {
         Queue {
             places,
             list: BTreeMap::new(),
-            gone: BTreeMap::new(),
-            tail: None,
+            answered: BTreeMap::new(),
             queued: 0,
             promises: 0,
             now: 0,
             floor: 0,
             pause: 0,
+            empties_at: None,
             lag: 0,
-            fill_time: limits.fill_time(),
-            allowance: limits.allowance(),
-            most: rules.most(&limits),
+            fill_time: account.limits().fill_time().unwrap_or(0),
+            allowance: account.allowance(),
+            most: rules.most(account.limits()),
             rules,
-            limits,
+            account,
             due: None,
             deadlines: BTreeSet::new(),
             threads: BTreeSet::new(),
@@ -66,13 +66,13 @@ impl Queue {
         }
     }
 
-    /// The limits and the time in order, if the limits alone decide about a request for these costs: nobody waits,
+    /// The account and the time in order, if the account alone decides about a request for these costs: nobody waits,
     /// there is no lag and no pause, and the limiter is neither closed nor a semaphore.
     #[inline]
-    pub(crate) fn quiet_limits(&mut self, now: Nanos, kinds: usize) -> Option<(&mut Limits, Nanos)> {
+    pub(crate) fn quiet_account(&mut self, now: Nanos, kinds: usize) -> Option<(&mut Account, Nanos)> {
         self.see(now);
         let is_quiet = self.list.is_empty() && self.lag == 0 && !self.is_paused() && !self.closed;
-        (is_quiet && self.places.is_none() && kinds == self.most.len()).then_some((&mut self.limits, self.now))
+        (is_quiet && self.places.is_none() && kinds == self.most.len()).then_some((&mut self.account, self.now))
     }
 
     /// Grants `cost` now, or refuses it.
@@ -118,7 +118,7 @@ impl Queue {
     fn hand_over_later(&mut self, waiter: &Waiter<'_>, grant: Grant, opens: bool) -> Key {
         self.arrivals += 1;
         let entry = QueueEntry::new(waiter.cost, self.now, Status::Granted(grant));
-        self.gone.insert(self.arrivals, Box::new(QueueEntry { opens, ..entry }));
+        self.answered.insert(self.arrivals, Box::new(QueueEntry { opens, ..entry }));
         self.arrivals
     }
 
@@ -131,7 +131,7 @@ impl Queue {
         effects: &mut Effects,
     ) -> Poll<Result<(), Denied>> {
         self.see(now);
-        self.serve_promises();
+        self.serve_promises(self.now);
         self.fetch(key);
         self.serve(effects);
         let Some(entry) = self.entry(key) else { return Poll::Ready(Ok(())) };
@@ -139,12 +139,12 @@ impl Queue {
             Status::Granted(grant) => {
                 effects.granted = entry.opens.then_some(grant);
                 if !entry.opens {
-                    self.limits.close(grant.number());
+                    self.account.close(grant.number());
                 }
                 Ok(())
             }
             Status::Refused(denied) => Err(denied),
-            Status::Waiting | Status::Promised(_) | Status::Late(_) => {
+            Status::Waiting | Status::Again | Status::Promised(_) => {
                 if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
                     effects.dropped.extend(entry.waker.replace(waker.clone()));
                 }
@@ -174,17 +174,13 @@ impl Queue {
     /// given back.
     pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
         self.see(now);
-        self.serve_promises();
+        self.serve_promises(self.now);
         match self.entry(key).map(|entry| (entry.status, entry.cost.clone())) {
             Some((Status::Promised(_), _)) if self.is_between_promises(key) => return,
-            Some((Status::Waiting | Status::Promised(_), _)) => self.step_out(key),
+            Some((Status::Waiting | Status::Again | Status::Promised(_), _)) => self.step_out(key),
             Some((Status::Granted(grant), cost)) => {
                 self.give_back(&grant, &cost);
                 self.free_places(grant.units);
-            }
-            Some((Status::Late(grant), cost)) => {
-                self.leave_queue(key);
-                self.give_back(&grant, &cost);
             }
             Some((Status::Refused(_), _)) | None => {}
         }
@@ -227,7 +223,6 @@ impl Queue {
     }
 
     fn push(&mut self, entry: QueueEntry) -> Key {
-        self.extend_tail(&entry);
         self.queued = self.queued.saturating_add(entry.cost.largest());
         self.arrivals += 1;
         self.list.insert(self.arrivals, Box::new(entry));
@@ -236,7 +231,7 @@ impl Queue {
 
     /// An entry of the queue, or an entry that has left the queue and is not forgotten yet.
     fn entry(&mut self, key: Key) -> Option<&mut QueueEntry> {
-        self.list.get_mut(&key).or_else(|| self.gone.get_mut(&key)).map(Box::as_mut)
+        self.list.get_mut(&key).or_else(|| self.answered.get_mut(&key)).map(Box::as_mut)
     }
 
     fn head(&self) -> Option<(Key, &QueueEntry)> {
@@ -273,8 +268,8 @@ impl Queue {
         self.list.is_empty()
             && self.lag == 0
             && !self.is_paused()
-            && self.limits.latest() <= self.now
-            && !self.limits.has_open()
+            && self.account.latest() <= self.now
+            && !self.account.has_open()
     }
 
     /// Whether a new queue with the same limits would continue like this one, provided that it is closed if this one
@@ -295,12 +290,13 @@ impl Queue {
 
     /// Wakes every waiter, so that it sets its timer.
     pub(crate) fn wake_all(&mut self, effects: &mut Effects) {
-        let all = self.list.values().chain(self.gone.values());
+        let all = self.list.values().chain(self.answered.values());
         effects.wake.extend(all.filter_map(|entry| entry.waker.clone()));
     }
 
     fn see(&mut self, now: Nanos) {
         self.now = self.now.max(now);
+        self.end_pause();
     }
 
     /// Refuses a new request if the queue is closed or the cost is too large.
@@ -343,7 +339,7 @@ impl Queue {
         if asked == self.now {
             self.lag = 0;
         }
-        let at = match self.limits.conforms_at(asked, cost) {
+        let at = match self.account.conforms_at(asked, cost) {
             Ok((at, _)) => at,
             // The time is beyond the end of the clock. With `Oversize::Wait` the request waits even then, because the
             // rate may be raised.
@@ -353,14 +349,13 @@ impl Queue {
         if at > self.now {
             return Ok(false);
         }
-        let grant = self.limits.charge(asked, [at, at.max(self.now)], cost);
+        let grant = self.account.charge(asked, [at, at.max(self.now)], cost);
         if opens {
-            self.limits.open(&grant, cost);
+            self.account.open(&grant, cost);
         }
         effects.granted = Some(grant);
         self.hold_places(cost.largest());
         if !self.list.is_empty() {
-            self.tail = None;
             self.serve(effects);
         }
         Ok(true)
@@ -385,18 +380,31 @@ impl Queue {
         self.rules.unfair && self.rules.oversize == Oversize::Reject && self.promises == 0
     }
 
-    /// Now, on the schedule: the time of a new request or a change. It is behind the real clock by the lag, unless the
-    /// limits are at rest or the latest grant is in the future.
-    fn asks_at(&self) -> Nanos {
+    /// Now, on the schedule: the time of a change. It is behind the real clock by the lag, unless the limits are at rest
+    /// or the latest grant is in the future.
+    fn changes_at(&self) -> Nanos {
         let behind = self.now.saturating_sub(self.lag);
-        let caught_up = self.lag == 0 || self.limits.at_rest(behind) || self.limits.latest() > self.now;
+        let caught_up = self.lag == 0 || self.account.is_at_rest(behind) || self.account.latest() > self.now;
         self.floor.max(if caught_up { self.now } else { behind })
+    }
+
+    /// The time of a new request on the schedule: now, or the end of a pause.
+    fn asks_at(&self) -> Nanos {
+        self.changes_at().max(self.pause)
+    }
+
+    /// The time of the request of an entry, if nothing is ahead of it. A reservation was made before the pause or for a
+    /// time after it.
+    fn asked_at(&self, entry: &QueueEntry) -> Nanos {
+        let pause = if matches!(entry.status, Status::Promised(_)) { 0 } else { self.pause };
+        entry.asked.max(self.floor).max(pause)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::Limits;
     use crate::limits::bucket::Bucket;
     use crate::rate::Rate;
     use std::num::NonZeroU64;
@@ -404,9 +412,9 @@ mod tests {
     #[test]
     fn a_thread_past_its_deadline_does_not_become_the_timer() {
         let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN);
-        let limits = Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::MIN, 1, 0));
+        let limits = Limits::none().with_bucket(Bucket::new(rate, NonZeroU64::MIN, 1, 0));
         let rules = Rules::default();
-        let mut queue = Queue::new(limits, rules, Some(Places { capacity: 0, held: 0 }));
+        let mut queue = Queue::new(Account::of(limits, 0), rules, Some(Places { capacity: 0, held: 0 }));
         let effects = &mut Effects::default();
         let mut join = |deadline| {
             let waiter = Waiter { cost: &Cost::One(1), deadline, waker: Waker::noop(), is_thread: true, yields: false };

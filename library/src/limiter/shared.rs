@@ -9,7 +9,7 @@ use super::timer::{self, TestTimer, Timers};
 use crate::clock::sync::{Mutex, MutexGuard, lock};
 use crate::clock::timer_thread::TimerThread;
 use crate::clock::{Nanos, Unpark};
-use crate::limits::{Cost, Grant, Limits};
+use crate::limits::{Account, Cost, Grant};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Shared {
             let seen = self.fast_path.seen();
             let now = self.time.now();
             let mut locked = lock(&self.queue);
-            if self.fast_path.close(seen, &mut locked.queue.limits, now) {
+            if self.fast_path.close(seen, &mut locked.queue.account, now) {
                 return (self.fast_path.in_order(now), locked);
             }
         }
@@ -110,7 +110,7 @@ impl Shared {
 
     /// Opens the fast path if it may be open. Returns whether it is.
     fn open(&self, queue: &Queue) -> bool {
-        queue.is_plain() && self.fast_path.open(&queue.limits, queue.now)
+        queue.is_plain() && self.fast_path.open(&queue.account, queue.now)
     }
 
     /// Like [`with`](Self::with), for requests of the usual case. While nobody waits, `usual` decides, no waker is
@@ -118,12 +118,12 @@ impl Shared {
     pub(crate) fn with_usual<R>(
         &self,
         kinds: usize,
-        usual: impl FnOnce(&mut Limits, Nanos) -> Option<R>,
+        usual: impl FnOnce(&mut Account, Nanos) -> Option<R>,
         action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R,
     ) -> R {
         let (now, mut locked) = self.lock();
-        let quiet = locked.queue.quiet_limits(now, kinds);
-        if let Some(result) = quiet.and_then(|(limits, now)| usual(limits, now)) {
+        let quiet = locked.queue.quiet_account(now, kinds);
+        if let Some(result) = quiet.and_then(|(account, now)| usual(account, now)) {
             self.open(&locked.queue);
             return result;
         }
@@ -207,7 +207,7 @@ impl Shared {
 
     #[inline(never)]
     pub(crate) fn try_in_queue(&self, cost: &Cost) -> Result<(), Denied> {
-        let usual = |limits: &mut Limits, now| limits.take_usual(now, cost).map(|_| Ok(()));
+        let usual = |account: &mut Account, now| account.take_usual(now, cost).map(|_| Ok(()));
         self.with_usual(cost.list().len(), usual, |queue, now, effects| queue.try_take(now, cost, effects))
     }
 
@@ -215,7 +215,7 @@ impl Shared {
     pub(crate) fn try_to_settle(&self, cost: &Cost) -> Result<Option<Grant>, Denied> {
         self.with_usual(
             cost.list().len(),
-            |limits, now| limits.open_usual(now, cost).map(|grant| Ok(Some(grant))),
+            |account, now| account.open_usual(now, cost).map(|grant| Ok(Some(grant))),
             |queue, now, effects| {
                 effects.opens = true;
                 queue.try_take(now, cost, effects).map(|()| effects.granted.take())
@@ -225,16 +225,17 @@ impl Shared {
 
     /// Closes an open grant that will not be settled: its charge was its real cost.
     pub(crate) fn forget(&self, grant: &Grant, kinds: usize) {
-        let usual = |limits: &mut Limits, _| {
-            limits.close(grant.number());
+        let usual = |account: &mut Account, _| {
+            account.close(grant.number());
             Some(())
         };
-        self.with_usual(kinds, usual, |queue, _, _| queue.limits.close(grant.number()));
+        self.with_usual(kinds, usual, |queue, _, _| queue.account.close(grant.number()));
     }
 
-    /// Settles an open grant; see [`Limits::settle`].
+    /// Settles an open grant; see [`Account::settle`].
     pub(crate) fn settle(&self, grant: &Grant, costs: [&Cost; 2]) {
-        let usual = |limits: &mut Limits, now| limits.are_usual().then(|| limits.settle(now, grant, costs));
+        let usual =
+            |account: &mut Account, now| account.limits().are_usual().then(|| account.settle(now, grant, costs));
         self.with_usual(costs[0].list().len(), usual, |queue, now, effects| {
             queue.settle_grant(now, grant, costs, effects);
         });
@@ -465,9 +466,9 @@ impl Wait {
         let cost = self.cost.clone();
         let waiter = Waiter { cost: &cost, deadline: self.deadline, waker, is_thread, yields };
         let opens = self.opened.is_some();
-        let usual = |limits: &mut Limits, now| {
-            let take = if opens { Limits::open_usual } else { Limits::take_usual };
-            if yields { None } else { take(limits, now, &cost).map(Some) }
+        let usual = |account: &mut Account, now| {
+            let take = if opens { Account::open_usual } else { Account::take_usual };
+            if yields { None } else { take(account, now, &cost).map(Some) }
         };
         let granted = shared.with_usual(cost.list().len(), usual, |queue, now, effects| {
             effects.opens = opens;

@@ -129,6 +129,14 @@ impl Terms {
         self.intervals(start).checked_add(needed)?.checked_mul(self.interval)?.checked_add(self.start)
     }
 
+    /// The amount after `cost` units at `now`, in the usual case: the bucket holds them, and at most its burst.
+    #[inline]
+    pub(super) fn after_usual(&self, level: Level, now: Nanos, cost: u64) -> Option<i128> {
+        let there = if level.at <= now { self.amount_at(level, now) } else { return None };
+        let left = there - self.price(cost);
+        (left >= 0 && there <= self.full()).then_some(left)
+    }
+
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(requested, cost)`.
     ///
     /// If `grant` is later than that, the bucket has filled up in between, at most to its burst. A cost above the burst

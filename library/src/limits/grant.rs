@@ -19,6 +19,17 @@ pub struct Grant {
     pub(crate) counted: Nanos,
 }
 
+/// When a unit was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// The earliest time at which all limits conformed, but not longer ago than the lag allowance.
+    pub at: Nanos,
+    /// Windows count the unit from this time: when it left.
+    pub counted: Nanos,
+    /// The number of the grant; numbers of grants that may be settled increase.
+    pub number: u64,
+}
+
 /// Why a request is refused. A refusal charges nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -58,5 +69,9 @@ impl Grant {
 
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    pub(super) fn charged(&self) -> Charged {
+        Charged { at: self.at, counted: self.counted, number: self.number }
     }
 }

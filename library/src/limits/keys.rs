@@ -1,8 +1,9 @@
 //! The states of many keys, in at most 100 bytes for each key, without its name. A key is forgotten only if its state
 //! equals the state of a new key.
 
-use super::each::{Each, Thin};
 use super::hash::Hashes;
+use super::joint::Limits;
+use super::levels::Levels;
 use crate::clock::Nanos;
 use hashbrown::HashTable;
 use std::borrow::Borrow;
@@ -17,16 +18,16 @@ const FIRST_CHUNK: usize = 1 << 5;
 /// The number of slots checked for each new key, to forget keys that are fresh again.
 const CHECKS_PER_ADD: usize = 2;
 
-/// A table with the states of many keys, in the limits of an [`Each`]. Time is a parameter, and nothing waits here.
+/// A table with the states of many keys, in the limits of an [`Limits`]. Time is a parameter, and nothing waits here.
 ///
 /// A key that is not in the table counts as new, with buckets made at the beginning. So a key is forgotten only when
 /// its state equals the state of a new key again, and it is not in use. When a key is added, the table checks two
 /// others. Nothing else is ever evicted.
 ///
 /// ```
-/// use throttle_limits::limits::{Each, Keys, Policy};
+/// use throttle_limits::limits::{Limits, Keys, Policy};
 ///
-/// let each = Each::new(&[(&Policy::new(&["1/s".parse()?], None)?, 0)], 0);
+/// let each = Limits::new(&[(&Policy::new(&["1/s".parse()?], None)?, 0)], 0);
 /// let mut keys: Keys<String> = Keys::new(0);
 /// let hash = keys.hash("a.example");
 /// let key = keys.find(hash, "a.example").unwrap_or_else(|| keys.add(hash, "a.example", &each, 0));
@@ -85,7 +86,7 @@ impl<K: Borrow<Q>, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized> AsKey<K> for Q {
 struct Slot<K> {
     /// `None` if the slot is free.
     key: Option<K>,
-    state: Thin,
+    state: Levels,
     usage: Usage,
 }
 
@@ -138,7 +139,7 @@ impl<K: Hash> Keys<K> {
     }
 
     /// Adds a key, which has this hash and is not stored, in the state of a new key. Forgets some keys in that state.
-    pub fn add(&mut self, hash: u64, key: &(impl AsKey<K> + ?Sized), each: &Each, now: Nanos) -> KeyId {
+    pub fn add(&mut self, hash: u64, key: &(impl AsKey<K> + ?Sized), each: &Limits, now: Nanos) -> KeyId {
         for _ in 0..if self.len() > self.few { CHECKS_PER_ADD } else { 0 } {
             self.hand = if self.hand + 1 < self.end { self.hand + 1 } else { 0 };
             self.forget_if_fresh(self.hand, each, now);
@@ -148,7 +149,7 @@ impl<K: Hash> Keys<K> {
 
     /// Adds a key with this state, which has this hash and is not stored. Forgets nothing.
     #[cfg(feature = "shared")]
-    pub(crate) fn restore(&mut self, hash: u64, key: &(impl AsKey<K> + ?Sized), state: Thin) {
+    pub(crate) fn restore(&mut self, hash: u64, key: &(impl AsKey<K> + ?Sized), state: Levels) {
         self.store(hash, Slot { key: Some(key.to_key()), state, usage: Usage::Idle });
     }
 
@@ -203,19 +204,19 @@ impl<K: Hash> Keys<K> {
 
     /// The state of the key with this number.
     #[must_use]
-    pub fn state(&self, id: KeyId) -> &Thin {
+    pub fn state(&self, id: KeyId) -> &Levels {
         &slot(&self.chunks, id.0).state
     }
 
     /// Mutable access to the state of the key with this number.
     #[inline]
-    pub fn state_mut(&mut self, id: KeyId) -> &mut Thin {
+    pub fn state_mut(&mut self, id: KeyId) -> &mut Levels {
         &mut self.slot_mut(id.0).state
     }
 
     /// Mutable access to the state of the key with this number; `None` if it is [in use](Self::set_in_use).
     #[inline]
-    pub fn idle_mut(&mut self, id: KeyId) -> Option<&mut Thin> {
+    pub fn idle_mut(&mut self, id: KeyId) -> Option<&mut Levels> {
         let slot = self.slot_mut(id.0);
         (slot.usage == Usage::Idle).then_some(&mut slot.state)
     }
@@ -251,24 +252,24 @@ impl<K: Hash> Keys<K> {
     }
 
     /// Mutable access to the states of all keys.
-    pub fn states_mut(&mut self) -> impl Iterator<Item = &mut Thin> {
+    pub fn states_mut(&mut self) -> impl Iterator<Item = &mut Levels> {
         let slots = self.chunks.iter_mut().flatten();
         slots.filter(|slot| slot.key.is_some()).map(|slot| &mut slot.state)
     }
 
     /// Forgets all keys that are not in use and whose state equals the state of a new key.
-    pub fn forget_fresh(&mut self, each: &Each, now: Nanos) {
+    pub fn forget_fresh(&mut self, each: &Limits, now: Nanos) {
         (0..self.end).for_each(|id| self.forget_if_fresh(id, each, now));
     }
 
     /// The earliest time at which the state of an unused key equals the state of a new key, if nothing more is granted.
     #[must_use]
-    pub fn fresh_at(&self, each: &Each) -> Option<Nanos> {
+    pub fn fresh_at(&self, each: &Limits) -> Option<Nanos> {
         let idle = self.chunks.iter().flatten().filter(|slot| slot.usage == Usage::Idle);
         idle.map(|slot| each.fresh_at(&slot.state)).min()
     }
 
-    fn forget_if_fresh(&mut self, id: u32, each: &Each, now: Nanos) {
+    fn forget_if_fresh(&mut self, id: u32, each: &Limits, now: Nanos) {
         let slot = slot(&self.chunks, id);
         if slot.usage == Usage::Idle && each.is_fresh(&slot.state, now) {
             self.forget(KeyId(id));
@@ -281,7 +282,7 @@ impl<K: Hash> Keys<K> {
         if let Ok(found) = self.table.find_entry(hash, |own| *own == id.0) {
             found.remove();
             let usage = Usage::Free(self.first_free);
-            *self.slot_mut(id.0) = Slot { key: None, state: Thin::default(), usage };
+            *self.slot_mut(id.0) = Slot { key: None, state: Levels::default(), usage };
             self.first_free = id.0;
         }
     }
@@ -351,7 +352,7 @@ mod tests {
     #[test]
     fn keys_take_no_memory_that_was_reserved_before() {
         let policy = super::super::policy::Policy::new(&["1/s".parse().unwrap()], None).unwrap();
-        let (each, mut keys) = (Each::new(&[(&policy, 0)], 0), Keys::new(1000));
+        let (each, mut keys) = (Limits::new(&[(&policy, 0)], 0), Keys::new(1000));
         for (more, chunks) in [(0, 0), (32, 1), (33, 2), (96, 2), (97, 3), (5, 3)] {
             assert!(keys.try_reserve(more, 1000));
             assert_eq!(keys.chunks.len(), chunks, "{more}");
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn new_keys_take_the_places_of_fresh_ones_wherever_they_are() {
         let policy = super::super::policy::Policy::new(&["1/s".parse().unwrap()], None).unwrap();
-        let (each, mut keys) = (Each::new(&[(&policy, 0)], 0), Keys::new(0));
+        let (each, mut keys) = (Limits::new(&[(&policy, 0)], 0), Keys::new(0));
         for key in 0..1000_u64 {
             let now = key / 100 * 1_000_000_000;
             let id = keys.add(keys.hash(&key), &key, &each, now);
@@ -390,7 +391,7 @@ mod tests {
     #[test]
     fn used_keys_keep_their_states_when_fresh_keys_are_freed() {
         let policy = super::super::policy::Policy::new(&["1/s".parse().unwrap()], None).unwrap();
-        let (each, mut keys) = (Each::new(&[(&policy, 0)], 0), Keys::new(0));
+        let (each, mut keys) = (Limits::new(&[(&policy, 0)], 0), Keys::new(0));
         let charged_at = |key: u64| if key.is_multiple_of(100) { 10 } else { 0 };
         for key in 0..1000_u64 {
             let id = keys.add(keys.hash(&key), &key, &each, 0);

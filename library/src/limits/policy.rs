@@ -340,6 +340,14 @@ impl Policy {
         rates.get(pacing(&rates)).copied()
     }
 
+    /// The smallest run that is worth a wake-up: 1 ms' worth of the slowest rate, and at most the smallest burst or
+    /// window.
+    #[must_use]
+    pub fn quantum(&self) -> u64 {
+        let of = |limit: &Resolved| limit.rate().units_in(MILLISECOND).get().min(limit.at_once());
+        self.limits.iter().map(of).min().unwrap_or(u64::MAX)
+    }
+
     /// The time between two units at the rate that paces, in nanoseconds; 0 if nothing limits them.
     pub(crate) fn interval(&self) -> Nanos {
         self.of_units().pace().map_or(0, |rate| rate.period().div_ceil(rate.units()))
@@ -351,7 +359,7 @@ impl Policy {
         self.limits.iter().map(Resolved::at_once).min().unwrap_or(u64::MAX)
     }
 
-    /// The limits that never bind, because another limit is always stricter, with the slack of windows included. Each
+    /// The limits that never bind, because another limit is always stricter, with the slack of windows included. Limits
     /// item is the index of such a limit, and the index of the stricter limit.
     pub fn never_bind(&self) -> impl Iterator<Item = (usize, usize)> {
         // If two limits are equal, the later one never binds.

@@ -104,21 +104,6 @@ impl Terms {
         }
     }
 
-    /// Gives back units of the grant with this number, time, and time from which windows count it.
-    pub(super) fn give_back(&self, state: &mut State, now: Nanos, (number, times): (u64, [Nanos; 2]), units: u64) {
-        match self {
-            Bucket(bucket) => bucket.settle(state, now, (number, times[0]), [units, 0]),
-            Window(_) => window::Terms::give_back(state, times[1], units),
-        }
-    }
-
-    /// Empties a bucket at `time`.
-    pub(super) fn empty(&self, state: &mut State, time: Nanos) {
-        if let Bucket(bucket) = self {
-            bucket.empty(state, time);
-        }
-    }
-
     pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
         match self {
             Bucket(bucket) => bucket.pay(state, now, units),

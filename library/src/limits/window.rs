@@ -112,46 +112,24 @@ impl Terms {
         state.level.at = state.level.at.max(grant);
     }
 
-    /// Counts `units` from `now`, when they are handed over, and no longer from `counted`. Returns `false` if they no
-    /// longer count and others got their room: then they have to wait again.
-    pub(crate) fn hand_over(&self, state: &mut State, counted: Nanos, units: u64, now: Nanos) -> bool {
-        let expired = now.saturating_sub(counted) >= self.period;
-        if state.level.at > now {
-            return !expired;
-        }
-        if expired && self.held_at(state, now).saturating_add(units) > self.count {
-            return false;
-        }
-        if !expired {
-            Terms::remove(state, [counted, Nanos::MAX], units);
-        }
-        self.add(state, now, units, self.group);
-        true
+    /// Whether units that count from `counted` may be handed over at `now`: they still count, or there is room for them.
+    pub(crate) fn keeps_room(&self, state: &State, counted: Nanos, units: u64, now: Nanos) -> bool {
+        let has_room = || state.level.at <= now && self.held_at(state, now).saturating_add(units) <= self.count;
+        now.saturating_sub(counted) < self.period || has_room()
     }
 
-    /// Like [`hand_over`](Self::hand_over), for units that counted from `from`, in a log with later times. Returns
-    /// `false` if the log does not identify the units.
-    pub(crate) fn count_later(&self, state: &mut State, [from, to]: [Nanos; 2], units: u64) -> bool {
-        if to - from >= self.period {
-            return false;
-        }
-        let first = state.log().partition_point(|entry| entry.at < from);
-        let next = state.log().get(first + 1).map_or(Nanos::MAX, |next| next.at);
-        match state.log_mut().get_mut(first) {
-            // The group of the units counts from a later time. If the group is the first one, their own group may have
-            // been dropped.
-            Some(entry) if self.group > 1 && entry.at > from => first > 0 && entry.at >= to,
-            Some(entry) if entry.at == from && next > from && next >= to && entry.units <= units.max(self.group) => {
-                entry.at = to;
-                true
+    /// Counts `units` from `now`, when they are handed over, and no longer from `counted`. Returns `false` if they no
+    /// longer count and others got their room: then they have to wait again. Units with later grants behind them count
+    /// from their own time.
+    pub(crate) fn hand_over(&self, state: &mut State, counted: Nanos, units: u64, now: Nanos) -> bool {
+        let keeps_room = self.keeps_room(state, counted, units, now);
+        if keeps_room && state.level.at <= now {
+            if now.saturating_sub(counted) < self.period {
+                Terms::remove(state, [counted, Nanos::MAX], units);
             }
-            Some(entry) if self.group == 1 && entry.at == from && entry.units >= units => {
-                Terms::remove(state, [from; 2], units);
-                self.add(state, to, units, self.group);
-                true
-            }
-            _ => false,
+            self.add(state, now, units, self.group);
         }
+        keeps_room
     }
 
     /// Removes up to `units` with times in this range, the earliest first.
@@ -167,11 +145,6 @@ impl Terms {
             }
         }
         state.level.amount -= i128::from(units - rest);
-    }
-
-    /// Removes `units` that were granted at `grant` and not used, if the log still has them at that time.
-    pub(crate) fn give_back(state: &mut State, grant: Nanos, units: u64) {
-        Terms::remove(state, [grant; 2], units);
     }
 
     /// Removes up to `units` that still count at `now`, the earliest first. Even if the caller meant later units, the
@@ -275,36 +248,6 @@ mod tests {
         let log: Vec<_> = state.log().iter().map(|entry| (entry.at, entry.units)).collect();
         assert_eq!({ state.level.amount }, log.iter().map(|(_, units)| i128::from(*units)).sum());
         log
-    }
-
-    #[test]
-    fn units_count_later_only_if_the_log_tells_which_they_are() {
-        let (exact, large) = (Terms::new("5/us".parse().unwrap(), 0), Terms::new("4096/us".parse().unwrap(), 0));
-        for (window, log, times, units, expected) in [
-            (&exact, &[(10, 2)][..], [10, 30], 2, Some(&[(30, 2)][..])),
-            (&exact, &[(10, 2), (20, 1)], [10, 15], 2, Some(&[(15, 2), (20, 1)])),
-            (&exact, &[(10, 2), (20, 1)], [10, 20], 2, Some(&[(20, 2), (20, 1)])),
-            (&exact, &[(10, 2), (20, 1)], [10, 40], 2, Some(&[(20, 1), (40, 2)])),
-            (&exact, &[(5, 1), (10, 3), (20, 1)], [10, 30], 1, Some(&[(5, 1), (10, 2), (20, 1), (30, 1)])),
-            (&exact, &[(20, 1)], [10, 30], 1, None),
-            (&exact, &[(5, 1)], [10, 30], 1, None),
-            (&exact, &[(5, 1), (40, 1)], [10, 30], 1, None),
-            // At most a period later: then they no longer count.
-            (&exact, &[(10, 1)], [10, 1009], 1, Some(&[(1009, 1)])),
-            (&exact, &[(10, 1)], [10, 1010], 1, None),
-            // Groups of four.
-            (&large, &[(10, 4), (50, 3)], [20, 40], 1, Some(&[(10, 4), (50, 3)])),
-            (&large, &[(10, 4), (50, 3)], [20, 50], 1, Some(&[(10, 4), (50, 3)])),
-            (&large, &[(10, 4), (50, 3)], [20, 51], 1, None),
-            (&large, &[(50, 3)], [20, 40], 1, None),
-            (&large, &[(10, 3), (50, 3)], [10, 40], 1, Some(&[(40, 3), (50, 3)])),
-            (&large, &[(10, 5), (50, 3)], [10, 40], 1, None),
-            (&large, &[(10, 3), (50, 3)], [10, 60], 1, None),
-        ] {
-            let mut state = logged(log);
-            let is_known = window.count_later(&mut state, times, units);
-            assert_eq!((is_known, &*shown(&state)), (expected.is_some(), expected.unwrap_or(log)), "{log:?} {times:?}");
-        }
     }
 
     #[test]

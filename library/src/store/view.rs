@@ -3,15 +3,15 @@
 use crate::clock::Nanos;
 use crate::ledger::Replica;
 use crate::ledger::operation::Counts;
-use crate::limits::{KeyId, Policy, Thin};
+use crate::limits::{KeyId, Levels, Policy};
 
 /// The limits and their state at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// The limits as they were set.
     pub policy: Policy,
-    /// The state of the limits: see [`Each`](crate::limits::Each).
-    pub state: Thin,
+    /// The state of the limits: see [`Limits`](crate::limits::Limits).
+    pub state: Levels,
     /// Whole units that each limit would admit; negative if units are owed.
     pub left: Vec<i128>,
     /// Whole units that all limits together would admit.
@@ -51,8 +51,8 @@ pub struct Waiting {
 pub struct KeyView {
     /// The name of the key.
     pub name: Box<[u8]>,
-    /// The state of the key's limits: see [`Each`](crate::limits::Each).
-    pub state: Thin,
+    /// The state of the key's limits: see [`Limits`](crate::limits::Limits).
+    pub state: Levels,
     /// The whole units that each limit of the key would grant now; negative if units are owed.
     pub left: Vec<i128>,
     /// The wait of a unit for the limits of the key alone, in nanoseconds; `None` if it is never granted.

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU64;
 use throttle_limits::bucket::Bucket;
 use throttle_limits::clock::{MILLISECOND, SECOND};
-use throttle_limits::limits::{Grant, Limits, Policy, Refusal};
+use throttle_limits::limits::{Account, Grant, Policy, Refusal};
 use throttle_limits::rate::{Amount, Limit, Rate};
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -135,23 +135,23 @@ fn rate(units: u64, period: u64) -> Rate {
 }
 
 /// A bucket with `initial` tokens at `now`.
-fn limits(rates: &[(Rate, u64, u64)], now: u64) -> Limits {
+fn limits(rates: &[(Rate, u64, u64)], now: u64) -> Account {
     let limits = rates.iter().map(|&(rate, burst, initial)| Limit::Bucket {
         rate,
         burst: Some(Amount::plain(burst)),
         initial: Some(Amount::plain(initial)),
     });
-    Limits::new(&Policy::new(&limits.collect::<Vec<_>>(), None).unwrap(), now)
+    Account::new(&Policy::new(&limits.collect::<Vec<_>>(), None).unwrap(), now)
 }
 
 /// `rate` per second, and a full bucket at 0.
-fn of_group(group: &Value) -> Limits {
+fn of_group(group: &Value) -> Account {
     let burst = number(&group["burst"]);
     limits(&[(rate(number(&group["rate"]), SECOND), burst, burst)], 0)
 }
 
 /// Tries `units` at `now`; a refusal must leave everything as it was.
-fn allow(limits: &mut Limits, now: u64, units: u64) -> bool {
+fn allow(limits: &mut Account, now: u64, units: u64) -> bool {
     let untouched = limits.clone();
     match limits.take_within(now, units, 0) {
         Ok(grant) => grant.units == units,
@@ -176,7 +176,7 @@ fn go_allow_and_the_limiter_agree_on_times_and_tokens() {
 }
 
 /// `[time, tokens before, n, granted]`
-fn allow_row(table: &mut Table, limits: &mut Limits, row: &[Value]) {
+fn allow_row(table: &mut Table, limits: &mut Account, row: &[Value]) {
     let (now, units) = (number(&row[0]), number(&row[2]));
     // Before the time of a grant, Go's tokens are negative; here there are 0 then.
     let expected = Answer::Allowed(row[1].as_i64().unwrap().max(0), number(&row[3]) == 1);
@@ -214,7 +214,7 @@ fn go_reservations_act_at_the_same_times() {
                 }
                 operation => {
                     let max_wait = if operation == "rm" { number(&row[5]) } else { u64::MAX };
-                    let before: Limits = limits.clone();
+                    let before: Account = limits.clone();
                     let (answer, grant) = reserve(&mut limits, burst, (now(), number(&row[2])), max_wait);
                     let act = row[3].as_u64().map_or(Answer::Refused, Answer::At);
                     assert_eq!(row[4] == 1, act != Answer::Refused, "{row:?}");
@@ -230,7 +230,7 @@ fn go_reservations_act_at_the_same_times() {
 }
 
 /// Reserves `units`. More than the burst is reserved only on a copy, because Go refuses it.
-fn reserve(limits: &mut Limits, burst: u64, (now, units): (u64, u64), max_wait: u64) -> (Answer, Option<Grant>) {
+fn reserve(limits: &mut Account, burst: u64, (now, units): (u64, u64), max_wait: u64) -> (Answer, Option<Grant>) {
     if units > burst {
         return (above_burst(limits, now, units), None);
     }
@@ -246,14 +246,14 @@ fn reserve(limits: &mut Limits, burst: u64, (now, units): (u64, u64), max_wait: 
 }
 
 /// Refused at once here as well; a waiter would get it.
-fn above_burst(limits: &mut Limits, now: u64, units: u64) -> Answer {
+fn above_burst(limits: &mut Account, now: u64, units: u64) -> Answer {
     assert!(!allow(limits, now, units));
     Answer::RefusedThereButHere(limits.clone().take(now, units).unwrap().at)
 }
 
 /// Cancels a reservation, if it is the last one and its time has not come: the limits are as before. After that its holder
 /// may have acted, so nothing is cancelled (law 5, and Go's rule).
-fn cancel(limits: &mut Limits, now: u64, grant: &Grant, before: Limits) {
+fn cancel(limits: &mut Account, now: u64, grant: &Grant, before: Account) {
     if now < grant.at && limits.latest() == grant.at {
         *limits = before;
     }

@@ -17,7 +17,7 @@ use throttle_limits::clock::{FakeClock, NanoClock, SECOND};
 use throttle_limits::limiter::{
     AcquireError, BuildError, Builder, Granted, Keyed, Limiter, Oversize, Refill, Reservation,
 };
-use throttle_limits::limits::{Limits, Policy, Refusal};
+use throttle_limits::limits::{Account, Policy, Refusal};
 
 fn keyed(rate: u64, burst: u64) -> (Keyed<String>, FakeClock) {
     let clock = FakeClock::at(Duration::from_nanos(5));
@@ -197,7 +197,7 @@ proptest! {
         let keyed: Keyed<String> = built(&limits).clock(Arc::new(clock.clone())).keyed().unwrap();
         let policy: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
         let policy = Policy::new(&policy, None).unwrap();
-        let mut limiters = KEYS.map(|key| (key, Limits::new(&policy, clock.now())));
+        let mut limiters = KEYS.map(|key| (key, Account::new(&policy, clock.now())));
         let mut latest = clock.now();
         for (key, cost, passes, forgets) in steps {
             if passes < 0 || forgets {

@@ -15,7 +15,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 use throttle_limits::bucket::Bucket;
 use throttle_limits::clock::{FakeClock, NanoClock, SECOND};
-use throttle_limits::limits::{Grant, Limits, Policy, Refusal};
+use throttle_limits::limits::{Account, Grant, Policy, Refusal};
 use throttle_limits::line::{Line, Next, Rules};
 use throttle_limits::rate::{Amount, Rate};
 
@@ -29,7 +29,7 @@ const YEAR: u64 = 365 * 24 * HOUR;
 /// The core and the model after the same requests.
 struct Pair {
     limits: Vec<Limit>,
-    core: Limits,
+    core: Account,
     model: Model,
     /// Whether the model gives the exact time: not for windows that the core keeps in groups.
     exact: bool,
@@ -87,9 +87,13 @@ impl Pair {
     }
 }
 
-fn core(limits: &[Limit], now: u64) -> Limits {
+fn policy_of(limits: &[Limit]) -> Policy {
     let limits: Vec<_> = limits.iter().map(written).collect();
-    Limits::new(&Policy::new(&limits, None).unwrap(), now)
+    Policy::new(&limits, None).unwrap()
+}
+
+fn core(limits: &[Limit], now: u64) -> Account {
+    Account::new(&policy_of(limits), now)
 }
 
 /// A line of plain units under these limits.
@@ -320,7 +324,7 @@ fn law1_the_nth_of_millions_of_grants_is_at_its_exact_time() {
 fn law1_late_runs_get_exactly_the_rate() {
     for (units, period, burst) in [(1_000_003, SECOND, 10_000), (3, 2, 15_000_000), (700, MINUTE, 7), (10, 1, 1000)] {
         let limits = [bucket(units, period, burst)];
-        let (mut line, quantum) = (line(&limits), u128::from(core(&limits, 0).quantum()));
+        let (mut line, quantum) = (line(&limits), u128::from(policy_of(&limits).quantum()));
         line.want(0, u64::MAX);
         let by = |time: u64| u128::from(burst) + u128::from(units) * u128::from(time) / u128::from(period);
         // A run may leave up to one unit behind, so the bucket is full after one unit less.
@@ -626,7 +630,7 @@ fn law2_a_bucket_300_years_ahead_reports_its_debt() {
 // Law 3: lateness costs no rate, and makes no burst
 
 /// A consumer that asks, sleeps until its grant, is late, leaves, and asks again. Returns the times at which it left.
-fn consume(core: &mut Limits, clock: &FakeClock, costs: &[u64], late: impl Fn(usize, bool) -> u64) -> Vec<(u64, u64)> {
+fn consume(core: &mut Account, clock: &FakeClock, costs: &[u64], late: impl Fn(usize, bool) -> u64) -> Vec<(u64, u64)> {
     let mut left = Vec::new();
     for (n, &cost) in costs.iter().enumerate() {
         let asked = clock.now();

@@ -179,9 +179,9 @@ fn a13_reservations_cancelled_in_reverse_give_back_everything() {
 fn a13_many_reservations_are_made_kept_and_cancelled() {
     let (limiter, timer) = timed(one_a_second(1).limit("70/min".parse().unwrap()));
     for round in 0..3 {
-        let all: Vec<_> = (0..20_000).map(|_| limiter.reserve(1).unwrap()).collect();
+        let all: Vec<_> = (0..1000).map(|_| limiter.reserve(1).unwrap()).collect();
         let (last, first) = (all.last().unwrap().at(), all[0].at());
-        assert_eq!(last, first + Duration::from_secs(19_999), "round {round}");
+        assert_eq!(last, first + Duration::from_secs(999), "round {round}");
         if round == 1 {
             all.into_iter().rev().for_each(Reservation::cancel);
         } else {

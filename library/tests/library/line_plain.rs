@@ -4,7 +4,7 @@ use crate::limiters::ms;
 use proptest::prelude::*;
 use std::time::Duration;
 use throttle_limits::clock::{FakeClock, MILLISECOND, NanoClock, Nanos, SECOND};
-use throttle_limits::limits::{Limits, Policy};
+use throttle_limits::limits::{Account, Policy};
 use throttle_limits::line::{Charged, KeyId, Line, Next, Rules, Unit};
 
 fn policy(limits: &[&str]) -> Policy {
@@ -161,7 +161,7 @@ proptest! {
             vec![now; lines]
         }).collect();
         let late = MILLISECOND / 20;
-        let mut model = Limits::new(&policy, 0);
+        let mut model = Account::new(&policy, 0);
         let passed = passed(&policy, &arrivals, late);
         for (place, (left, arrival)) in passed.iter().zip(&arrivals).enumerate() {
             let at = model.take(*arrival, 1_u64).unwrap().at;

@@ -730,7 +730,7 @@ fn assert_same_limits(is: &Replica, should: &Replica, times: &[Nanos], why: &str
             // A key that is not stored is as new.
             (is, should) => {
                 let each = is.or(should).unwrap().0;
-                let state = |of: Option<(_, &throttle_limits::limits::Thin)>| {
+                let state = |of: Option<(_, &throttle_limits::limits::Levels)>| {
                     of.map_or(each.fresh(), |(_, state)| state.clone())
                 };
                 ((each, state(is)), state(should))

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
 use throttle_limits::limiter::{AcquireError, Limiter, Oversize};
-use throttle_limits::limits::{Grant, Limits, Policy};
+use throttle_limits::limits::{Account, Grant, Policy};
 
 /// The library next to the core, as long as its numbers suffice.
 pub(crate) struct Beside {
@@ -101,7 +101,7 @@ proptest! {
     fn core_and_library_grant_at_the_same_times(
         limits in any_limits(), steps in prop::collection::vec((0..3_000_u64, 0..=6_u64), 1..60)
     ) {
-        let mut core = Limits::new(&policy(&limits), 0);
+        let mut core = Account::new(&policy(&limits), 0);
         let mut beside = Beside::new(&limits, 0);
         let mut now = 0;
         for (later, cost) in steps {

@@ -180,7 +180,7 @@ fn a_process_that_withdraws_leaves_no_trace() {
             process.withdraw().unwrap();
             // No grant is before a committed one.
             bucket.clock.advance(Duration::from_nanos(HORIZON));
-            let mut expected = throttle_limits::limits::Limits::new(&policy(limits), START);
+            let mut expected = throttle_limits::limits::Account::new(&policy(limits), START);
             for at in used {
                 assert_eq!(expected.take(START, 1).unwrap().at, at, "{} {limits:?}", bucket.name);
             }

@@ -246,8 +246,8 @@ impl Replica {
         self.ledger.now = now;
         self.ledger.horizon = self.horizon();
         if is_empty {
-            let Ledger { all, thin, .. } = &mut self.ledger;
-            all.empty(thin, now);
+            let Ledger { all, levels, .. } = &mut self.ledger;
+            all.empty(levels, now);
         }
     }
 

@@ -11,7 +11,7 @@ use crate::ledger::operation::{Counts, Owner, PLAIN};
 use crate::ledger::requests::{Costs, NONE, Terms};
 use crate::ledger::state::{self, Open};
 use crate::ledger::turns::Tag;
-use crate::limits::{Charged, KeyId, Pace, Policy, Thin, from_bytes, to_bytes};
+use crate::limits::{Charged, KeyId, Levels, Pace, Policy, from_bytes, to_bytes};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -44,13 +44,13 @@ struct Saved {
     /// The creation time of new keys, the latest reading, the age of the youngest request, and the number of the latest
     /// grant.
     numbers: [u64; 4],
-    thin: Thin,
+    levels: Levels,
     hold: SavedHold,
     learned: Option<SavedPace>,
     front: Nanos,
     tags: [u64; 3],
     /// Keys that are not as new, or have a flow.
-    keys: Vec<(Name, Thin)>,
+    keys: Vec<(Name, Levels)>,
     flows: Vec<SavedFlow>,
     grants: Vec<SavedGrant>,
     failed: Vec<(Name, (u32, Nanos))>,
@@ -158,14 +158,14 @@ impl Replica {
         let flows = self.saved_flows();
         let used: HashSet<&[u8]> = flows.iter().map(|flow| &*flow.name).collect();
         let needed = |(name, key): (&[u8], KeyId)| {
-            let (each, thin) = ledger.keys.state(key);
-            let is_needed = used.contains(name) || !each.is_fresh(thin, now);
+            let (each, levels) = ledger.keys.state(key);
+            let is_needed = used.contains(name) || !each.is_fresh(levels, now);
             // Full buckets have many forms, which differ only for a grant that may change, and for a request that gathers
             // credit above a full bucket.
             let since = ledger.keys.flow(key).map_or(now, |id| self.waits_since(id));
-            is_needed.then(|| (name.into(), each.tidied(thin, since)))
+            is_needed.then(|| (name.into(), each.tidied(levels, since)))
         };
-        let mut keys: Vec<(Name, Thin)> = ledger.keys.all().filter_map(needed).collect();
+        let mut keys: Vec<(Name, Levels)> = ledger.keys.all().filter_map(needed).collect();
         keys.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         let grants = self.grants.values().filter_map(|committed| self.saved_grant(committed)).collect();
         let mut failed: Vec<_> = ledger
@@ -191,7 +191,7 @@ impl Replica {
             seen: self.seen.clone(),
             counts: self.counts,
             numbers: [self.made, now, self.age, ledger.granted],
-            thin: ledger.thin.clone(),
+            levels: ledger.levels.clone(),
             hold: ledger.hold.saved(0),
             learned: ledger.learned.as_deref().map(saved_pace),
             front,
@@ -286,16 +286,16 @@ impl Saved {
         let horizon = replica.horizon();
         let ledger = &mut replica.ledger;
         (ledger.now, ledger.horizon) = (now, horizon);
-        ledger.all.has_sense(&self.thin).then_some(())?;
-        ledger.thin = self.thin;
+        ledger.all.has_sense(&self.levels).then_some(())?;
+        ledger.levels = self.levels;
         ledger.hold = Hold::restored(self.hold);
         (self.learned.is_some() == ledger.learned.is_some()).then_some(())?;
         ledger.learned = self.learned.map(pace_of).map(Box::new);
         ledger.turns.restore_saved(self.front, self.tags);
         self.keys.is_sorted_by(|one, other| one.0 < other.0).then_some(())?;
-        for (name, thin) in self.keys {
-            ledger.keys.each().has_sense(&thin).then_some(())?;
-            ledger.keys.restore(&name, thin);
+        for (name, levels) in self.keys {
+            ledger.keys.each().has_sense(&levels).then_some(())?;
+            ledger.keys.restore(&name, levels);
         }
         (replica.seen, replica.age, replica.counts) = (Seen::default(), age, self.counts);
         let mut flows = Vec::new();

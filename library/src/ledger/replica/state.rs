@@ -5,7 +5,7 @@ use crate::clock::{Nanos, SECOND};
 use crate::ledger::operation::{Counts, Grant, Outcome, Owner, Refusal};
 use crate::ledger::requests::Ticket;
 use crate::ledger::state::Ledger;
-use crate::limits::{Each, Policy, Thin};
+use crate::limits::{Levels, Limits, Policy};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -131,7 +131,7 @@ impl Replica {
     #[must_use]
     pub fn allowance(&self, usual: Nanos, least: Nanos) -> Nanos {
         let own = self.ledger.settings.allowance;
-        let fill_time = [&self.ledger.all, self.ledger.keys.each()].into_iter().filter_map(Each::fill_time).min();
+        let fill_time = [&self.ledger.all, self.ledger.keys.each()].into_iter().filter_map(Limits::fill_time).min();
         own.saturating_add(usual).min(fill_time.unwrap_or(Nanos::MAX)).max(own.saturating_add(least))
     }
 
@@ -148,7 +148,7 @@ impl Replica {
 
     /// The limits of a key with their state; without a key, the limits of all keys.
     #[must_use]
-    pub fn limits(&self, key: Option<&[u8]>) -> Option<(&Each, &Thin)> {
+    pub fn limits(&self, key: Option<&[u8]>) -> Option<(&Limits, &Levels)> {
         match key {
             Some(key) => self.ledger.find(Some(key)).map(|key| self.ledger.limits(Some(key))),
             None => Some(self.ledger.limits(None)),

@@ -5,7 +5,7 @@ use crate::clock::{Nanos, SECOND};
 use crate::ledger::operation::{self, Ask, Counts, Outcome, Owner, PLAIN};
 use crate::ledger::requests::Ticket;
 use crate::ledger::state::{Ledger, Refusal};
-use crate::limits::{Each, KeyId, Pace, Policy, Thin};
+use crate::limits::{KeyId, Levels, Limits, Pace, Policy};
 use std::num::NonZeroU32;
 
 /// The most grants that are computed in advance, for one question. Beyond that there is no answer.
@@ -31,8 +31,8 @@ impl Replica {
         if self.paused_until().is_some_and(|until| until > now) {
             return 0;
         }
-        let (each, thin) = self.held_limits();
-        each.available(&thin, now.max(self.ledger.turns.last()), &[1])
+        let (each, levels) = self.held_limits();
+        each.available(&levels, now.max(self.ledger.turns.last()), &[1])
     }
 
     /// About as many units as the limits of all allow from `now` on and within this time.
@@ -45,21 +45,21 @@ impl Replica {
     /// For each limit of all: the units that it allows at `now`; negative if units are owed.
     #[must_use]
     pub fn left(&self, now: Nanos) -> Vec<i128> {
-        let (each, thin) = self.held_limits();
-        each.left(&thin, now)
+        let (each, levels) = self.held_limits();
+        each.left(&levels, now)
     }
 
     /// The limits of all, with their state at the end of a pause, or now.
-    fn held_limits(&self) -> (&Each, std::borrow::Cow<'_, Thin>) {
-        (&self.ledger.all, self.ledger.hold.state_after(&self.ledger.all, &self.ledger.thin))
+    fn held_limits(&self) -> (&Limits, std::borrow::Cow<'_, Levels>) {
+        (&self.ledger.all, self.ledger.hold.state_after(&self.ledger.all, &self.ledger.levels))
     }
 
     /// The time by which these further costs will have been granted to all keys together if requests never pause: by the
     /// limits, and by the learned pace for the first of the costs. `None` beyond the end of the clock.
     #[must_use]
     pub fn schedule(&self, now: Nanos, costs: &[u64]) -> Option<Nanos> {
-        let (each, thin) = self.held_limits();
-        let by_limits = each.schedule(&thin, now, costs)?.max(self.ledger.hold.until);
+        let (each, levels) = self.held_limits();
+        let by_limits = each.schedule(&levels, now, costs)?.max(self.ledger.hold.until);
         let units = costs.first().copied().unwrap_or(0).saturating_sub(1);
         let paced = self.learned().map_or(0, |interval| now.saturating_add(interval.saturating_mul(units)));
         Some(by_limits.max(paced))
@@ -135,8 +135,8 @@ impl Replica {
 
     /// The state of the limits of all.
     #[must_use]
-    pub fn state(&self) -> &Thin {
-        &self.ledger.thin
+    pub fn state(&self) -> &Levels {
+        &self.ledger.levels
     }
 
     /// The keys whose state differs from a new key's, or that have requests or units that run.
@@ -146,8 +146,8 @@ impl Replica {
         }
         let ledger = &self.ledger;
         let is_used = |(_, key): &(&[u8], KeyId)| {
-            let (each, thin) = ledger.keys.state(*key);
-            ledger.keys.flow(*key).is_some_and(|id| !ledger.is_forgotten(id)) || !each.is_fresh(thin, ledger.now)
+            let (each, levels) = ledger.keys.state(*key);
+            ledger.keys.flow(*key).is_some_and(|id| !ledger.is_forgotten(id)) || !each.is_fresh(levels, ledger.now)
         };
         let mut keys: Vec<_> = ledger.keys.all().filter(is_used).collect();
         keys.sort_unstable();
@@ -155,7 +155,7 @@ impl Replica {
     }
 
     /// The limits of a key, with their state.
-    pub(crate) fn limits_of(&self, key: KeyId) -> (&Each, &Thin) {
+    pub(crate) fn limits_of(&self, key: KeyId) -> (&Limits, &Levels) {
         self.ledger.limits(Some(key))
     }
 
@@ -286,7 +286,7 @@ impl Replica {
         let latest = self.ledger.turns.last().max(self.ledger.now).max(self.ledger.hold.until);
         let each = self.ledger.keys.each().rest_time();
         let rested = latest.saturating_add(self.ledger.all.rest_time().max(each));
-        rested.max(self.ledger.all.fresh_at(&self.ledger.thin))
+        rested.max(self.ledger.all.fresh_at(&self.ledger.levels))
     }
 
     /// Continues as if everything that the limits of all and of each key allow had been taken at `now`. All requests are
@@ -296,8 +296,8 @@ impl Replica {
         let held = self.ledger.hold.until;
         *self = Replica { age: self.age, listener: self.listener, ..Replica::new(&policy, now, number, self.least) };
         self.ledger.now = now;
-        let Ledger { all, thin, .. } = &mut self.ledger;
-        all.use_up(thin, now);
+        let Ledger { all, levels, .. } = &mut self.ledger;
+        all.use_up(levels, now);
         // What keys have used is not known, so all wait until each is as new.
         let of_keys = self.ledger.keys.each().rest_time();
         let until = if of_keys == 0 { held } else { held.max(now.saturating_add(of_keys)) };

@@ -13,7 +13,7 @@ use crate::limiter::queue::{Denied, Effects, Queue};
 use crate::limiter::rules::Rules;
 use crate::limiter::shared::{After, Shared};
 use crate::limiter::time::Time;
-use crate::limits::{AsKey, Each, Hashes, KeyId, Keys, Limits, Refusal, Thin};
+use crate::limits::{Account, AsKey, Hashes, KeyId, Keys, Levels, Limits, Refusal};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, Hash};
@@ -71,23 +71,15 @@ struct Part<K> {
 /// The limits of each key.
 #[derive(Clone)]
 struct KeyLimits {
-    each: Each,
+    each: Arc<Limits>,
     /// See [`Rules::most_of`].
     most: (u64, u64),
     rules: Rules,
 }
 
 impl KeyLimits {
-    /// Takes the limits in their present state as the state of an unused key.
-    fn new(limits: Limits, rules: Rules) -> Self {
-        KeyLimits { most: rules.most_of(0, &limits), each: Each::of(limits), rules }
-    }
-
-    /// The limits of a key in this state, changed to `to`.
-    fn changed(&self, state: &Thin, to: &Limits, now: Nanos) -> Limits {
-        let mut limits = self.each.limits(state, now);
-        limits.replace(now, to.clone(), 0);
-        limits
+    fn new(each: Limits, rules: Rules) -> Self {
+        KeyLimits { most: rules.most_of(0, &each), each: Arc::new(each), rules }
     }
 }
 
@@ -127,7 +119,8 @@ impl<K: Hash> Part<K> {
         fence(Ordering::Acquire);
         let (state, now) = limiter.shared.with(|queue, now, effects| {
             let is_idle = queue.is_idle(now, effects) && queue.is_closed() == self.is_closed;
-            Some((self.limits.each.state_of(&queue.limits).filter(|_| is_idle)?, queue.now))
+            let is_usual = queue.account.limits().are_like(&self.limits.each);
+            (is_idle && is_usual).then(|| (queue.account.closed_levels(), queue.now))
         })?;
         self.in_order(now);
         *self.keys.state_mut(id) = state;
@@ -241,11 +234,11 @@ impl<K: Hash> Table<K> {
         self.shards.iter().flat_map(|shard| lock(&shard.0).keys.all().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// Changes all keys, including unused keys. A key with its own limits keeps them. `make` receives the limits of an
-    /// unused key and the index of the limit whose rate can be changed. It returns the new limits and the new index.
+    /// Changes all keys, including unused keys. A key with its own limits keeps them. `make` receives their limits
+    /// and the index of the limit whose rate can be changed. It returns the new limits and the new index.
     pub(super) fn set_limits<E>(
         &self,
-        make: impl Fn(Limits, Option<usize>, Nanos) -> Result<(Limits, Option<usize>), E>,
+        make: impl Fn(&Limits, Option<usize>, Nanos) -> Result<(Limits, Option<usize>), E>,
     ) -> Result<(), E> {
         let mut follows = Vec::new();
         let changing = lock(&self.changing);
@@ -263,25 +256,28 @@ impl<K: Hash> Table<K> {
     fn set_limits_of<E>(
         &self,
         shard: &Shard<K>,
-        make: impl Fn(Limits, Option<usize>, Nanos) -> Result<(Limits, Option<usize>), E>,
+        make: impl Fn(&Limits, Option<usize>, Nanos) -> Result<(Limits, Option<usize>), E>,
         follows: &mut Vec<(Limiter, After)>,
     ) -> Result<(), E> {
         let mut guard = lock(&shard.0);
         let part = &mut *guard;
         let now = part.in_order(self.time.now());
         let old = part.limits.clone();
-        let (to, place) = make(old.each.limits(&old.each.fresh(), now), old.rules.place, now)?;
-        let rules = Rules { place, ..old.rules.clone() };
-        part.limits = KeyLimits::new(old.changed(&old.each.fresh(), &to, now), rules);
-        for state in part.keys.states_mut() {
-            *state = Thin::of_limits(&old.changed(state, &to, now));
+        let (mut to, place) = make(&old.each, old.rules.place, now)?;
+        to.begin_as(&old.each, now);
+        part.limits = KeyLimits::new(to, Rules { place, ..old.rules });
+        let to = Arc::clone(&part.limits.each);
+        for levels in part.keys.states_mut() {
+            old.each.change(levels, now, &to, &[]);
+            to.spill(levels, now, &[]);
         }
         let limiters: Vec<_> = part.limiters.values().cloned().collect();
         drop(guard);
         for limiter in limiters {
-            let (_, after) = limiter.shared.change(|queue, now, effects| match old.each.state_of(&queue.limits) {
-                Some(_) => queue.set_limits(now, |_| Ok(to.clone()), place, effects),
-                None => Ok::<_, Infallible>(()),
+            let ((), after) = limiter.shared.change(|queue, now, effects| {
+                if queue.account.limits().are_like(&old.each) {
+                    let Ok(()) = queue.set_limits(now, |_| Ok::<_, Infallible>(Arc::clone(&to)), place, effects);
+                }
             });
             follows.push((limiter, after));
         }
@@ -405,9 +401,9 @@ impl<K: Hash> Table<K> {
         limiter
     }
 
-    fn make_limiter(&self, part: &Part<K>, state: &Thin, now: Nanos) -> Limiter {
-        let limits = part.limits.each.limits(state, now);
-        let mut queue = Queue::new(limits, part.limits.rules.clone(), None);
+    fn make_limiter(&self, part: &Part<K>, levels: &Levels, now: Nanos) -> Limiter {
+        let account = Account::resumed(Arc::clone(&part.limits.each), levels.clone(), now);
+        let mut queue = Queue::new(account, part.limits.rules.clone(), None);
         if part.is_closed {
             queue.close();
         }
@@ -420,6 +416,6 @@ impl<K: Hash> Table<K> {
 
 /// Takes `cost` from the state of a key. A request without a cost is refused.
 #[inline]
-fn take(each: &Each, state: &mut Thin, now: Nanos, cost: Option<u64>) -> Result<(), Refusal> {
+fn take(each: &Limits, state: &mut Levels, now: Nanos, cost: Option<u64>) -> Result<(), Refusal> {
     cost.map_or(Err(Refusal::Never), |cost| each.take(state, now, &[cost]))
 }

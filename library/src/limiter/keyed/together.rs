@@ -21,7 +21,7 @@ use crate::limiter::settle::Granted;
 use crate::limiter::shared::Shared;
 use crate::limiter::time::Time;
 use crate::limiter::units::Units;
-use crate::limits::{Cost, Limits};
+use crate::limits::{Account, Cost, Limits};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Within {
     pub(super) fn new(all: Limiter, time: &Time, of_key: &Rules) -> Self {
         let rules = Rules { most_waiters: of_key.most_waiters, ..Rules::default() };
         let places = Some(Places { capacity: 1, held: 0 });
-        let shared = Shared::new(time.clone(), Queue::new(Limits::none(time.now()), rules, places));
+        let shared = Shared::new(time.clone(), Queue::new(Account::of(Limits::none(), time.now()), rules, places));
         Within { turn: Limiter { shared, within: None }, all, unfair: of_key.unfair }
     }
 

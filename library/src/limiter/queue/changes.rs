@@ -5,23 +5,23 @@ use crate::clock::Nanos;
 use crate::limits::{Cost, Grant, Limits};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 impl Queue {
     /// Settles a cost that was granted as `granted` and turned out as `used`. Units used beyond the grant become a
     /// debt, which is paid before the next grant. Units not used are given back, up to the burst.
     pub(crate) fn reconcile(&mut self, now: Nanos, [used, granted]: [&Cost; 2], effects: &mut Effects) {
         let at = self.settle(now, effects);
-        self.limits.pay(at, &used.beyond(granted));
-        if !self.is_paused() {
-            self.limits.credit(at, &granted.beyond(used));
-        }
+        let (limits, levels) = self.account.parts_mut();
+        limits.pay(levels, at, used.beyond(granted).list());
+        limits.credit(levels, at, granted.beyond(used).list());
         self.serve(effects);
     }
 
     /// Settles an open grant, see [`Limits::settle`](crate::limits::Limits).
     pub(crate) fn settle_grant(&mut self, now: Nanos, grant: &Grant, costs: [&Cost; 2], effects: &mut Effects) {
         let at = self.settle(now, effects);
-        self.limits.settle(at, grant, costs);
+        self.account.settle(at, grant, costs);
         self.serve(effects);
     }
 
@@ -38,12 +38,12 @@ impl Queue {
         effects: &mut Effects,
     ) -> Option<Grant> {
         let at = self.settle(now, effects);
-        self.limits.settle(at, grant, [cost, &Cost::One(0)]);
+        self.account.settle(at, grant, [cost, &Cost::One(0)]);
         let earliest = self.now.saturating_sub(late.min(self.allowance));
         let asked = at.min(earliest).max(self.floor);
         let again = self.holds_at(asked, cost).map(|at| {
-            let grant = self.limits.charge(asked, [at, at.max(self.now)], cost);
-            self.limits.open(&grant, cost);
+            let grant = self.account.charge(asked, [at, at.max(self.now)], cost);
+            self.account.open(&grant, cost);
             grant
         });
         self.serve(effects);
@@ -55,19 +55,19 @@ impl Queue {
     /// are there.
     fn holds_at(&self, asked: Nanos, cost: &Cost) -> Option<Nanos> {
         let at_once = match cost {
-            Cost::One(units) => Cost::One((*units).min(self.limits.most(0).0)),
+            Cost::One(units) => Cost::One((*units).min(self.account.limits().most(0).0)),
             several @ Cost::Several(_) => several.clone(),
         };
-        let (at, _) = self.limits.conforms_at(asked, &at_once).ok()?;
-        let has_room = self.limits.room_at(self.now, cost).is_some_and(|room| room <= self.now);
-        (at <= self.now && has_room && self.promises == 0).then_some(at)
+        let (at, _) = self.account.conforms_at(asked, &at_once).ok()?;
+        let has_room = self.account.windows_have_room_at(self.now, cost).is_some_and(|room| room <= self.now);
+        (at <= self.now && has_room && self.promises == 0 && !self.is_paused()).then_some(at)
     }
 
     /// Grants nothing before `until`. The buckets are empty then. Waiters keep their places.
     pub(crate) fn pause_until(&mut self, now: Nanos, until: Nanos, effects: &mut Effects) {
         self.settle(now, effects);
         if until > self.now {
-            self.limits.pause(self.now, until);
+            self.empties_at = self.empties_at.max(Some(until));
             self.stop_until(until, effects);
         }
     }
@@ -82,14 +82,20 @@ impl Queue {
 
     fn stop_until(&mut self, until: Nanos, effects: &mut Effects) {
         self.lag = 0;
-        self.floor = self.floor.max(until);
         self.pause = self.pause.max(until);
         self.serve(effects);
     }
 
-    /// Only a pause sets the floor to a time in the future.
     pub(crate) fn is_paused(&self) -> bool {
-        self.floor > self.now
+        self.pause > self.now
+    }
+
+    /// At the end of a pause the buckets are empty. Reservations for times before that are charged first.
+    pub(super) fn end_pause(&mut self) {
+        if let Some(until) = self.empties_at.take_if(|until| *until <= self.now) {
+            self.serve_promises(until);
+            self.account.empty(until);
+        }
     }
 
     /// The cost for which the head of the queue gathers units; 0 if the queue is empty.
@@ -100,8 +106,8 @@ impl Queue {
     /// `None` if no rate can be changed.
     pub(crate) fn set_rate(&mut self, now: Nanos, rate: Rate, effects: &mut Effects) -> Option<()> {
         let (place, at) = (self.rules.place?, self.settle(now, effects));
-        self.limits.pay_debts(self.now);
-        self.limits.set_rate(at, place, rate);
+        let start = at.max(self.account.latest()).max(self.pause);
+        self.account.replace(at, self.account.limits().with_rate(place, rate, start));
         self.limits_changed(effects);
         Some(())
     }
@@ -109,27 +115,31 @@ impl Queue {
     /// `None` if no burst can be changed.
     pub(crate) fn set_burst(&mut self, now: Nanos, burst: NonZeroU64, effects: &mut Effects) -> Option<()> {
         let (place, at) = (self.rules.place?, self.settle(now, effects));
-        self.limits.pay_debts(self.now);
-        self.limits.set_burst_for(at, place, burst, &self.waiting());
-        self.limits_changed(effects);
+        self.replace(at, self.account.limits().with_burst(place, burst), effects);
         Some(())
     }
 
     /// Replaces the limits by the limits that `make` returns for the time on the schedule. `place` is the index of the
     /// limit whose rate can be changed.
-    pub(crate) fn set_limits<E>(
+    pub(crate) fn set_limits<L: Into<Arc<Limits>>, E>(
         &mut self,
         now: Nanos,
-        make: impl FnOnce(Nanos) -> Result<Limits, E>,
+        make: impl FnOnce(Nanos) -> Result<L, E>,
         place: Option<usize>,
         effects: &mut Effects,
     ) -> Result<(), E> {
         let at = self.settle(now, effects);
-        self.limits.pay_debts(self.now);
-        self.limits.replace(at, make(at)?, &self.waiting());
+        let limits = make(at)?;
         self.rules.place = place;
-        self.limits_changed(effects);
+        self.replace(at, limits, effects);
         Ok(())
+    }
+
+    fn replace(&mut self, at: Nanos, limits: impl Into<Arc<Limits>>, effects: &mut Effects) {
+        let waiting = self.waiting();
+        self.account.replace(at, limits);
+        self.account.spill(at, &waiting);
+        self.limits_changed(effects);
     }
 
     /// Refuses every later request. All entries of the queue are still served.

@@ -4,7 +4,7 @@ use crate::clock::Nanos;
 use crate::limiter::panics::contained;
 use crate::limiter::rules::Rules;
 use crate::limiter::units::UnitsError;
-use crate::limits::{Cost, Grant, Limits, Refusal};
+use crate::limits::{Account, Cost, Grant, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
 
@@ -44,7 +44,7 @@ impl From<Refusal> for Denied {
 pub(crate) struct Effects {
     pub(super) wake: Vec<Waker>,
     pub(super) dropped: Vec<Waker>,
-    /// Set by the caller if its grant is to be [opened](Limits::open), so that it can be settled.
+    /// Set by the caller if its grant is to be [opened](Account::open), so that it can be settled.
     pub(crate) opens: bool,
     /// Whether the caller was admitted before the queue was closed.
     pub(crate) is_admitted: bool,
@@ -65,16 +65,14 @@ impl Effects {
 
 #[derive(Debug)]
 pub(crate) struct Queue {
-    pub(crate) limits: Limits,
+    pub(crate) account: Account,
     pub(super) rules: Rules,
     pub(super) places: Option<Places>,
     /// The waiters and the reservations, in order of arrival. Each entry has a box, because a leaf of the tree has room
     /// for eleven entries.
     pub(super) list: BTreeMap<Key, Box<QueueEntry>>,
-    /// The entries that have left the queue, until their waiters notice it.
-    pub(super) gone: BTreeMap<Key, Box<QueueEntry>>,
-    /// The state that was calculated for the end of the queue, if nothing has changed since.
-    pub(super) tail: Option<Tail>,
+    /// The entries that were granted or refused, until their waiters fetch the answer.
+    pub(super) answered: BTreeMap<Key, Box<QueueEntry>>,
     /// The sum of all costs in the queue, if there is one kind of cost.
     pub(super) queued: u64,
     /// The number of entries of the queue that are reservations.
@@ -82,14 +80,16 @@ pub(crate) struct Queue {
     /// The latest reading of the clock. An earlier reading counts as this one.
     pub(crate) now: Nanos,
     /// A time on the schedule: the head's request counts as made at this time or later, because until then something
-    /// else held it up. During a pause, the end of the pause.
+    /// else held it up.
     pub(super) floor: Nanos,
-    /// The end of the latest pause.
+    /// The end of the latest pause: nothing but a reservation is granted before it.
     pub(super) pause: Nanos,
+    /// The time at which the buckets are emptied, at the end of a pause.
+    pub(super) empties_at: Option<Nanos>,
     pub(super) lag: Nanos,
-    /// See [`Limits::fill_time`].
+    /// The shortest time in which a bucket fills.
     pub(super) fill_time: Nanos,
-    /// See [`Limits::allowance`].
+    /// See [`Account::allowance`].
     pub(super) allowance: Nanos,
     /// See [`Rules::most`].
     pub(super) most: Box<[(u64, u64)]>,
@@ -102,18 +102,6 @@ pub(crate) struct Queue {
     /// The time at which the first of `threads` will wake up.
     pub(super) watched: Option<Nanos>,
     pub(super) closed: bool,
-}
-
-/// The limits after all in the queue have been served.
-#[derive(Debug)]
-pub(super) struct Tail {
-    pub(super) limits: Limits,
-    /// The time after its own time at which each reservation is granted, in nanoseconds.
-    pub(super) late: Nanos,
-    /// The total delay by which windows may count grants later before a calculated time changes, in nanoseconds.
-    pub(super) slack: Nanos,
-    /// The latest time at which the tail was calculated. Windows count entries with an earlier grant from this time.
-    pub(super) found: Nanos,
 }
 
 /// The places of a semaphore. A grant holds as many places as it costs.
@@ -152,9 +140,9 @@ pub(super) enum Status {
     Waiting,
     /// A reservation for this time.
     Promised(Nanos),
-    /// Granted, but the waiter fetched the grant so late that a window had given its room to other grants. The waiter
-    /// now waits only for room in the window.
-    Late(Grant),
+    /// Its grant was fetched so late that a window had given the room to other grants. The waiter waits again, and has
+    /// given the grant back.
+    Again,
     Granted(Grant),
     /// It timed out, or will never be granted.
     Refused(Denied),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::limits::Limits;
+use crate::limits::Account;
 
 fn policy(limits: &[&str], burst: Option<&str>) -> Result<Policy, PolicyError> {
     let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
@@ -71,7 +71,7 @@ fn a_looser_limit_beside_a_stricter_one_slows_nothing() {
     ] {
         for limits in [[strict, loose], [loose, strict]] {
             let times = |policy: &Policy| {
-                let mut limits = Limits::new(policy, 0);
+                let mut limits = Account::new(policy, 0);
                 (0..4000).map(|_| limits.take(0, 1).unwrap().at).collect::<Vec<_>>()
             };
             let both = with_slack(&limits);

@@ -3,15 +3,19 @@
 use super::*;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::bucket::{self, Bucket};
-use crate::limits::each::{Charged, Each, Form, Thin};
+use crate::limits::levels::{Form, Levels};
 use crate::limits::policy::Policy;
 use crate::limits::state::{Level, State};
 use crate::limits::terms::Terms;
-use crate::limits::{Grant, Limits};
+use crate::limits::{Account, Charged, Grant, Limits};
 use crate::rate::Rate;
 use crate::rounds::rounds;
 use proptest::prelude::*;
 use std::num::NonZeroU64;
+
+fn state(account: &Account, place: usize) -> State {
+    account.levels.to_vec().swap_remove(place)
+}
 
 fn number(number: u64) -> NonZeroU64 {
     NonZeroU64::new(number).unwrap()
@@ -29,19 +33,21 @@ struct Asked {
 }
 
 impl Asked {
-    fn limits(&self) -> Limits {
+    fn account(&self) -> Account {
         let [units, period] = [self.units, self.period].map(number);
         let limits = match self.window {
             Some((count, period)) => {
                 let limit = format!("{count}/{period}ns,window").parse().unwrap();
-                Limits::new(&Policy::new(&[limit], None).unwrap(), 0)
+                Limits::new(&[(&Policy::new(&[limit], None).unwrap(), 0)], 0)
             }
-            None => Limits::none(0),
+            None => Limits::none(),
         };
-        if self.refills {
-            return limits.with_bucket(Bucket::on_grid(units, period, self.burst, self.initial, 0));
-        }
-        limits.with_bucket(Bucket::new(Rate::new(units, period), number(self.burst), self.initial, 0))
+        let bucket = if self.refills {
+            Bucket::on_grid(units, period, self.burst, self.initial, 0)
+        } else {
+            Bucket::new(Rate::new(units, period), number(self.burst), self.initial, 0)
+        };
+        Account::of(limits.with_bucket(bucket), 0)
     }
 }
 
@@ -207,7 +213,7 @@ fn price_of(asked: &Asked) -> u64 {
 /// The limits, and all their events.
 struct Run {
     asked: Asked,
-    limits: Limits,
+    account: Account,
     now: Nanos,
     events: Vec<Event>,
     open: Vec<Grant>,
@@ -217,7 +223,7 @@ struct Run {
 
 impl Run {
     fn new(asked: Asked) -> Self {
-        Run { limits: asked.limits(), asked, now: 0, events: vec![], open: vec![], counted: vec![] }
+        Run { account: asked.account(), asked, now: 0, events: vec![], open: vec![], counted: vec![] }
     }
 
     fn apply(&mut self, op: Op) {
@@ -225,13 +231,13 @@ impl Run {
             Op::Wait(time) => self.now += time,
             Op::Take(cost, late, open) => self.take(cost, late, open),
             Op::Late(cost, late) => {
-                let Ok((at, bound)) = self.limits.conforms_at(self.now, cost) else { return };
+                let Ok((at, bound)) = self.account.conforms_at(self.now, cost) else { return };
                 if bound == Some(0) && !self.asked.refills {
                     self.events.push(Event::Delayed { asked: self.clock(), by: late });
                 }
-                let (asked, level) = (self.clock(), self.limits.states[0].level);
+                let (asked, level) = (self.clock(), self.state(0).level);
                 self.now = self.now.max(at + late);
-                let grant = self.limits.take_not_before(self.now, asked, cost, at + late).unwrap();
+                let grant = self.account.take_not_before(self.now, asked, cost, at + late).unwrap();
                 let mut before = State::from(level);
                 if bound == Some(0) && late > 0 {
                     self.bucket().delay(&mut before, asked, late);
@@ -244,72 +250,80 @@ impl Run {
                     self.events.push(Event::Emptied(until));
                 }
                 if until > self.clock() {
-                    self.limits.at = self.limits.at.max(until);
-                    self.limits.empty(until);
+                    self.account.at = self.account.at.max(until);
+                    self.account.empty(until);
                 }
             }
             Op::SetBurst(burst) => {
                 self.events.push(Event::Resized(self.clock(), burst));
-                self.limits.set_burst(self.now, 0, number(burst));
+                self.account.set_burst(self.now, 0, number(burst));
             }
             // Beside a window, the model does not know from when these units count.
-            Op::Pay(_) | Op::Credit(_) if self.limits.fixed.terms.len() > 1 => {}
+            Op::Pay(_) | Op::Credit(_) if self.account.limits.terms.len() > 1 => {}
             Op::Pay(units) => {
                 self.events.push(Event::Paid(self.clock(), units));
-                self.limits.pay(self.clock(), units);
+                let now = self.clock();
+                let (limits, levels) = self.account.parts_mut();
+                limits.pay(levels, now, &[units]);
             }
             Op::Credit(units) => {
-                let mut before = State::from(self.limits.states[0].level);
+                let mut before = State::from(self.state(0).level);
                 self.bucket().advance(&mut before, self.clock());
                 self.events.push(Event::Credited(self.clock(), units, before.level.amount));
-                self.limits.credit(self.clock(), units);
+                let now = self.clock();
+                let (limits, levels) = self.account.parts_mut();
+                limits.credit(levels, now, &[units]);
             }
             Op::SetRate(units) => {
                 let rate = Rate::new(number(units), number(self.asked.period));
                 // A grid counts in units. Otherwise the price of a unit stays, so nothing is rounded.
                 if self.asked.refills || rate.period() == price_of(&self.asked) {
                     self.events.push(Event::Rated(self.clock(), units));
-                    self.limits.set_rate(self.now, 0, rate);
+                    self.account.set_rate(self.now, 0, rate);
                 }
             }
             Op::Early(cost, early) => {
-                let Ok((at, _)) = self.limits.conforms_at(self.now, cost) else { return };
-                let (asked, level) = (self.clock(), self.limits.states[0].level);
-                let at = at.saturating_sub(early).max(asked).max(self.limits.at);
-                let grant = self.limits.charge(asked, [at; 2], cost);
+                let Ok((at, _)) = self.account.conforms_at(self.now, cost) else { return };
+                let (asked, level) = (self.clock(), self.state(0).level);
+                let at = at.saturating_sub(early).max(asked).max(self.account.at);
+                let grant = self.account.charge(asked, [at; 2], cost);
                 self.granted(asked, level, grant, true);
             }
             Op::Gather(cost, waited) => {
                 let requested = self.clock().saturating_sub(waited);
                 self.events.push(Event::Gathered(self.clock(), requested, cost));
-                self.limits.gather(self.clock(), requested, cost);
+                self.account.gather(self.clock(), requested, cost);
             }
             Op::Spill => {
                 self.events.push(Event::Spilled(self.clock()));
-                self.limits.spill(self.clock());
+                self.account.spill(self.clock(), 0_u64);
             }
             Op::Settle(place, real) => self.settle(place, real),
             Op::Forget(place) if !self.open.is_empty() => {
                 let grant = self.open.remove(place % self.open.len());
-                self.limits.close(grant.number);
+                self.account.close(grant.number);
             }
             Op::Forget(_) => {}
         }
     }
 
+    fn state(&self, place: usize) -> State {
+        state(&self.account, place)
+    }
+
     fn clock(&self) -> Nanos {
-        self.limits.in_order(self.now)
+        self.account.in_order(self.now)
     }
 
     fn bucket(&self) -> bucket::Terms {
-        let Terms::Bucket(bucket) = self.limits.fixed.terms[0] else { unreachable!() };
+        let Terms::Bucket(bucket) = self.account.limits.terms[0] else { unreachable!() };
         bucket
     }
 
     fn take(&mut self, cost: u64, late: u64, open: bool) {
-        let Ok((at, _)) = self.limits.conforms_at(self.now, cost) else { return };
-        let (asked, level) = (self.clock(), self.limits.states[0].level);
-        let grant = self.limits.charge(asked, [at + late; 2], cost);
+        let Ok((at, _)) = self.account.conforms_at(self.now, cost) else { return };
+        let (asked, level) = (self.clock(), self.state(0).level);
+        let grant = self.account.charge(asked, [at + late; 2], cost);
         self.granted(asked, level, grant, open);
     }
 
@@ -319,7 +333,7 @@ impl Run {
             return;
         }
         let (number, at, charged) = (grant.number, grant.at, grant.units);
-        let (least, price) = (self.limits.states[0].level.amount, self.bucket().price(charged));
+        let (least, price) = (self.state(0).level.amount, self.bucket().price(charged));
         let mut before = State::from(level);
         self.bucket().advance(&mut before, asked);
         let latest = before.level.at;
@@ -329,7 +343,7 @@ impl Run {
         self.events.push(Event::Granted { number, asked, at, charged, real: charged, gathered, early });
         self.counted.push((number, grant.counted, charged));
         if open {
-            self.limits.open(&grant, grant.units);
+            self.account.open(&grant, grant.units);
             self.open.push(grant);
         }
     }
@@ -348,19 +362,20 @@ impl Run {
         if let Some(entry) = self.counted.iter_mut().find(|entry| entry.0 == grant.number) {
             entry.2 = cost;
         }
-        self.limits.settle(self.now, &grant, [grant.units, cost]);
+        self.account.settle(self.now, &grant, [grant.units, cost]);
     }
 
     fn check(&self) {
-        let open = self.limits.states[0].open().into_iter().flat_map(|open| &open.blocks).map(|block| block.number);
+        let bucket = self.state(0);
+        let open = bucket.open().into_iter().flat_map(|open| &open.blocks).map(|block| block.number);
         assert!(open.eq(self.open.iter().map(|grant| grant.number)), "{:#?}", self.open);
-        assert!(self.limits.states[0].open().is_none_or(Opened::has_sense));
-        let Level { amount, at } = self.limits.states[0].level;
+        assert!(self.state(0).open().is_none_or(Opened::has_sense));
+        let Level { amount, at } = self.state(0).level;
         assert_eq!((amount, at), replayed(&self.asked, &self.events), "{:#?}", self.events);
-        let Some(window) = self.limits.fixed.terms.get(1).and_then(Terms::as_window) else { return };
+        let Some(window) = self.account.limits.terms.get(1).and_then(Terms::as_window) else { return };
         // Nothing is granted before the end of a hold, so units that no longer count then may have been dropped.
-        let time = self.clock().max(self.limits.states[1].level.at).max(self.limits.at);
-        check_log(&self.limits.states[1], &self.counted, |at| at + window.period() > time);
+        let time = self.clock().max(self.state(1).level.at).max(self.account.at);
+        check_log(&self.state(1), &self.counted, |at| at + window.period() > time);
     }
 }
 
@@ -410,8 +425,8 @@ fn key_ops() -> impl Strategy<Value = Vec<KeyOp>> {
 /// The limits of a key, and all their events. The bucket counts the first kind of cost, the window the second.
 struct KeyRun {
     asked: Asked,
-    each: Each,
-    thin: Thin,
+    each: Limits,
+    levels: Levels,
     now: Nanos,
     events: Vec<Event>,
     left: Option<(Charged, [u64; 2])>,
@@ -427,9 +442,9 @@ impl KeyRun {
         let bucket = policy(format!("{units}/{period}ns,burst={burst},initial={}", initial.min(burst)));
         let window = window.map(|(count, period)| policy(format!("{count}/{period}ns,window")));
         let policies: Vec<_> = [&bucket].into_iter().chain(&window).zip(0..).collect();
-        let each = Each::new(&policies, 0);
+        let each = Limits::new(&policies, 0);
         let (events, open, counted) = (vec![], vec![], vec![]);
-        KeyRun { asked, thin: each.fresh(), each, now: 0, events, left: None, open, counted, grants: 0 }
+        KeyRun { asked, levels: each.fresh(), each, now: 0, events, left: None, open, counted, grants: 0 }
     }
 
     fn apply(&mut self, op: KeyOp) {
@@ -439,7 +454,7 @@ impl KeyRun {
             KeyOp::HandOver => self.hand_over(),
             KeyOp::Hold(time) => {
                 self.events.push(Event::Emptied(self.now + time));
-                self.each.empty(&mut self.thin, self.now + time);
+                self.each.empty(&mut self.levels, self.now + time);
             }
             KeyOp::Settle(..) | KeyOp::Forget(_) if self.open.is_empty() => {}
             KeyOp::Settle(place, real) => self.settle(place, |_| real),
@@ -448,16 +463,16 @@ impl KeyRun {
     }
 
     fn take(&mut self, costs: [u64; 2], asked: Nanos, late: u64, opens: bool) {
-        let Some((at, _)) = self.each.conforms_at(&self.thin, asked, &costs) else { return };
+        let Some((at, _)) = self.each.conforms_at(&self.levels, asked, &costs) else { return };
         let at = at + late;
         self.now = self.now.max(at);
         self.grants += 1;
         let grant = Charged { at, counted: self.now, number: self.grants };
-        self.each.charge(&mut self.thin, [at, asked, at, grant.counted], &costs);
+        self.each.charge(&mut self.levels, [at, asked, at, grant.counted], &costs);
         self.left = Some((grant, costs));
         self.counted.push((grant.number, grant.counted, costs[1]));
         if opens {
-            self.each.open(&mut self.thin, grant, &costs);
+            self.each.open(&mut self.levels, grant, &costs);
             self.open.push((grant, costs));
         }
         if opens || costs[0] > 0 {
@@ -470,7 +485,7 @@ impl KeyRun {
 
     fn hand_over(&mut self) {
         let Some((grant, costs)) = self.left.take() else { return };
-        let counted = self.each.hand_over(&mut self.thin, grant, &costs, self.now);
+        let counted = self.each.hand_over(&mut self.levels, grant, &costs, self.now);
         self.open.iter_mut().filter(|open| open.0 == grant).for_each(|open| open.0 = counted);
         let Some((count, period)) = self.asked.window else { return };
         let counts = |at: Nanos| self.now - at < period;
@@ -485,7 +500,7 @@ impl KeyRun {
     fn settle(&mut self, place: usize, real: impl Fn([u64; 2]) -> [u64; 2]) {
         let (grant, costs) = self.open.remove(place % self.open.len());
         let settled = real(costs);
-        self.each.settle(&mut self.thin, self.now, grant, [&costs, &settled]);
+        self.each.settle(&mut self.levels, [self.now; 2], grant, [&costs, &settled]);
         self.left = self.left.filter(|left| left.0 != grant);
         for event in &mut self.events {
             match event {
@@ -497,7 +512,7 @@ impl KeyRun {
     }
 
     fn level(&self) -> Level {
-        self.thin.with(|states| states[0].level)
+        self.levels.with(|states| states[0].level)
     }
 
     fn check(&self) {
@@ -513,11 +528,11 @@ impl KeyRun {
         };
         assert_eq!(forward(amount, at), forward(expected, time), "at {at} and {time}: {events:#?}");
         if let Some((_, period)) = self.asked.window {
-            self.thin.with(|states| check_log(&states[1], &self.counted, |at| at + period > self.now));
+            self.levels.with(|states| check_log(&states[1], &self.counted, |at| at + period > self.now));
         }
-        let has_open = self.thin.with(|states| states[0].open().is_some());
+        let has_open = self.levels.with(|states| states[0].open().is_some());
         let is_wide = self.asked.window.is_some() || has_open;
-        assert_eq!((has_open, matches!(self.thin, Thin(Form::Several(_)))), (!self.open.is_empty(), is_wide));
+        assert_eq!((has_open, matches!(self.levels, Levels(Form::Several(_)))), (!self.open.is_empty(), is_wide));
     }
 }
 
@@ -537,9 +552,9 @@ proptest! {
             run.check();
         }
         for grant in std::mem::take(&mut run.open) {
-            run.limits.close(grant.number);
+            run.account.close(grant.number);
         }
-        prop_assert!(!run.limits.has_open());
+        prop_assert!(!run.account.has_open());
     }
 
     /// Law 11, across a change of the rate: the credit that was cut off is then rounded, by less than a nanosecond's worth.
@@ -553,18 +568,18 @@ proptest! {
         for op in ops {
             run.apply(op);
         }
-        let set = |limits: &mut Limits| limits.set_rate(run.now, 0, Rate::new(number(units), number(period)));
-        let settle = |limits: &mut Limits| {
+        let set = |account: &mut Account| account.set_rate(run.now, 0, Rate::new(number(units), number(period)));
+        let settle = |account: &mut Account| {
             for grant in &run.open {
-                limits.settle(run.now, grant, [grant.units, real]);
+                account.settle(run.now, grant, [grant.units, real]);
             }
         };
-        let mut limits = [run.limits.clone(), run.limits.clone()];
+        let mut limits = [run.account.clone(), run.account.clone()];
         settle(&mut limits[0]);
         set(&mut limits[0]);
         set(&mut limits[1]);
         settle(&mut limits[1]);
-        let [before, after] = limits.map(|limits| limits.states[0].level);
+        let [before, after] = limits.map(|account| state(&account, 0).level);
         let (amount, at) = (after.amount, after.at);
         let rounded = 2 * run.open.len() as i128;
         prop_assert_eq!({ before.at }, at);
@@ -600,8 +615,8 @@ proptest! {
             Policy::new(&limits.iter().map(|limit| limit.parse().unwrap()).collect::<Vec<_>>(), None).unwrap()
         };
         let all = ["3/s,burst=5", "7/2s,burst=2", "30/5s,window"];
-        let mut joint = Limits::new(&policy(&all), 0);
-        let mut singles = all.map(|limit| Limits::new(&policy(&[limit]), 0));
+        let mut joint = Account::new(&policy(&all), 0);
+        let mut singles = all.map(|limit| Account::new(&policy(&[limit]), 0));
         let (mut now, mut open) = (0, vec![]);
         for (wait, costs, real, kind) in ops {
             now += wait * 1_000_000;
@@ -626,18 +641,18 @@ proptest! {
                     single.settle(now, &grant, [cost, real]);
                 }
             }
-            let expected: Vec<&State> = singles.iter().map(|single| &single.states[0]).collect();
-            prop_assert_eq!(joint.states.iter().collect::<Vec<_>>(), expected);
+            let expected: Vec<State> = singles.iter().map(|single| state(single, 0)).collect();
+            prop_assert_eq!(joint.levels.to_vec(), expected);
         }
     }
 }
 
 #[test]
 fn beyond_the_most_open_grants_the_oldest_is_closed() {
-    let mut limits = Limits::new(&Policy::new(&["1/ms,burst=5000".parse().unwrap()], None).unwrap(), 0);
+    let mut limits = Account::new(&Policy::new(&["1/ms,burst=5000".parse().unwrap()], None).unwrap(), 0);
     let grants: Vec<Grant> = (0..=MAX_OPEN).map(|_| limits.take(0, 1_u64).unwrap()).collect();
     let left =
-        |limits: &Limits| limits.fixed.terms[0].left(&limits.states[0], MILLISECOND) - 5000 + grants.len() as i128;
+        |account: &Account| account.limits.terms[0].left(&state(account, 0), MILLISECOND) - 5000 + grants.len() as i128;
     for grant in &grants {
         limits.open(grant, 1_u64);
     }

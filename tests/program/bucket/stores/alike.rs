@@ -3,7 +3,7 @@
 use super::{Ask, Bucket, Duration, Grant, NanoClock, Nanos, Operation, Process, START, ask, policy, rounds};
 use std::fmt::Write;
 use std::sync::Mutex;
-use throttle_limits::limits::{OfKeys, Policy, Thin};
+use throttle_limits::limits::{Levels, OfKeys, Policy};
 use throttle_limits::store::{Next, View};
 
 /// The limits, and limits that replace them. Each has half the rate of the limit before, so that fractions of a unit stay
@@ -131,8 +131,8 @@ fn steps(bucket: &Bucket, limits: &[Policy; 2]) -> Vec<Step> {
 
 /// A bucket counts its grants from a random number, which its state contains.
 fn without_numbers(mut view: View) -> View {
-    view.state = Thin::default();
-    view.keys.iter_mut().for_each(|key| key.state = Thin::default());
+    view.state = Levels::default();
+    view.keys.iter_mut().for_each(|key| key.state = Levels::default());
     view
 }
 
