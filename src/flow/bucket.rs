@@ -76,8 +76,9 @@ struct State<T> {
     of_key: u32,
     /// When units were requested last, on the clock of the line.
     asked_at: Nanos,
-    /// The most plain units to request, because grants came too late, and how many did.
+    /// The most plain units to request, because grants came too late; what a run in time adds; and how many came too late.
     most: u64,
+    step: u64,
     late: u64,
 }
 
@@ -99,6 +100,7 @@ impl<T: Send> Bucket<T> {
             of_key: 0,
             asked_at: 0,
             most: u64::MAX,
+            step: 1,
             late: 0,
         };
         let (meant, max_wait) = (store.policy(), sorting.max_wait);
@@ -323,11 +325,11 @@ impl<T: Send> Bucket<T> {
             }
             let at = self.request(units, room, &mut state);
             let event = state.client.poll(room)?;
-            Self::back_off(units, &mut state);
+            self.back_off(units, &mut state);
             self.check_policy()?;
             match event {
                 Event::Go(grant) if grant.ticket == PLAIN => {
-                    state.most = state.most.saturating_add(1);
+                    state.most = state.most.saturating_add(state.step);
                     let since = grant.has_waited.then(|| self.here(units.now(), grant.at));
                     return Ok(Next::Run(grant.units, since, Leaving::OfBucket));
                 }
@@ -395,13 +397,14 @@ impl<T: Send> Bucket<T> {
     }
 
     /// After grants that came too late, half as many plain units are requested at once: a machine that is too busy for its
-    /// grants would only give them back, which makes it busier still. Each one that comes in time adds one.
-    /// (Additive increase, multiplicative decrease: Chiu and Jain, 1989.)
-    fn back_off(units: &Units<T>, state: &mut State<T>) {
+    /// grants would only give them back, which makes it busier still. Each run that comes in time adds a millisecond's
+    /// worth (additive increase, multiplicative decrease: Chiu and Jain, 1989).
+    fn back_off(&self, units: &Units<T>, state: &mut State<T>) {
         if state.client.late() == state.late {
             return;
         }
         state.late = state.client.late();
+        self.store.see(&mut |replica| state.step = replica.quantum());
         state.most = (state.client.wanted() / 2).max(1);
         if state.client.wanted() > state.most {
             let unwanted = state.client.want_nothing();
