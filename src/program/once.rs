@@ -76,13 +76,31 @@ type Waited = (Client, Grant, Arc<AtomicBool>);
 
 /// Waits for the time of the grant.
 fn waited_for(once: &Once, mut asked: Asked) -> Result<Waited> {
-    let is_over = Arc::default();
-    let grant = match asked.client.poll(1)? {
+    let (came, is_over) = Default::default();
+    let grant = match first_answer(&mut asked.client, &came, &is_over)? {
         Next::Go(grant) => grant,
         Next::Refused(_, why) => return Err(refusal(why).into()),
-        Next::At(_) | Next::Nothing => wait(once, &mut asked, &is_over)?,
+        Next::At(_) | Next::Nothing => wait(once, &mut asked, &came, &is_over)?,
     };
     Ok((asked.client, grant, is_over))
+}
+
+/// Makes the request. If it has to wait, the handlers of signals are installed before a signal can end the program, which
+/// would leave the request in the bucket. A server may answer late, and signals are not blocked for so long: the handlers
+/// come first then.
+fn first_answer(client: &mut Client, came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> Result<Next> {
+    if client.store().is_remote() {
+        wake_on_signals(came, is_over).context("cannot handle signals")?;
+        return Ok(Next::Nothing);
+    }
+    let answer = signals::with_blocked(&wanted(), || {
+        let answer = client.poll(1);
+        if matches!(answer, Ok(Next::At(_) | Next::Nothing)) {
+            wake_on_signals(came, is_over)?;
+        }
+        Ok(answer)
+    });
+    Ok(answer.context("cannot handle signals")??)
 }
 
 /// Sleeps until the request is granted and the time of the grant has come. On a signal, cancels the request, and dies of
@@ -91,9 +109,7 @@ fn waited_for(once: &Once, mut asked: Asked) -> Result<Waited> {
 /// No signal is lost. The thread that wakes this thread blocks signals, so their handlers run on this thread. A handler
 /// stores its signal, and then reads `is_over`. So this function finds the signal, or the handler ends the program.
 /// This holds until the program becomes the command.
-fn wait(once: &Once, asked: &mut Asked, is_over: &Arc<AtomicBool>) -> Result<Grant> {
-    let came = Arc::new(AtomicUsize::new(0));
-    wake_on_signals(&came, is_over).context("cannot handle signals")?;
+fn wait(once: &Once, asked: &mut Asked, came: &AtomicUsize, is_over: &AtomicBool) -> Result<Grant> {
     sharpen_this_thread();
     let (store, begun) = (Arc::clone(asked.client.store()), asked.client.store().clock().now());
     let mut checked = begun;
@@ -147,12 +163,15 @@ fn refusal(why: operation::Refusal) -> StoreError {
     }
 }
 
+/// The signals that end a wait.
+fn wanted() -> Vec<i32> {
+    [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect()
+}
+
 /// From now on, a signal is stored in `came` and wakes this thread. Once `is_over` is true, a signal ends the program
 /// instead.
 fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Result<()> {
-    let wanted: Vec<i32> =
-        [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
-    let main = thread::current();
+    let (wanted, main) = (wanted(), thread::current());
     signals::with_blocked(&wanted, || {
         for signal in &wanted {
             // The order matters: a handler must store the signal before it reads `is_over`.

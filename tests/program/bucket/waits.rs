@@ -128,7 +128,6 @@ fn is_given_back(bucket: &Bucket) {
             let mut stdin = running.stdin();
             stdin.write_all(b"a\nb\n\0").unwrap();
             wait_until("it to have its turn", || bucket.hours() > 1);
-            std::thread::sleep(Duration::from_millis(20));
             running.signal(signal);
             let ended = running.finish();
             // A run of commands only starts nothing more after QUIT.
