@@ -81,8 +81,8 @@ pub(super) struct Asked {
 }
 
 /// Requests one unit of the bucket. A server gets a single request, with one exception: if the bucket has other limits
-/// than expected, the call may have another key and other costs.
-pub(super) fn ask_one(once: &Once) -> Result<Asked> {
+/// than expected, the call may have another key and other costs. `begins` is called just before that.
+pub(super) fn ask_one(once: &Once, begins: impl FnOnce(&Arc<AnyBucket>)) -> Result<Asked> {
     let Once { bucket, call, max_wait, .. } = once;
     let (named, max_wait) = (call.named.as_ref(), *max_wait);
     let opened: Arc<AnyBucket> = match &bucket.kind {
@@ -101,6 +101,7 @@ pub(super) fn ask_one(once: &Once) -> Result<Asked> {
     }
     let (mut ask, latest) = (due()?, once.latest(opened.clock().now()));
     let mut client = Client::new(Arc::clone(&opened));
+    begins(&opened);
     loop {
         // The latest time is checked here, because a refusal says how long the wait would be.
         let ticket = client.ask(Ask { latest: Nanos::MAX, ..ask.clone() });

@@ -1,6 +1,6 @@
 //! `--once`: take one unit from a bucket, then become the command.
 
-use super::buckets::{self, Asked};
+use super::buckets::{self, AnyBucket, Asked};
 use super::exit::Exit;
 use super::say::say;
 use super::task::Once;
@@ -13,8 +13,8 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use throttle::flow::start_thread;
 use throttle::launch::command;
@@ -37,8 +37,13 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let taken = buckets::ask_one(once).and_then(|asked| waited_for(once, asked));
-    let (mut client, grant, is_over) = match taken {
+    let on_signal = OnSignal::handled().context("cannot handle signals")?;
+    let asked = buckets::ask_one(once, |store| on_signal.begin(store));
+    let taken = asked.and_then(|asked| wait(once, asked, &on_signal));
+    if let (Some(signal), Err(_)) = (on_signal.came(), &taken) {
+        signals::die_of(signal);
+    }
+    let (mut client, grant) = match taken {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
             Some(refused) if is_too_long(once, refused) => {
@@ -53,7 +58,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
     let Some(path) = found else { return Ok(Exit::Success) };
     let store = Arc::clone(client.store());
     let exit = if held::is_needed(&*store) {
-        held::run((&store, grant.number), (&path, &mut command_of(&path, &once.command)), &is_over)?
+        held::run((&store, grant.number), (&path, &mut command_of(&path, &once.command)), &on_signal.is_over)?
     } else {
         become_command(&path, &once.command)
     };
@@ -71,36 +76,16 @@ fn is_too_long(once: &Once, error: &StoreError) -> bool {
     }
 }
 
-/// A grant whose time has come, and whether a signal ends the program.
-type Waited = (Client, Grant, Arc<AtomicBool>);
+/// A grant whose time has come.
+type Waited = (Client, Grant);
 
-/// Waits for the time of the grant.
-fn waited_for(once: &Once, mut asked: Asked) -> Result<Waited> {
-    let (came, is_over) = Default::default();
-    let grant = match first_answer(&mut asked.client, &came, &is_over)? {
-        Next::Go(grant) => grant,
-        Next::Refused(_, why) => return Err(refusal(why).into()),
-        Next::At(_) | Next::Nothing => wait(once, &mut asked, &came, &is_over)?,
-    };
-    Ok((asked.client, grant, is_over))
-}
-
-/// Makes the request. If it has to wait, the handlers of signals are installed before a signal can end the program, which
-/// would leave the request in the bucket. A server may answer late, and signals are not blocked for so long: the handlers
-/// come first then.
-fn first_answer(client: &mut Client, came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> Result<Next> {
-    if client.store().is_remote() {
-        wake_on_signals(came, is_over).context("cannot handle signals")?;
-        return Ok(Next::Nothing);
-    }
-    let answer = signals::with_blocked(&wanted(), || {
-        let answer = client.poll(1);
-        if matches!(answer, Ok(Next::At(_) | Next::Nothing)) {
-            wake_on_signals(came, is_over)?;
-        }
-        Ok(answer)
-    });
-    Ok(answer.context("cannot handle signals")??)
+/// What a signal does. Before the request is made, and once the grant is used, a signal ends the program. In between, the
+/// program gives everything back first.
+#[derive(Default)]
+struct OnSignal {
+    came: Arc<AtomicUsize>,
+    is_over: Arc<AtomicBool>,
+    store: OnceLock<Arc<AnyBucket>>,
 }
 
 /// Sleeps until the request is granted and the time of the grant has come. On a signal, cancels the request, and dies of
@@ -109,11 +94,11 @@ fn first_answer(client: &mut Client, came: &Arc<AtomicUsize>, is_over: &Arc<Atom
 /// No signal is lost. The thread that wakes this thread blocks signals, so their handlers run on this thread. A handler
 /// stores its signal, and then reads `is_over`. So this function finds the signal, or the handler ends the program.
 /// This holds until the program becomes the command.
-fn wait(once: &Once, asked: &mut Asked, came: &AtomicUsize, is_over: &AtomicBool) -> Result<Grant> {
+fn wait(once: &Once, mut asked: Asked, on_signal: &OnSignal) -> Result<Waited> {
     sharpen_this_thread();
     let (store, begun) = (Arc::clone(asked.client.store()), asked.client.store().clock().now());
     let mut checked = begun;
-    let (mut announce, is_signalled) = (!once.quiet, || came.load(Ordering::SeqCst) > 0);
+    let (mut announce, is_signalled) = (!once.quiet, || on_signal.came().is_some());
     let granted = loop {
         let until = match asked.client.poll(1) {
             Ok(Next::Go(grant)) => break Ok(grant),
@@ -144,15 +129,15 @@ fn wait(once: &Once, asked: &mut Asked, came: &AtomicUsize, is_over: &AtomicBool
             break Err(StoreError::Stopped);
         }
     };
-    is_over.store(granted.is_ok(), Ordering::SeqCst);
-    if let Some(signal) = i32::try_from(came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0) {
+    on_signal.is_over.store(granted.is_ok(), Ordering::SeqCst);
+    if let Some(signal) = on_signal.came() {
         if let Ok(grant) = granted {
             asked.client.report(Operation::Unused(vec![grant.number]));
         }
         give_back(&mut asked.client);
         signals::die_of(signal);
     }
-    Ok(granted?)
+    Ok((asked.client, granted?))
 }
 
 /// Why the request is never granted.
@@ -163,26 +148,45 @@ fn refusal(why: operation::Refusal) -> StoreError {
     }
 }
 
-/// The signals that end a wait.
-fn wanted() -> Vec<i32> {
-    [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect()
-}
+impl OnSignal {
+    /// From now on, a signal is stored in `came` and wakes this thread, and while `is_over` is true, it ends the program.
+    fn handled() -> io::Result<Arc<Self>> {
+        let on_signal = Arc::new(OnSignal { is_over: Arc::new(true.into()), ..OnSignal::default() });
+        let wanted: Vec<i32> =
+            [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
+        let (main, shared) = (thread::current(), Arc::clone(&on_signal));
+        signals::with_blocked(&wanted, || {
+            for signal in &wanted {
+                // The order matters: a handler must store the signal before it reads `is_over`.
+                flag::register_usize(*signal, Arc::clone(&on_signal.came), usize::try_from(*signal).unwrap_or(0))?;
+                signals::die_of_if(*signal, &on_signal.is_over)?;
+            }
+            signals::has_begun();
+            let mut signals = Signals::new(&wanted)?;
+            let wake = move || {
+                for signal in signals.forever() {
+                    // This thread may be waiting for a server, or for a process that keeps the file locked.
+                    if shared.store.get().is_some_and(|store| !store.leave()) {
+                        signals::die_of(signal);
+                    }
+                    main.unpark();
+                }
+            };
+            start_thread("signals", wake).map(drop)
+        })?;
+        Ok(on_signal)
+    }
 
-/// From now on, a signal is stored in `came` and wakes this thread. Once `is_over` is true, a signal ends the program
-/// instead.
-fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Result<()> {
-    let (wanted, main) = (wanted(), thread::current());
-    signals::with_blocked(&wanted, || {
-        for signal in &wanted {
-            // The order matters: a handler must store the signal before it reads `is_over`.
-            flag::register_usize(*signal, Arc::clone(came), usize::try_from(*signal).unwrap_or(0))?;
-            signals::die_of_if(*signal, is_over)?;
-        }
-        signals::has_begun();
-        let mut signals = Signals::new(&wanted)?;
-        let wake = move || signals.forever().for_each(|_| main.unpark());
-        start_thread("signals", wake).map(drop)
-    })
+    /// The request is about to be made.
+    fn begin(&self, store: &Arc<AnyBucket>) {
+        let _ = self.store.set(Arc::clone(store));
+        self.is_over.store(false, Ordering::SeqCst);
+    }
+
+    /// The signal that came.
+    fn came(&self) -> Option<i32> {
+        i32::try_from(self.came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0)
+    }
 }
 
 /// Gives back what is not used. Best effort: the program ends either way.

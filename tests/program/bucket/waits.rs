@@ -135,7 +135,7 @@ fn is_given_back(bucket: &Bucket) {
             let expected = if stops { (Some(75), None) } else { (None, Some(signal.as_raw())) };
             let status = (ended.code(), ended.signal());
             assert_eq!(status, expected, "{what}: {}", ended.err);
-            assert_eq!((bucket.hours(), ended.text()), (1, ""), "{what}");
+            assert_eq!((bucket.hours(), ended.text()), (1, ""), "{what} {signal:?}: {}", ended.err);
         }
     }
 }
