@@ -1,9 +1,10 @@
 //! Waiters of a bucket: the announced times, and whether they are kept.
 
 use crate::support::redis::Redis;
-use crate::support::terminal::recorded_terminal;
+use crate::support::terminal::{recorded_terminal, terminal};
 use crate::support::{Ended, HANGS, Lines, Running, copy_program, cpu_time, feed, is_right_once, throttle, wait_until};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use std::fs::File;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -67,26 +68,27 @@ fn a_long_wait_is_announced_on_a_terminal_after_a_second() {
     let bucket = Bucket::in_file(AN_HOUR);
     // All at once, so that it takes a second.
     let waiting = STREAMS.map(|(args, what)| {
-        let (terminal, read) = recorded_terminal();
+        let (controller, end) = terminal();
+        let said = Lines::of(File::from(controller));
         let mut command = bucket.command(args);
-        command.stderr(terminal);
+        command.stderr(end);
         let mut running = Running::start(command);
         let stdin = running.stdin();
-        (running, stdin, read, what)
+        (running, stdin, said, what)
     });
-    let waiting = waiting.map(|(running, mut stdin, read, what)| {
+    let waiting = waiting.map(|(running, mut stdin, said, what)| {
         stdin.write_all(b"a\n\0").unwrap();
-        (running, stdin, read, what)
+        (running, stdin, said, what)
     });
     wait_until("all to wait", || bucket.hours() == 6);
-    std::thread::sleep(Duration::from_millis(1500));
-    for (running, stdin, read, what) in waiting {
+    let is_it = |line: &str| line.contains("throttle: waiting for its turn: ");
+    for (running, stdin, said, what) in waiting {
+        let announced = std::iter::repeat_with(|| said.next()).find(|line| is_it(line)).unwrap();
+        assert!(announced.ends_with(" (Ctrl-C gives it back)"), "{what}: {announced:?}");
         running.signal(Signal::INT);
         assert_eq!(running.finish().signal(), Some(2), "{what}");
         drop(stdin);
-        let said = read.join().unwrap();
-        assert_eq!(said.matches("throttle: waiting for its turn: ").count(), 1, "{what}: {said:?}");
-        assert!(said.contains(" (Ctrl-C gives it back)\n"), "{what}: {said:?}");
+        assert!(!said.rest().iter().any(|line| is_it(line)), "{what}: once");
     }
 }
 
