@@ -18,14 +18,14 @@ const FIRST_CHUNK: usize = 1 << 5;
 /// The number of slots checked for each new key, to forget keys that are fresh again.
 const CHECKS_PER_ADD: usize = 2;
 
-/// A table with the states of many keys, in the limits of an [`Limits`]. Time is a parameter, and nothing waits here.
+/// A table of many keys with the levels of their [`Limits`]. Time is a parameter, and nothing waits here.
 ///
 /// A key that is not in the table counts as new, with buckets made at the beginning. So a key is forgotten only when
 /// its state equals the state of a new key again, and it is not in use. When a key is added, the table checks two
 /// others. Nothing else is ever evicted.
 ///
 /// ```
-/// use throttle_limits::limits::{Limits, Keys, Policy};
+/// use throttle_limits::limits::{Keys, Limits, Policy};
 ///
 /// let each = Limits::new(&[(&Policy::new(&["1/s".parse()?], None)?, 0)], 0);
 /// let mut keys: Keys<String> = Keys::new(0);

@@ -359,7 +359,7 @@ impl Policy {
         self.limits.iter().map(Resolved::at_once).min().unwrap_or(u64::MAX)
     }
 
-    /// The limits that never bind, because another limit is always stricter, with the slack of windows included. Limits
+    /// The limits that never bind, because another limit is always stricter, with the slack of windows included. Each
     /// item is the index of such a limit, and the index of the stricter limit.
     pub fn never_bind(&self) -> impl Iterator<Item = (usize, usize)> {
         // If two limits are equal, the later one never binds.

@@ -1,7 +1,7 @@
 //! The keys and their states.
 //!
 //! The keys are spread over shards. Each shard has a table behind its own lock. A key with waiters is in use: it has a
-//! whole [`Limiter`]. Any other key has only a thin state, without a queue. The key gets its thin state back when
+//! whole [`Limiter`]. Any other key has only its levels, without a queue. The key gets its levels back when
 //! nobody holds that limiter and the limiter has nothing to wait for. A key whose state equals the state of an unused
 //! key is forgotten.
 
@@ -108,7 +108,7 @@ impl<K: Hash> Part<K> {
         self.search_at = SEARCH_THRESHOLD.max(2 * self.limiters.len());
     }
 
-    /// Removes the limiter of a key and keeps its thin state, if nobody else holds it and it waits for nothing.
+    /// Removes the limiter of a key and keeps its levels, if nobody else holds it and it waits for nothing.
     fn take_limiter(&mut self, id: KeyId) -> Option<Limiter> {
         let limiter = self.limiters.get(&id)?;
         if Arc::strong_count(&limiter.shared) > 1 {
