@@ -303,7 +303,8 @@ impl Limiter {
 
     /// Replaces all limits by the rate, burst and limits of `to`, from now on. The other settings of `to` have no
     /// effect. A limit at the same place and of the same kind keeps its credit or its count; any other limit starts in
-    /// its initial state. Reservations keep their times, as for [`set_rate`](Self::set_rate). If an earlier grant is
+    /// its initial state. At the end of a pause all buckets are empty. Reservations keep their times, as for
+    /// [`set_rate`](Self::set_rate). If an earlier grant is
     /// [settled](Granted::settle) after this, its unused units are given back, less the units gained since.
     ///
     /// A request that already waits for more than the count of a new window is refused with [`AcquireError::Never`].
@@ -330,8 +331,9 @@ impl Limiter {
 
     /// Settles a cost that was acquired as `estimated` and turned out as `actual`. Units used beyond the estimate
     /// become a debt: later requests wait until the rate has paid it, and windows count them. Unused units are given
-    /// back, up to the burst. [`acquire_to_settle`](Self::acquire_to_settle) is exact,
-    /// because it also records the units that have overflowed since the grant.
+    /// back, up to the burst; at the end of a pause the buckets are empty all the same.
+    /// [`acquire_to_settle`](Self::acquire_to_settle) is exact, because it also records the units that have overflowed
+    /// since the grant.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -84,6 +84,7 @@ impl Table {
             if self.each.is_fresh(levels, now) {
                 *levels = each.fresh();
             } else {
+                self.each.expire(levels, now);
                 self.each.change(levels, now, &each, fresh);
                 each.spill(levels, now, &[]);
             }

@@ -80,6 +80,7 @@ impl Ledger {
     ) -> Vec<u32> {
         let now = self.tick(now);
         let (all, each) = limits_of(policy, now);
+        self.all.expire(&mut self.levels, now);
         self.all.change(&mut self.levels, now, &all, fresh);
         all.spill(&mut self.levels, now, &[]);
         let most = most_keys(&each);

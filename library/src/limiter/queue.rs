@@ -104,7 +104,6 @@ impl Queue {
         let entry = QueueEntry { is_thread: waiter.is_thread, opens: effects.opens, ..entry };
         let entry = QueueEntry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), ..entry };
         let key = self.push(entry);
-        self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
         self.serve(effects);
         // The thread is added only after `serve`: it is awake, and calls `watch` next. If it is already granted or
         // refused, it must not become the timer.
@@ -116,10 +115,9 @@ impl Queue {
 
     /// Keeps a grant until the next poll of its future.
     fn hand_over_later(&mut self, waiter: &Waiter<'_>, grant: Grant, opens: bool) -> Key {
-        self.arrivals += 1;
-        let entry = QueueEntry::new(waiter.cost, self.now, Status::Granted(grant));
-        self.answered.insert(self.arrivals, Box::new(QueueEntry { opens, ..entry }));
-        self.arrivals
+        let (key, entry) = (self.next_key(), QueueEntry::new(waiter.cost, self.now, Status::Granted(grant)));
+        self.answered.insert(key, Box::new(QueueEntry { opens, ..entry }));
+        key
     }
 
     /// Returns the result of a waiter that is done, and removes its entry. Otherwise `waker` replaces its waker.
@@ -131,8 +129,9 @@ impl Queue {
         effects: &mut Effects,
     ) -> Poll<Result<(), Denied>> {
         self.see(now);
-        self.serve_promises(self.now);
-        self.fetch(key);
+        self.serve_promises(self.now, Nanos::MAX);
+        let key = self.fetch(key);
+        effects.key = Some(key);
         self.serve(effects);
         let Some(entry) = self.entry(key) else { return Poll::Ready(Ok(())) };
         let done = match entry.status {
@@ -144,7 +143,7 @@ impl Queue {
                 Ok(())
             }
             Status::Refused(denied) => Err(denied),
-            Status::Waiting | Status::Again | Status::Promised(_) => {
+            Status::Waiting | Status::Promised(_) => {
                 if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
                     effects.dropped.extend(entry.waker.replace(waker.clone()));
                 }
@@ -174,10 +173,10 @@ impl Queue {
     /// given back.
     pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
         self.see(now);
-        self.serve_promises(self.now);
+        self.serve_promises(self.now, Nanos::MAX);
         match self.entry(key).map(|entry| (entry.status, entry.cost.clone())) {
             Some((Status::Promised(_), _)) if self.is_between_promises(key) => return,
-            Some((Status::Waiting | Status::Again | Status::Promised(_), _)) => self.step_out(key),
+            Some((Status::Waiting | Status::Promised(_), _)) => self.step_out(key),
             Some((Status::Granted(grant), cost)) => {
                 self.give_back(&grant, &cost);
                 self.free_places(grant.units);
@@ -223,10 +222,20 @@ impl Queue {
     }
 
     fn push(&mut self, entry: QueueEntry) -> Key {
-        self.queued = self.queued.saturating_add(entry.cost.largest());
+        let key = self.next_key();
+        self.insert(key, Box::new(entry));
+        key
+    }
+
+    fn next_key(&mut self) -> Key {
         self.arrivals += 1;
-        self.list.insert(self.arrivals, Box::new(entry));
         self.arrivals
+    }
+
+    fn insert(&mut self, key: Key, entry: Box<QueueEntry>) {
+        self.queued = self.queued.saturating_add(entry.cost.largest());
+        self.deadlines.extend(entry.deadline.map(|deadline| (deadline, key)));
+        self.list.insert(key, entry);
     }
 
     /// An entry of the queue, or an entry that has left the queue and is not forgotten yet.

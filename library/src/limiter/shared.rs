@@ -493,7 +493,10 @@ impl Wait {
     /// if it is the queue's timer, and how long that is.
     fn look(&mut self, shared: &Shared, key: Key, waker: &Waker) -> Option<(Nanos, Nanos)> {
         let until = shared.with(|queue, now, effects| {
-            if let Poll::Ready(done) = queue.poll(now, key, waker, effects) {
+            let polled = queue.poll(now, key, waker, effects);
+            let key = effects.key.unwrap_or(key);
+            self.stage = Stage::InQueue(key);
+            if let Poll::Ready(done) = polled {
                 self.stage = Stage::Done(done);
                 self.keep(effects);
             }

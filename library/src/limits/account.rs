@@ -58,12 +58,8 @@ impl Account {
 
     /// The same account without open grants.
     pub(crate) fn without_open(&self) -> Self {
-        Account { levels: self.closed_levels(), ..self.clone() }
-    }
-
-    /// The levels, to change them by other means.
-    pub(crate) fn parts_mut(&mut self) -> (&Limits, &mut Levels) {
-        (&self.limits, &mut self.levels)
+        let Account { asked, at, number, .. } = *self;
+        Account { limits: Arc::clone(&self.limits), levels: self.closed_levels(), asked, at, number }
     }
 
     /// The time of the latest grant.
@@ -235,19 +231,25 @@ impl Account {
         let now = self.in_order(now);
         if costs.largest() > 0 && now >= self.at.max(grant.at) {
             (self.asked, self.at) = (now, now);
-            self.limits.settle(&mut self.levels, [now; 2], grant.charged(), [costs.list(), &[0]]);
+            self.limits.give_back(&mut self.levels, now, grant.charged(), costs.list());
         }
         self.close(grant.number());
     }
 
     /// Makes windows count `grant`, which has these costs, from `now`, when it is handed over. Returns the grant as it
     /// counts now: while a later grant is in the future, windows go on counting it from its own time. `None` if other
-    /// grants got its room in the meantime; then nothing has changed.
-    pub(crate) fn hand_over(&mut self, grant: Grant, costs: impl CostList, now: Nanos) -> Option<Grant> {
+    /// grants got its room in the meantime, or if it no longer counts and its room `is_promised`; then nothing has changed.
+    pub(crate) fn hand_over(
+        &mut self,
+        grant: Grant,
+        costs: impl CostList,
+        now: Nanos,
+        is_promised: bool,
+    ) -> Option<Grant> {
         if costs.largest() == 0 || !self.limits.has_windows() {
             return Some(grant);
         }
-        if !self.limits.keeps_room(&self.levels, grant.charged(), costs.list(), now) {
+        if !self.limits.keeps_room(&self.levels, grant.charged(), costs.list(), now, is_promised) {
             return None;
         }
         let _ = self.limits.hand_over(&mut self.levels, grant.charged(), costs.list(), now);
@@ -276,6 +278,16 @@ impl Account {
         self.asked = self.in_order(now);
         self.limits.change(&mut self.levels, self.asked, &limits, &[]);
         self.limits = limits;
+    }
+
+    /// Charges units that were used at `now` without a grant. Missing units become a debt.
+    pub(crate) fn pay(&mut self, now: Nanos, costs: impl CostList) {
+        self.limits.pay(&mut self.levels, now, costs.list());
+    }
+
+    /// Credits granted units that were not used, up to the burst.
+    pub(crate) fn credit(&mut self, now: Nanos, costs: impl CostList) {
+        self.limits.credit(&mut self.levels, now, costs.list());
     }
 
     /// Empties the buckets at `time`; they gain from then on.
@@ -406,8 +418,8 @@ mod tests {
         limits.open(&grant, 1_u64);
         let mut with_later = limits.clone();
         let grant_at =
-            |limits: &mut Account, grant, now| limits.hand_over(grant, 1_u64, now).map(|grant| grant.counted);
-        let handed = limits.hand_over(grant, 1_u64, 5).unwrap();
+            |limits: &mut Account, grant, now| limits.hand_over(grant, 1_u64, now, false).map(|grant| grant.counted);
+        let handed = limits.hand_over(grant, 1_u64, 5, false).unwrap();
         assert_eq!((handed.counted, logs(&limits)), (5, [[(5, 1)]; 2].map(Vec::from).to_vec()));
         limits.settle(6, &handed, [1_u64, 2]);
         assert_eq!(logs(&limits), [[(5, 2)]; 2]);
@@ -427,7 +439,7 @@ mod tests {
         let mut limits = limits_of(&["5/10ns,window", "5/20ns,window"]);
         let _ = limits.charge(0, [0; 2], 1_u64);
         let other = limits.charge(0, [0; 2], &[1, 0][..]);
-        assert!(limits.hand_over(other, &[1, 0][..], 4).is_some());
+        assert!(limits.hand_over(other, &[1, 0][..], 4, false).is_some());
         assert_eq!(logs(&limits), [vec![(0, 1), (4, 1)], vec![(0, 1)]]);
     }
 

@@ -104,8 +104,8 @@ impl Limits {
         Limits { full_at: limits.rests_at(&limits.fresh), ..limits }
     }
 
-    /// These limits, with a bucket at another rate. A grid restarts at `start`. Does nothing if there is no bucket at this
-    /// place.
+    /// These limits, with a bucket at another rate, for levels that exist: the levels of a new key are
+    /// [changed](Self::begin_as) separately. A grid restarts at `start`. Does nothing if there is no bucket at this place.
     pub(crate) fn with_rate(&self, place: usize, rate: Rate, start: Nanos) -> Self {
         self.with_terms(place, |bucket| bucket.with_rate(rate, start))
     }
@@ -470,11 +470,20 @@ impl Limits {
         });
     }
 
-    /// Whether no window has given the room of this grant to others by `now`, when its unit is handed over.
-    pub(crate) fn keeps_room(&self, levels: &Levels, grant: Charged, costs: &[u64], now: Nanos) -> bool {
+    /// Whether no window has given the room of this grant to others by `now`, when its unit is handed over. If the grant
+    /// no longer counts and the room `is_promised`, it is not kept.
+    pub(crate) fn keeps_room(
+        &self,
+        levels: &Levels,
+        grant: Charged,
+        costs: &[u64],
+        now: Nanos,
+        is_promised: bool,
+    ) -> bool {
         levels.with(|states| {
             self.each(states).all(|(place, terms, state)| match (self.cost(place, costs), terms.as_window()) {
                 (0, _) | (_, None) => true,
+                (_, Some(window)) if is_promised => window.counts(grant.counted, now),
                 (cost, Some(window)) => window.keeps_room(state, grant.counted, cost, now),
             })
         })
@@ -513,6 +522,24 @@ impl Limits {
         levels.narrow(&self.terms);
     }
 
+    /// Gives back a grant that was not used. Windows may have been replaced since, and then do not know it.
+    pub(crate) fn give_back(&self, levels: &mut Levels, now: Nanos, grant: Charged, costs: &[u64]) {
+        self.revise(levels, |place, terms, state| match (terms, self.cost(place, costs)) {
+            (Terms::Bucket(bucket), cost) => bucket.settle(state, now, (grant.number, grant.at), [cost, 0]),
+            (Terms::Window(_), cost) => window::Terms::give_back(state, grant.counted, cost),
+        });
+    }
+
+    /// Forgets the units in windows in which none counts any more at `now`: they do not count again in a longer window.
+    #[cfg(feature = "shared")]
+    pub(crate) fn expire(&self, levels: &mut Levels, now: Nanos) {
+        self.revise(levels, |_, terms, state| {
+            if terms.as_window().is_some() && terms.at_rest(state, now) {
+                *state = State::from(Level { amount: 0, at: now });
+            }
+        });
+    }
+
     /// Continues with the limits `to` from `now` on. A limit at the same index and of the same kind keeps its credit or
     /// count, unless it is `fresh`.
     pub(crate) fn change(&self, levels: &mut Levels, now: Nanos, to: &Limits, fresh: &[bool]) {
@@ -523,10 +550,6 @@ impl Limits {
                 (Terms::Bucket(from), Terms::Bucket(bucket)) => {
                     from.change(&mut old, now, bucket);
                     *new = old;
-                }
-                // Units that no longer count do not count again in a longer window.
-                (Terms::Window(_), Terms::Window(_)) if from.at_rest(&old, now) => {
-                    *new = State::from(Level { amount: 0, at: now });
                 }
                 (Terms::Window(_), Terms::Window(_)) => *new = old,
                 _ => {}

@@ -115,7 +115,12 @@ impl Terms {
     /// Whether units that count from `counted` may be handed over at `now`: they still count, or there is room for them.
     pub(crate) fn keeps_room(&self, state: &State, counted: Nanos, units: u64, now: Nanos) -> bool {
         let has_room = || state.level.at <= now && self.held_at(state, now).saturating_add(units) <= self.count;
-        now.saturating_sub(counted) < self.period || has_room()
+        self.counts(counted, now) || has_room()
+    }
+
+    /// Whether units that count from `counted` still count at `now`.
+    pub(crate) fn counts(&self, counted: Nanos, now: Nanos) -> bool {
+        now.saturating_sub(counted) < self.period
     }
 
     /// Counts `units` from `now`, when they are handed over, and no longer from `counted`. Returns `false` if they no
@@ -124,7 +129,7 @@ impl Terms {
     pub(crate) fn hand_over(&self, state: &mut State, counted: Nanos, units: u64, now: Nanos) -> bool {
         let keeps_room = self.keeps_room(state, counted, units, now);
         if keeps_room && state.level.at <= now {
-            if now.saturating_sub(counted) < self.period {
+            if self.counts(counted, now) {
                 Terms::remove(state, [counted, Nanos::MAX], units);
             }
             self.add(state, now, units, self.group);
@@ -145,6 +150,11 @@ impl Terms {
             }
         }
         state.level.amount -= i128::from(units - rest);
+    }
+
+    /// Removes `units` of a grant that was not used and counts from `counted`, if the log still has them at that time.
+    pub(crate) fn give_back(state: &mut State, counted: Nanos, units: u64) {
+        Terms::remove(state, [counted; 2], units);
     }
 
     /// Removes up to `units` that still count at `now`, the earliest first. Even if the caller meant later units, the
@@ -169,7 +179,7 @@ impl Terms {
     /// Corrects a grant that counts from `counted`: the first cost was charged, the second is real. Does nothing if it
     /// no longer counts at `since`, because its entry may have been dropped.
     pub(crate) fn correct(&self, state: &mut State, since: Nanos, counted: Nanos, [charged, real]: [u64; 2]) {
-        if since.saturating_sub(counted) >= self.period {
+        if !self.counts(counted, since) {
             return;
         }
         match real.checked_sub(charged) {

@@ -192,6 +192,52 @@ fn a_pause_grants_nothing_and_keeps_the_queue() {
     assert_eq!(limiter.available(), 1);
 }
 
+/// The reservation could not be charged before the end of the pause, because the first limit was in debt.
+#[test]
+fn a_reservation_in_a_pause_leaves_no_bucket_full() {
+    let waits = [false, true].map(|reserves| {
+        let timer = Arc::new(FakeTimer::default());
+        let builder = Limiter::builder().limit("1/s,burst=1".parse().unwrap());
+        let builder = builder.limit("60/h,burst=60".parse().unwrap()).clock(timer.clone());
+        let limiter = builder.build().unwrap();
+        limiter.try_acquire(1).unwrap();
+        let _reservation = reserves.then(|| limiter.reserve(1).unwrap());
+        limiter.pause_for(Duration::from_secs(5));
+        limiter.reconcile(10, 0).unwrap();
+        timer.to(5 * SECOND);
+        limiter.time_until(1).unwrap()
+    });
+    assert_eq!(waits[0], Duration::from_secs(60), "the second limit is empty");
+    assert!(waits[1] >= waits[0], "{waits:?}");
+}
+
+/// Law 2. The grant was made under limits that a window has replaced since.
+#[test]
+fn what_is_given_back_to_a_new_window_is_no_unit_of_others() {
+    let timer = Arc::new(FakeTimer::default());
+    let limiter = Limiter::builder().rate(1, ms(1000)).burst(1).clock(timer.clone()).build().unwrap();
+    let window = |limit: &str| limiter.set_limits(&Limiter::builder().limit(limit.parse().unwrap())).unwrap();
+    limiter.try_acquire(1).unwrap();
+    let mut granted = Box::pin(limiter.acquire(1));
+    assert!(poll_once(&mut granted).is_pending());
+    timer.to(SECOND);
+    window("1/60s,window");
+    timer.to(2 * SECOND);
+    limiter.try_acquire(1).unwrap();
+    timer.to(3 * SECOND);
+    drop(granted);
+    assert!(limiter.try_acquire(1).is_err(), "a unit left at 2 s");
+    // A unit of a longer window than before counts again, until it is given back.
+    window("1/10s,window");
+    timer.to(100 * SECOND);
+    let granted = limiter.try_acquire_to_settle(1).unwrap();
+    timer.to(111 * SECOND);
+    window("1/60s,window");
+    assert!(limiter.try_acquire(1).is_err());
+    granted.settle(0).unwrap();
+    assert!(limiter.try_acquire(1).is_ok() && limiter.try_acquire(1).is_err());
+}
+
 #[test]
 fn after_a_pause_the_bucket_is_empty_despite_cancelled_waiters() {
     let timer = Arc::new(FakeTimer::default());

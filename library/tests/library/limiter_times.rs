@@ -215,6 +215,56 @@ fn a_waiter_that_waits_again_leaves_room_for_reservations() {
     assert_eq!(granted_at(&mut late, &timer), Ok(40 * SECOND), "units leave at 20 s and 30 s");
 }
 
+/// A timer served the waiter before the reservation, which was charged a period late then.
+#[test]
+fn a_waiter_that_waits_again_costs_those_behind_it_no_period() {
+    let (limiter, timer) = timed(written(&["1/10s,window"]));
+    limiter.try_acquire(1).unwrap();
+    let mut late = wait(&limiter, 1);
+    timer.to(10 * SECOND);
+    timer.to(20 * SECOND);
+    limiter.try_acquire(1).unwrap();
+    assert_eq!(limiter.reserve(1).unwrap().at(), ms(30_000));
+    timer.to(25 * SECOND);
+    assert!(poll_once(&mut late).is_pending());
+    assert_eq!(limiter.reserve(1).unwrap().at().as_secs(), 50, "it is behind the waiter");
+    while timer.now() < 40 * SECOND {
+        assert!(timer.to_next());
+    }
+    assert!(poll_once(&mut late).is_ready(), "later reservations do not go first");
+    assert_eq!(limiter.time_until(1).unwrap().as_secs(), 20, "behind 50 s");
+}
+
+/// Law 2. The units of the reservation leave at 30 s.
+#[test]
+fn a_late_grant_does_not_take_room_that_is_promised() {
+    let (limiter, timer) = timed(written(&["2/10s,window"]));
+    limiter.try_acquire(2).unwrap();
+    let mut late = wait(&limiter, 1);
+    timer.to(10 * SECOND);
+    timer.to(20 * SECOND);
+    limiter.try_acquire(1).unwrap();
+    assert_eq!(limiter.reserve(2).unwrap().at(), ms(30_000));
+    timer.to(25 * SECOND);
+    assert_eq!(granted_at(&mut late, &timer), Ok(40 * SECOND));
+}
+
+#[test]
+fn estimates_go_in_the_order_of_grants_behind_a_late_one() {
+    let (limiter, timer) = timed(written(&["3/10s,window"]));
+    limiter.try_acquire(3).unwrap();
+    let mut late = wait(&limiter, 3);
+    timer.to(10 * SECOND);
+    timer.to(20 * SECOND);
+    limiter.try_acquire(3).unwrap();
+    assert_eq!(limiter.reserve(1).unwrap().at(), ms(30_000));
+    timer.to(25 * SECOND);
+    assert!(poll_once(&mut late).is_pending());
+    let told = 25 * SECOND + u64::try_from(limiter.time_until(2).unwrap().as_nanos()).unwrap();
+    let mut next = wait(&limiter, 2);
+    assert_eq!((granted_at(&mut late, &timer), granted_at(&mut next, &timer)), (Ok(40 * SECOND), Ok(told)));
+}
+
 #[test]
 fn dropping_a_granted_waiter_behind_a_reservation_is_free() {
     let (limiter, timer) = timed(one_a_second(1).initial(0));

@@ -11,16 +11,15 @@ impl Queue {
     /// Settles a cost that was granted as `granted` and turned out as `used`. Units used beyond the grant become a
     /// debt, which is paid before the next grant. Units not used are given back, up to the burst.
     pub(crate) fn reconcile(&mut self, now: Nanos, [used, granted]: [&Cost; 2], effects: &mut Effects) {
-        let at = self.settle(now, effects);
-        let (limits, levels) = self.account.parts_mut();
-        limits.pay(levels, at, used.beyond(granted).list());
-        limits.credit(levels, at, granted.beyond(used).list());
+        let at = self.catch_up(now, effects);
+        self.account.pay(at, &used.beyond(granted));
+        self.account.credit(at, &granted.beyond(used));
         self.serve(effects);
     }
 
     /// Settles an open grant, see [`Limits::settle`](crate::limits::Limits).
     pub(crate) fn settle_grant(&mut self, now: Nanos, grant: &Grant, costs: [&Cost; 2], effects: &mut Effects) {
-        let at = self.settle(now, effects);
+        let at = self.catch_up(now, effects);
         self.account.settle(at, grant, costs);
         self.serve(effects);
     }
@@ -37,10 +36,10 @@ impl Queue {
         cost: &Cost,
         effects: &mut Effects,
     ) -> Option<Grant> {
-        let at = self.settle(now, effects);
+        let at = self.catch_up(now, effects);
         self.account.settle(at, grant, [cost, &Cost::One(0)]);
         let earliest = self.now.saturating_sub(late.min(self.allowance));
-        let asked = at.min(earliest).max(self.floor);
+        let asked = at.min(earliest).max(self.floor).max(self.pause);
         let again = self.holds_at(asked, cost).map(|at| {
             let grant = self.account.charge(asked, [at, at.max(self.now)], cost);
             self.account.open(&grant, cost);
@@ -65,7 +64,7 @@ impl Queue {
 
     /// Grants nothing before `until`. The buckets are empty then. Waiters keep their places.
     pub(crate) fn pause_until(&mut self, now: Nanos, until: Nanos, effects: &mut Effects) {
-        self.settle(now, effects);
+        self.catch_up(now, effects);
         if until > self.now {
             self.empties_at = self.empties_at.max(Some(until));
             self.stop_until(until, effects);
@@ -74,7 +73,7 @@ impl Queue {
 
     /// Grants nothing before `until`. The buckets go on filling. Waiters keep their places.
     pub(crate) fn hold_until(&mut self, now: Nanos, until: Nanos, effects: &mut Effects) {
-        self.settle(now, effects);
+        self.catch_up(now, effects);
         if until > self.now {
             self.stop_until(until, effects);
         }
@@ -93,7 +92,7 @@ impl Queue {
     /// At the end of a pause the buckets are empty. Reservations for times before that are charged first.
     pub(super) fn end_pause(&mut self) {
         if let Some(until) = self.empties_at.take_if(|until| *until <= self.now) {
-            self.serve_promises(until);
+            self.serve_promises(until, until);
             self.account.empty(until);
         }
     }
@@ -105,7 +104,7 @@ impl Queue {
 
     /// `None` if no rate can be changed.
     pub(crate) fn set_rate(&mut self, now: Nanos, rate: Rate, effects: &mut Effects) -> Option<()> {
-        let (place, at) = (self.rules.place?, self.settle(now, effects));
+        let (place, at) = (self.rules.place?, self.catch_up(now, effects));
         let start = at.max(self.account.latest()).max(self.pause);
         self.account.replace(at, self.account.limits().with_rate(place, rate, start));
         self.limits_changed(effects);
@@ -114,7 +113,7 @@ impl Queue {
 
     /// `None` if no burst can be changed.
     pub(crate) fn set_burst(&mut self, now: Nanos, burst: NonZeroU64, effects: &mut Effects) -> Option<()> {
-        let (place, at) = (self.rules.place?, self.settle(now, effects));
+        let (place, at) = (self.rules.place?, self.catch_up(now, effects));
         self.replace(at, self.account.limits().with_burst(place, burst), effects);
         Some(())
     }
@@ -128,7 +127,7 @@ impl Queue {
         place: Option<usize>,
         effects: &mut Effects,
     ) -> Result<(), E> {
-        let at = self.settle(now, effects);
+        let at = self.catch_up(now, effects);
         let limits = make(at)?;
         self.rules.place = place;
         self.replace(at, limits, effects);
@@ -178,7 +177,7 @@ impl Queue {
     }
 
     pub(crate) fn set_places(&mut self, now: Nanos, capacity: u64, effects: &mut Effects) {
-        self.settle(now, effects);
+        self.catch_up(now, effects);
         if let Some(places) = &mut self.places {
             places.capacity = capacity;
         }

@@ -16,7 +16,8 @@ impl Queue {
 
     /// The [level](Self::level); negative if units are owed.
     pub(crate) fn left(&mut self, now: Nanos, kind: usize, effects: &mut Effects) -> i128 {
-        i128::from(self.level(now, kind, effects)) - self.after_pause().owed_of(self.now.max(self.pause), kind)
+        i128::from(self.level(now, kind, effects))
+            - self.after_pause().owed_of(self.now.max(self.empties_at.unwrap_or(0)), kind)
     }
 
     /// Units of a kind that a new request could take now; 0 while others wait.
@@ -69,11 +70,12 @@ impl Queue {
                 account.empty(until);
             }
             let asked = self.asked_at(entry);
+            if let Status::Promised(promised) = entry.status {
+                let until = empties_at.unwrap_or(Nanos::MAX);
+                Queue::charge_promise(&mut account, asked, &entry.cost, [promised, until], late);
+                continue;
+            }
             let (at, _) = account.conforms_at(asked, &entry.cost).ok()?;
-            let at = match entry.status {
-                Status::Promised(promised) => at.max(promised).saturating_add(late),
-                _ => at,
-            };
             let _ = account.charge(asked, [at, at.max(self.now)], &entry.cost);
         }
         if let Some(until) = empties_at {

@@ -30,16 +30,17 @@ impl Queue {
         let Some(entry) = self.list.get(&key) else { return false };
         let (cost, asked) = (entry.cost.clone(), self.asked_at(entry));
         if let Status::Promised(promised) = entry.status {
-            return self.serve_promise(key, asked, &cost, promised);
+            if promised > self.now {
+                (self.due, self.lag) = (Some(promised), 0);
+                return false;
+            }
+            self.serve_promise((key, asked), &cost, [promised, Nanos::MAX]);
+            return true;
         }
         if self.no_place(cost.largest()) {
             return false;
         }
-        let account = match entry.status {
-            Status::Again => self.with_promises(),
-            _ => self.after_pause(),
-        };
-        let Ok((at, _)) = account.conforms_at(asked, &cost) else { return false };
+        let Ok((at, _)) = self.after_pause().conforms_at(asked, &cost) else { return false };
         if at > self.now || entry.deadline.is_some_and(|deadline| at > deadline) {
             self.due = Some(at);
             if at > self.now {
@@ -67,24 +68,26 @@ impl Queue {
     }
 
     /// A granted waiter fetches its grant, and windows count the grant from now on. If a window has given the room to
-    /// other grants meanwhile, the waiter gives the grant back and waits again, ahead of all that came after it.
-    pub(super) fn fetch(&mut self, key: Key) {
-        let Some(entry) = self.answered.get_mut(&key) else { return };
-        let Status::Granted(grant) = entry.status else { return };
-        if let Some(counted) = self.account.hand_over(grant, &entry.cost, self.now) {
+    /// other grants meanwhile, the waiter gives the grant back and waits again: ahead of all that came after it, or behind
+    /// reservations, which may need the room and keep their times. Returns its number in the queue.
+    pub(super) fn fetch(&mut self, key: Key) -> Key {
+        let is_promised = self.promises > 0;
+        let Some(entry) = self.answered.get_mut(&key) else { return key };
+        let Status::Granted(grant) = entry.status else { return key };
+        if let Some(counted) = self.account.hand_over(grant, &entry.cost, self.now, is_promised) {
             entry.status = Status::Granted(counted);
-            return;
+            return key;
         }
         let at = self.gather();
-        let Some(mut entry) = self.answered.remove(&key) else { return };
+        let Some(mut entry) = self.answered.remove(&key) else { return key };
         self.account.settle(at, &grant, [&entry.cost, &Cost::One(0)]);
-        (entry.status, entry.asked) = (Status::Again, at);
-        self.queued = self.queued.saturating_add(entry.cost.largest());
-        self.deadlines.extend(entry.deadline.map(|deadline| (deadline, key)));
+        (entry.status, entry.asked) = (Status::Waiting, at);
+        let key = if is_promised { self.next_key() } else { key };
         if entry.is_thread {
             self.threads.insert(key);
         }
-        self.list.insert(key, entry);
+        self.insert(key, entry);
+        key
     }
 
     /// The account at the end of the pause, if the buckets are emptied then.
@@ -96,48 +99,38 @@ impl Queue {
         account
     }
 
-    /// The account after the pause, charged with the reservations ahead of the first waiter. Their holders already have the times.
-    fn with_promises(&self) -> Cow<'_, Account> {
-        let mut account = self.after_pause();
-        for entry in self.list.values() {
-            match entry.status {
-                Status::Waiting => break,
-                Status::Promised(promised) => {
-                    let _ = account.to_mut().charge(self.asked_at(entry), [promised; 2], &entry.cost);
-                }
-                _ => {}
-            }
-        }
-        account
-    }
-
-    /// Charges the reservations at the front of the queue whose time has come by `until`. No waiter is ahead of them,
-    /// except waiters that wait again for room in a window.
-    pub(super) fn serve_promises(&mut self, until: Nanos) {
-        let due: Vec<Key> = self
-            .list
-            .iter()
-            .take_while(|(_, entry)| !matches!(entry.status, Status::Waiting))
-            .filter(|(_, entry)| matches!(entry.status, Status::Promised(promised) if promised <= until))
-            .map(|(key, _)| *key)
-            .collect();
-        for key in due {
-            self.serve_head(key, &mut Effects::default());
+    /// Charges the reservations at the front of the queue whose time has come at `now`; see
+    /// [`charge_promise`](Self::charge_promise).
+    pub(super) fn serve_promises(&mut self, now: Nanos, until: Nanos) {
+        while let Some((key, entry)) = self.list.first_key_value()
+            && let Status::Promised(promised) = entry.status
+            && promised <= now
+        {
+            let (key, asked, cost) = (*key, self.asked_at(entry), entry.cost.clone());
+            self.serve_promise((key, asked), &cost, [promised, until]);
         }
     }
 
-    /// Charges a reservation when its time has come. Its holder uses the units at that time in any case: if the limits
-    /// no longer conform, later requests wait until they do.
-    fn serve_promise(&mut self, key: Key, asked: Nanos, cost: &Cost, promised: Nanos) -> bool {
-        if promised > self.now {
-            (self.due, self.lag) = (Some(promised), 0);
-            return false;
-        }
-        let conforms = self.account.conforms_at(asked, cost).map_or(promised, |(at, _)| at);
-        let _ = self.account.charge(asked, [promised.max(conforms); 2], cost);
+    fn serve_promise(&mut self, (key, asked): (Key, Nanos), cost: &Cost, times: [Nanos; 2]) {
+        Queue::charge_promise(&mut self.account, asked, cost, times, 0);
         self.leave_queue(key);
         self.answered.remove(&key);
-        true
+    }
+
+    /// Charges a reservation at its time, or `late` nanoseconds later. Its holder uses the units at that time in any case.
+    /// If the limits do not conform by then, the charge is at the time when they do, and later requests wait; if that is
+    /// after `until`, the units are owed.
+    pub(super) fn charge_promise(
+        account: &mut Account,
+        asked: Nanos,
+        cost: &Cost,
+        [promised, until]: [Nanos; 2],
+        late: Nanos,
+    ) {
+        match account.conforms_at(asked, cost).map_or(promised, |(at, _)| at.max(promised)).saturating_add(late) {
+            at if at <= until => _ = account.charge(asked, [at; 2], cost),
+            _ => account.pay(promised, cost),
+        }
     }
 
     pub(super) fn time_out(&mut self, key: Key, effects: &mut Effects) {
@@ -212,7 +205,7 @@ impl Queue {
 
     /// Serves up to `now`, and brings the limits up to now on the schedule. The head keeps the credit it has accrued.
     /// Returns the time on the schedule.
-    pub(super) fn settle(&mut self, now: Nanos, effects: &mut Effects) -> Nanos {
+    pub(super) fn catch_up(&mut self, now: Nanos, effects: &mut Effects) -> Nanos {
         self.advance(now, effects);
         self.gather()
     }

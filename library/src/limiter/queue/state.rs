@@ -48,6 +48,8 @@ pub(crate) struct Effects {
     pub(crate) opens: bool,
     /// Whether the caller was admitted before the queue was closed.
     pub(crate) is_admitted: bool,
+    /// The number of the caller's entry, which changes if the waiter waits again.
+    pub(crate) key: Option<Key>,
     /// The grant, once the caller has it.
     pub(crate) granted: Option<Grant>,
 }
@@ -140,9 +142,6 @@ pub(super) enum Status {
     Waiting,
     /// A reservation for this time.
     Promised(Nanos),
-    /// Its grant was fetched so late that a window had given the room to other grants. The waiter waits again, and has
-    /// given the grant back.
-    Again,
     Granted(Grant),
     /// It timed out, or will never be granted.
     Refused(Denied),

@@ -263,16 +263,14 @@ impl Run {
             Op::Pay(units) => {
                 self.events.push(Event::Paid(self.clock(), units));
                 let now = self.clock();
-                let (limits, levels) = self.account.parts_mut();
-                limits.pay(levels, now, &[units]);
+                self.account.pay(now, units);
             }
             Op::Credit(units) => {
                 let mut before = State::from(self.state(0).level);
                 self.bucket().advance(&mut before, self.clock());
                 self.events.push(Event::Credited(self.clock(), units, before.level.amount));
                 let now = self.clock();
-                let (limits, levels) = self.account.parts_mut();
-                limits.credit(levels, now, &[units]);
+                self.account.credit(now, units);
             }
             Op::SetRate(units) => {
                 let rate = Rate::new(number(units), number(self.asked.period));
