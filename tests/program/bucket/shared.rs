@@ -586,7 +586,9 @@ mod bad_places {
                     let mut command = shell(&script);
                     command.args(["--bucket", place.path().to_str().unwrap(), "--once", "--max-wait", "0"]);
                     let taken = feed(command, b"").status;
-                    expected -= u64::from(taken.success());
+                    // A grant that a busy machine used too late cannot be given back then.
+                    let is_lost = !taken.success() && left() + 1 == expected;
+                    expected -= u64::from(taken.success() || is_lost);
                     assert_eq!(left(), expected, "{limit} {blocks} {taken}");
                     if !taken.success() {
                         break;
