@@ -10,6 +10,7 @@ use crate::ledger::operation::{Operation, Owner, Record};
 use crate::ledger::{PRESENCE_TTL, Replica};
 use crate::limits::{Policy, from_bytes, to_bytes};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -59,17 +60,21 @@ pub struct Redis {
     clock: ServerClock,
     patience: Patience,
     owner: Owner,
+    /// Locked while a request is under way, which may take long if the server is away.
     state: Mutex<State>,
+    /// The bucket as far as it is known. It is never locked while a request is under way, so everybody can read it.
+    ledger: Mutex<Replica>,
+    /// The usual round trip, in nanoseconds.
+    usual: AtomicU64,
 }
 
-/// The known state of the bucket, and the requests under way.
+/// The connection, how much of the log was read, and the requests under way.
 struct State {
     link: Link,
     /// The policy for making the bucket.
     policy: Option<Policy>,
     /// Identifies the bucket of the ledger; 0 before the first answer.
     id: u64,
-    ledger: Replica,
     /// The position in the log of the first operation that the ledger does not include.
     next: u64,
     /// The stamp of the last operation in the ledger.
@@ -192,7 +197,6 @@ impl Redis {
             link,
             policy: policy.cloned(),
             id: 0,
-            ledger,
             next: 0,
             stamp: [0; 8],
             first: 0,
@@ -204,7 +208,8 @@ impl Redis {
             reported: (0, 0),
         };
         let owner = [random(), 0];
-        Ok(Redis { address, clock, patience, owner, state: Mutex::new(state) })
+        let usual = AtomicU64::new(state.round_trip.usual());
+        Ok(Redis { address, clock, patience, owner, state: Mutex::new(state), ledger: Mutex::new(ledger), usual })
     }
 
     /// Requests the bucket from the server, which makes it if it does not exist.
@@ -232,7 +237,7 @@ impl Redis {
             let question = self.question(state, record);
             let answer = state.link.ask(&question)?;
             let took = self.learn(state, &answer, sent_at);
-            state.round_trip.took(took);
+            self.took(state, took);
             Ok(answer)
         };
         let is_short = patience < link::ANSWER_TIMEOUT;
@@ -255,8 +260,14 @@ impl Redis {
         read.saturating_sub(sent_at)
     }
 
+    fn took(&self, state: &mut State, round_trip: Nanos) {
+        state.round_trip.took(round_trip);
+        self.usual.store(state.round_trip.usual(), Ordering::Relaxed);
+    }
+
     /// See the comment at the head of the script.
     fn question(&self, state: &mut State, record: Option<&Record>) -> Question {
+        let ledger = self.ledger();
         // Since the previous request, the server's clock cannot have advanced more than ours.
         let (there, here) = state.last_answer;
         let expected = if there == 0 { 0 } else { there + self.clock.local().saturating_sub(here) / MICROSECOND + 1 };
@@ -267,10 +278,10 @@ impl Redis {
                 Operation::Clear { anew: Some(policy.clone()), is_empty: state.id > 0, number: random(), key: None };
             framed(&Record { time: 0, owner: self.owner, sequence: 0, operations: vec![anew] })
         };
-        let policy = if state.id == 0 { state.policy.as_ref() } else { Some(state.ledger.policy()) };
+        let policy = if state.id == 0 { state.policy.as_ref() } else { Some(ledger.policy()) };
         let mut snapshot = Vec::new();
         if state.is_due() {
-            snapshot = to_bytes(&(state.id, state.next, &state.ledger));
+            snapshot = to_bytes(&(state.id, state.next, &*ledger));
             state.saved = snapshot.len() as u64;
         }
         vec![
@@ -282,7 +293,7 @@ impl Redis {
             policy.map(make).unwrap_or_default(),
             expected.to_string().into_bytes(),
             snapshot,
-            life(&state.ledger).to_string().into_bytes(),
+            life(&ledger).to_string().into_bytes(),
             // Only a test's script reads this argument.
             (self.clock.now() / MICROSECOND).to_string().into_bytes(),
         ]
@@ -291,10 +302,11 @@ impl Redis {
     /// Folds the new records.
     fn fold(&self, state: &mut State, answer: &Answer) -> Result<(), RedisError> {
         let damaged = || RedisError::Damaged(self.address.to_string(), self.address.key());
+        let mut ledger = self.ledger();
         if answer.is_anew {
-            state.ledger = match from_bytes(&answer.snapshot) {
+            *ledger = match from_bytes(&answer.snapshot) {
                 _ if answer.first == 0 => Replica::new(&Policy::default(), 0, 0, MIN_HORIZON),
-                Some(((id, first, ledger), _)) if (id, first) == (answer.id, answer.first) => ledger,
+                Some(((id, first, saved), _)) if (id, first) == (answer.id, answer.first) => saved,
                 _ => return Err(damaged()),
             };
             (state.id, state.next, state.stamp) = (answer.id, answer.first, answer.folded);
@@ -303,12 +315,12 @@ impl Redis {
         let mut log = &answer.log[..];
         while !log.is_empty() {
             let (record, stamp, rest) = unframed(log).ok_or_else(damaged)?;
-            state.ledger.apply(&record);
+            ledger.apply(&record);
             (state.next, state.stamp) = (state.next + (log.len() - rest.len()) as u64, stamp);
             log = rest;
         }
         state.first = answer.first;
-        state.ledger.advance(answer.now.saturating_mul(MICROSECOND));
+        ledger.advance(answer.now.saturating_mul(MICROSECOND));
         Ok(())
     }
 
@@ -332,7 +344,7 @@ impl Redis {
         if let Ok(answer) = state.link.receive(patience) {
             let took = self.learn(state, &answer, pending.sent_at);
             if is_awaited {
-                state.round_trip.took(took);
+                self.took(state, took);
             }
             return Ok(self.fold(state, &answer)?);
         }
@@ -345,8 +357,8 @@ impl Redis {
 
     /// What the server must be told beside `operations`: that this process is alive, its round trip, and who is gone.
     fn with_news(&self, state: &mut State, mut operations: Vec<Operation>) -> Vec<Operation> {
-        let now = self.clock.now();
-        let ours = state.ledger.owners().find(|(owner, _)| *owner == self.owner).map(|(_, seen)| seen);
+        let (now, ledger) = (self.clock.now(), self.ledger());
+        let ours = ledger.owners().find(|(owner, _)| *owner == self.owner).map(|(_, seen)| seen);
         let waits =
             ours.is_some() || operations.iter().any(|one| matches!(one, Operation::Ask(_) | Operation::Want(_)));
         let round_trip = state.round_trip.usual();
@@ -357,7 +369,7 @@ impl Redis {
             state.reported = (round_trip, now);
             operations.push(Operation::RoundTrip(round_trip));
         }
-        let silent = state.ledger.owners().filter(|(_, seen)| now.saturating_sub(*seen) >= PRESENCE_TTL);
+        let silent = ledger.owners().filter(|(_, seen)| now.saturating_sub(*seen) >= PRESENCE_TTL);
         let gone = silent.filter(|(owner, _)| *owner != self.owner);
         operations.extend(gone.map(|(owner, seen)| Operation::Gone { owner, seen }));
         if operations.is_empty() && ours.is_some_and(|seen| now.saturating_sub(seen) >= PRESENCE_INTERVAL) {
@@ -368,6 +380,10 @@ impl Redis {
 
     fn state(&self) -> MutexGuard<'_, State> {
         unpoisoned(self.state.lock())
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Replica> {
+        unpoisoned(self.ledger.lock())
     }
 }
 
@@ -430,15 +446,15 @@ impl Store for Redis {
         let state = &mut *self.state();
         let is_over = self.patience.is_over();
         self.finish(state, if is_over { RETURN_TIMEOUT } else { link::ANSWER_TIMEOUT })?;
-        Ok(state.ledger.now())
+        Ok(self.ledger().now())
     }
 
     fn see(&self, look: &mut dyn FnMut(&mut Replica)) {
-        look(&mut self.state().ledger);
+        look(&mut self.ledger());
     }
 
     fn round_trip(&self) -> Nanos {
-        self.state().round_trip.usual()
+        self.usual.load(Ordering::Relaxed)
     }
 
     fn leave(&self) -> bool {

@@ -3,10 +3,11 @@
 use crate::support::redis::Redis;
 use crate::support::{feed, throttle, wait_until};
 use std::future::Future;
+use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use throttle_limits::limiter::{AcquireError, Costs, UnitsError};
-use throttle_limits::shared::{OpenError, Shared};
+use throttle_limits::shared::{AcquireShared, OpenError, Shared};
 
 /// Tries something with a bucket in a file, and with one on a server.
 fn on_each(limit: &str, check: impl Fn(&str, &Shared)) {
@@ -200,6 +201,22 @@ fn a_request_waits_until_another_may_run() {
             waits.join().unwrap().unwrap();
         });
     });
+}
+
+/// The state of the bucket was locked while a request was under way, so a task that looked at it waited for the server.
+#[test]
+fn a_silent_server_blocks_no_executor() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let shared = Shared::with_limits(redis.bucket("b"), &["1000/s,burst=1000".parse().unwrap()]).unwrap();
+    shared.acquire(1).block().unwrap();
+    redis.tell::<()>(&["CLIENT", "PAUSE", "60000", "ALL"]);
+    let poll = |request: &mut AcquireShared<()>| Pin::new(request).poll(&mut Context::from_waker(Waker::noop()));
+    let mut first = shared.acquire(1);
+    assert!(poll(&mut first).is_pending());
+    std::thread::sleep(Duration::from_millis(100)); // It is sent.
+    let begun = Instant::now();
+    assert!(poll(&mut shared.acquire(1)).is_pending());
+    assert!(begun.elapsed() < Duration::from_secs(2), "the request is answered or fails after 3 s");
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn answered(redis: &Redis, value: Result<Value, ::redis::RedisError>) {
     let folded = answer.and_then(|answer| redis.fold(state, &answer).map(|()| answer));
     match folded {
         Ok(answer) => {
-            let ledger = &state.ledger;
+            let ledger = &*redis.ledger();
             let _ = (life(ledger), View::of(ledger, answer.now.saturating_mul(MICROSECOND)));
             let saved = ledger.save();
             let read = Replica::load(&saved).map(|ledger| ledger.save());
