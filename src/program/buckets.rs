@@ -81,7 +81,7 @@ pub(super) struct Asked {
 }
 
 /// Requests one unit of the bucket. A server gets a single request, with one exception: if the bucket has other limits
-/// than expected, the call may have another key and other costs. `begins` is called just before that.
+/// than expected, the call may have another key and other costs. `begins` is called just before the first request.
 pub(super) fn ask_one(once: &Once, begins: impl FnOnce(&Arc<AnyBucket>)) -> Result<Asked> {
     let Once { bucket, call, max_wait, .. } = once;
     let (named, max_wait) = (call.named.as_ref(), *max_wait);

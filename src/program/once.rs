@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use throttle::flow::start_thread;
 use throttle::launch::command;
@@ -85,7 +85,8 @@ type Waited = (Client, Grant);
 struct OnSignal {
     came: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
-    store: OnceLock<Arc<AnyBucket>>,
+    /// The bucket, while a request may have to be given back.
+    store: Mutex<Option<Arc<AnyBucket>>>,
 }
 
 /// Sleeps until the request is granted and the time of the grant has come. On a signal, cancels the request, and dies of
@@ -130,6 +131,7 @@ fn wait(once: &Once, mut asked: Asked, on_signal: &OnSignal) -> Result<Waited> {
         }
     };
     on_signal.is_over.store(granted.is_ok(), Ordering::SeqCst);
+    *on_signal.store() = None;
     if let Some(signal) = on_signal.came() {
         if let Ok(grant) = granted {
             asked.client.report(Operation::Unused(vec![grant.number]));
@@ -165,8 +167,9 @@ impl OnSignal {
             let mut signals = Signals::new(&wanted)?;
             let wake = move || {
                 for signal in signals.forever() {
-                    // This thread may be waiting for a server, or for a process that keeps the file locked.
-                    if shared.store.get().is_some_and(|store| !store.leave()) {
+                    // The other thread may be waiting for a server, or for a process that keeps the file locked.
+                    let store = shared.store().clone();
+                    if store.is_some_and(|store| !store.leave()) {
                         signals::die_of(signal);
                     }
                     main.unpark();
@@ -179,8 +182,12 @@ impl OnSignal {
 
     /// The request is about to be made.
     fn begin(&self, store: &Arc<AnyBucket>) {
-        let _ = self.store.set(Arc::clone(store));
+        *self.store() = Some(Arc::clone(store));
         self.is_over.store(false, Ordering::SeqCst);
+    }
+
+    fn store(&self) -> MutexGuard<'_, Option<Arc<AnyBucket>>> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The signal that came.

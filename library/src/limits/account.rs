@@ -1,4 +1,4 @@
-//! Limits with their levels, for requests in one order: a queue, or the units of one stream.
+//! Limits with their levels, for requests in one order: the queue of a limiter.
 
 use super::costs::CostList;
 use super::grant::{Grant, Refusal};
@@ -93,8 +93,7 @@ impl Account {
     #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
         let now = self.in_order(now);
-        let least = || self.limits.left(&self.levels, now).into_iter().min().map_or(u64::MAX, whole);
-        if now < self.at { 0 } else { least() }
+        if now < self.at { 0 } else { self.limits.available(&self.levels, now, &[1]) }
     }
 
     /// Units of a kind that could be taken at `now`; 0 before the time of the latest grant.

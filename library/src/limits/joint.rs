@@ -545,11 +545,12 @@ impl Limits {
     pub(crate) fn change(&self, levels: &mut Levels, now: Nanos, to: &Limits, fresh: &[bool]) {
         let (old, mut new) = (levels.to_vec(), to.fresh.to_vec());
         let each = self.terms.iter().zip(old).zip(to.terms.iter().zip(&mut new)).enumerate();
-        for (_, ((from, mut old), (terms, new))) in each.filter(|(place, _)| fresh.get(*place) != Some(&true)) {
+        for (place, ((from, old), (terms, new))) in each {
             match (from, terms) {
+                _ if fresh.get(place) == Some(&true) => {}
                 (Terms::Bucket(from), Terms::Bucket(bucket)) => {
-                    from.change(&mut old, now, bucket);
                     *new = old;
+                    from.change(new, now, bucket);
                 }
                 (Terms::Window(_), Terms::Window(_)) => *new = old,
                 _ => {}
