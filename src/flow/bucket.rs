@@ -76,10 +76,10 @@ struct State<T> {
     of_key: u32,
     /// When units were requested last, on the clock of the line.
     asked_at: Nanos,
-    /// The most plain units to request, because grants came too late; what a run in time adds; and how many came too late.
+    /// The most plain units to request, because grants came too late.
     most: u64,
+    /// What a run in time adds to that.
     step: u64,
-    late: u64,
 }
 
 impl<T> Debug for Bucket<T> {
@@ -101,7 +101,6 @@ impl<T: Send> Bucket<T> {
             asked_at: 0,
             most: u64::MAX,
             step: 1,
-            late: 0,
         };
         let (meant, max_wait) = (store.policy(), sorting.max_wait);
         Bucket {
@@ -400,10 +399,9 @@ impl<T: Send> Bucket<T> {
     /// grants would only give them back, which makes it busier still. Each run that comes in time adds a millisecond's
     /// worth (additive increase, multiplicative decrease: Chiu and Jain, 1989).
     fn back_off(&self, units: &Units<T>, state: &mut State<T>) {
-        if state.client.late() == state.late {
+        if !state.client.take_late() {
             return;
         }
-        state.late = state.client.late();
         self.store.see(&mut |replica| state.step = replica.quantum());
         state.most = (state.client.wanted() / 2).max(1);
         if state.client.wanted() > state.most {

@@ -57,8 +57,8 @@ pub struct Client {
     /// Whether the latest grant came too late: another process had moved it up. It is read more often until one comes in
     /// time. Otherwise two processes could each give its grant back while the other sleeps, without end.
     was_late: bool,
-    /// Counts the grants that came too late.
-    late: u64,
+    /// Whether a grant came too late since [`take_late`](Self::take_late) was called.
+    came_late: bool,
     /// Whether what is to be sent waits for the next request.
     is_paused: bool,
     estimated: Option<Estimate>,
@@ -99,7 +99,7 @@ impl Client {
             reads_at: Nanos::MAX,
             arrives_at: None,
             was_late: false,
-            late: 0,
+            came_late: false,
             is_paused: false,
             estimated: None,
         }
@@ -179,10 +179,10 @@ impl Client {
         }
     }
 
-    /// How often a grant came too late, and was given back.
+    /// Whether a grant came too late since the previous call, and was given back.
     #[must_use]
-    pub fn late(&self) -> u64 {
-        self.late
+    pub fn take_late(&mut self) -> bool {
+        std::mem::take(&mut self.came_late)
     }
 
     /// Whether something is to be sent.
@@ -453,7 +453,7 @@ impl Client {
     /// A grant comes too late. It is given back with the later grants of its flow, so that no unit overtakes another. Of
     /// plain units only the late ones are given back.
     fn give_back_from(&mut self, late: Grant) {
-        (self.was_late, self.late) = (true, self.late + 1);
+        (self.was_late, self.came_late) = (true, true);
         let (store, now) = (Arc::clone(&self.store), self.store.clock().now());
         if late.ticket == PLAIN {
             return self.give_back(|grant| grant.ticket == PLAIN && grant.at <= now && store.is_late(grant.at));
