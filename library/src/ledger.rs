@@ -13,6 +13,7 @@
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
 mod advance;
+mod changes;
 mod flows;
 mod grants;
 mod heap;
@@ -36,6 +37,7 @@ mod waiting;
 pub use replica::{Damaged, MAX_HORIZON, Replica};
 #[cfg(feature = "shared")]
 pub(crate) use replica::{MAX_RETURNABLE, PRESENCE_TTL};
+pub use keys::Name;
 pub use requests::{Costs, Ticket};
 pub use rules::{NamedKey, Rules};
 pub use state::{Ledger, Next, Refusal, Request, Run, Taken};

@@ -3,6 +3,7 @@
 use crate::clock::{Clock, Nanos};
 use crate::limiter::fast_path::Take;
 use crate::limiter::queue::{Denied, Effects, Places, Queue};
+use crate::limiter::serve::Serve;
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
 use crate::limiter::{AcquireError, Acquiring, BuildError, Oversize, PARTS, Request, Rules, Units};
@@ -338,7 +339,7 @@ impl Request for OfSemaphore {
 
 impl Drop for OfSemaphore {
     fn drop(&mut self) {
-        self.wait.leave(&self.semaphore.shared);
+        self.wait.leave(&*self.semaphore.shared);
         // The request was granted, but the timer panicked before the permit was returned.
         if self.wait.is_granted() && !self.given {
             drop(self.semaphore.permit(self.places));

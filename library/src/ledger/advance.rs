@@ -3,12 +3,13 @@
 use super::flows::{Flow, Hold};
 use super::grants::Opening;
 use super::heap::Item;
-use super::requests::NONE;
+use super::requests::{Costs, NONE};
 use super::state::{Ledger, Next, Refusal, Run, Taken};
 use super::turns::{Decision, FRACTION_BITS, Tag};
 use crate::clock::Nanos;
-use crate::limits::{Charged, KeyId, Levels, Limits, NO_KEY};
+use crate::limits::{AsKey, Charged, KeyId, Levels, Limits, NO_KEY};
 use std::borrow::Cow;
+use std::hash::Hash;
 
 /// The overall limits, as decisions see them.
 pub(super) struct Overall<'a> {
@@ -58,7 +59,15 @@ impl<'a> Overall<'a> {
     }
 }
 
+/// A ledger whose keys have names.
 impl Ledger {
+    /// [`pass_key`](Self::pass_key) for the key with this name. `None` stands for units without a key.
+    pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
+        self.pass_key(now, key.unwrap_or(NO_KEY), costs)
+    }
+}
+
+impl<N: Hash> Ledger<N> {
     /// Grants the next request if it conforms now, or returns the time of the next call. The caller accepts at most
     /// `room` units. With no room nothing is granted, and later grants are not for a time without room.
     ///
@@ -121,7 +130,7 @@ impl Ledger {
     /// Charges a request that has just arrived and is younger than all waiting requests. It must conform now, and no
     /// other request may go first. Otherwise returns `None`: the request has to [wait](Self::ask). With a rule about
     /// jobs, every request has to wait, because its end must be reported.
-    pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
+    pub fn pass_key(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized), costs: &[u64]) -> Option<KeyId> {
         let now = self.tick(now);
         if self.settings.jobs.is_some()
             || self.hold.until > now
@@ -129,7 +138,7 @@ impl Ledger {
         {
             return None;
         }
-        let key = self.find_free(key.unwrap_or(NO_KEY), now)?;
+        let key = self.find_free(key, now)?;
         if !self.all.is_empty() && self.all.conforms_at(&self.levels, now, costs)?.0 > now {
             return None;
         }
@@ -141,6 +150,21 @@ impl Ledger {
         }
         self.turns.pass(now, virtual_time);
         Some(key)
+    }
+
+    /// Like [`pass_key`](Self::pass_key), for a grant that will be settled, or reported as [ended](Self::ended).
+    pub(crate) fn pass_to_settle(
+        &mut self,
+        now: Nanos,
+        key: &(impl AsKey<N> + ?Sized),
+        costs: &Costs,
+    ) -> Option<Charged> {
+        let key = self.pass_key(now, key, costs)?;
+        let id = self.flow(key);
+        self.granted += 1;
+        let charged = Charged { at: self.now, counted: self.now, number: self.granted };
+        self.open(id, &Opening { costs, charged, settles: true, learns: false, units: 1 });
+        Some(charged)
     }
 
     /// A request of this key has just [passed](Self::pass). Returns the number of further requests with these costs
@@ -243,7 +267,7 @@ impl Ledger {
     /// The key with this name, if a request of it that arrives now need not wait for another request, for the end of a
     /// hold, or for room in the table.
     #[inline]
-    fn find_free(&mut self, name: &[u8], now: Nanos) -> Option<KeyId> {
+    fn find_free(&mut self, name: &(impl AsKey<N> + ?Sized), now: Nanos) -> Option<KeyId> {
         if self.turns.waits_at(now) {
             return None;
         }

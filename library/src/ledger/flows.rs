@@ -315,7 +315,6 @@ impl Flows {
     }
 
     /// The numbers of all flows that are not free.
-    #[cfg(feature = "shared")]
     pub(super) fn in_use(&self) -> Vec<u32> {
         let free: std::collections::BTreeSet<u32> = self.free.iter().copied().collect();
         self.ids().filter(|id| !free.contains(id)).collect()

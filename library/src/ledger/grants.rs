@@ -6,6 +6,7 @@ use super::requests::Costs;
 use super::state::{Ledger, Open, Run};
 use crate::clock::Nanos;
 use crate::limits::{Charged, KeyId, Levels, Limits};
+use std::hash::Hash;
 
 /// A grant that was just charged.
 pub(super) struct Opening<'a> {
@@ -18,7 +19,7 @@ pub(super) struct Opening<'a> {
     pub(super) units: u64,
 }
 
-impl Ledger {
+impl<N: Hash> Ledger<N> {
     /// Stores a grant that runs or will be settled.
     pub(super) fn open(&mut self, id: u32, opening: &Opening<'_>) {
         let Opening { costs, charged, learns, units, .. } = *opening;
@@ -96,6 +97,20 @@ impl Ledger {
                 open.charged.counted = counted;
             }
         }
+    }
+
+    /// Reports that the unit of an open grant is handed over now. Returns `false`, and changes nothing, if a window has
+    /// given its room to other grants since.
+    pub(crate) fn hand_over_open(&mut self, now: Nanos, number: u64) -> bool {
+        let Some(open) = self.grants.get(&number).filter(|_| self.settings.has_windows) else { return true };
+        let (key, charged, costs, now) = (open.key, open.charged, open.costs.clone(), self.now.max(now));
+        let (each, levels) = self.keys.state(key);
+        let keeps = |limits: &Limits, levels: &Levels| limits.keeps_room(levels, charged, &costs, now, false);
+        let is_kept = keeps(each, levels) && keeps(&self.all, &self.levels);
+        if is_kept {
+            self.handed_over(now, key, charged, &costs);
+        }
+        is_kept
     }
 
     /// Like [`handed_over`](Self::handed_over), for plain units.

@@ -5,6 +5,7 @@ use super::requests::Ticket;
 use super::state::{Failures, Ledger, Refusal};
 use crate::clock::{Nanos, SECOND};
 use crate::limits::{KeyId, Pace, Served, Start};
+use std::hash::Hash;
 use std::num::NonZeroU32;
 
 /// The most flows with a pace. Beyond that the paces that do not matter are forgotten, and new keys are not slowed.
@@ -67,7 +68,7 @@ impl Failures {
     }
 }
 
-impl Ledger {
+impl<N: Hash> Ledger<N> {
     /// The start of the unit with this grant, as the pace of its key counts it. `None` if no pace is learned, or if the
     /// unit has ended.
     #[must_use]
@@ -147,6 +148,29 @@ impl Ledger {
         }
     }
 
+    /// Refuses the waiting requests of a key, as [`give_up`](Self::give_up), but not later ones.
+    pub fn refuse_all_of(&mut self, now: Nanos, key: KeyId, failed: Option<NonZeroU32>) {
+        self.tick(now);
+        self.refuse_waiting(key, Refusal::GivenUp(failed));
+    }
+
+    fn refuse_waiting(&mut self, key: KeyId, why: Refusal) {
+        let mut waiting: Vec<Ticket> = self.waiting_of(key).collect();
+        waiting.sort_unstable_by_key(|ticket| self.requests.get(ticket.slot).age);
+        for ticket in waiting {
+            self.refuse(ticket, why);
+        }
+    }
+
+    /// Refuses a request: it no longer waits, and the next poll returns it.
+    pub(super) fn refuse(&mut self, ticket: Ticket, why: Refusal) {
+        self.withdraw(ticket.slot);
+        self.refusals.push_back((ticket, why));
+    }
+}
+
+/// A ledger whose keys have names.
+impl Ledger {
     /// Reports that a unit of a key has succeeded or failed: see [`Rules::fails`](super::Rules::fails).
     pub fn tried(&mut self, now: Nanos, key: KeyId, has_succeeded: bool) {
         let now = self.tick(now);
@@ -174,25 +198,5 @@ impl Ledger {
         let (now, why) = (self.tick(now), Refusal::GivenUp(failed));
         self.failures.give_up(self.keys.name(key), now, why);
         self.refuse_waiting(key, why);
-    }
-
-    /// Refuses the waiting requests of a key, as [`give_up`](Self::give_up), but not later ones.
-    pub fn refuse_all_of(&mut self, now: Nanos, key: KeyId, failed: Option<NonZeroU32>) {
-        self.tick(now);
-        self.refuse_waiting(key, Refusal::GivenUp(failed));
-    }
-
-    fn refuse_waiting(&mut self, key: KeyId, why: Refusal) {
-        let mut waiting: Vec<Ticket> = self.waiting_of(key).collect();
-        waiting.sort_unstable_by_key(|ticket| self.requests.get(ticket.slot).age);
-        for ticket in waiting {
-            self.refuse(ticket, why);
-        }
-    }
-
-    /// Refuses a request: it no longer waits, and the next poll returns it.
-    pub(super) fn refuse(&mut self, ticket: Ticket, why: Refusal) {
-        self.withdraw(ticket.slot);
-        self.refusals.push_back((ticket, why));
     }
 }

@@ -2,13 +2,14 @@
 
 use super::flows::{Flow, Flows, Hold, Learned, Paces};
 use super::heap::Heap;
-use super::keys::Table;
+use super::keys::{Name, Table};
 use super::requests::{Costs, NONE, Requests, Ticket};
 use super::rules::{NamedKey, Rules};
 use super::turns::{FRACTION_BITS, Tag, Turns};
 use crate::clock::Nanos;
 use crate::limits::{Charged, KeyId, Levels, Limits, Start};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
 use std::num::NonZeroU32;
 
 /// The most keys that are stored.
@@ -107,8 +108,8 @@ pub(super) struct Open {
 /// A [`KeyId`] is valid while requests of its key wait or run. After that it is valid until the next call that may add
 /// a key: [`ask`](Self::ask), [`pass`](Self::pass) or [`poll`](Self::poll).
 #[derive(Clone, Debug)]
-pub struct Ledger {
-    pub(super) keys: Table,
+pub struct Ledger<N = Name> {
+    pub(super) keys: Table<N>,
     pub(super) all: Limits,
     pub(super) levels: Levels,
     pub(super) settings: Settings,
@@ -160,8 +161,10 @@ pub struct Ledger {
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// For each overall limit: the index of the kind of cost that it counts, and the length of a request of cost 1. A
-    /// length is the time that the limit needs for a cost, in the units of a [`Tag`].
+    /// length is the time that the limit needs for a cost.
     pub(super) lengths: Vec<(usize, Tag)>,
+    /// The number of bits by which these lengths are finer than a [`Tag`].
+    pub(super) finer: u32,
     pub(super) has_windows: bool,
     /// How far a grant may lie in the past when its unit leaves.
     pub(super) allowance: Nanos,
@@ -203,11 +206,12 @@ impl Ledger {
         let lengths = Limits::new(rules.all, now).lengths(FRACTION_BITS);
         let all = Limits::new(if rules.is_shared { &[] } else { rules.all }, now);
         let each = Limits::new(if rules.is_shared { &[] } else { rules.each }, now);
-        let keys = Table::new(each, NamedKey::limits(rules.named, now), most);
+        let keys = Table::new(each, most).with_named(&NamedKey::limits(rules.named, now));
         let allowance = keys.limits().chain([&all]).filter_map(Limits::allowance).min().unwrap_or(0);
         let has_windows = keys.limits().chain([&all]).any(Limits::has_windows);
         let settings = Settings {
             lengths,
+            finer: 0,
             has_windows,
             allowance,
             quantum: rules.all.iter().map(|(policy, _)| policy.quantum()).min().unwrap_or(u64::MAX),
@@ -220,7 +224,33 @@ impl Ledger {
         Ledger::with_settings(settings, keys, all, now, rules)
     }
 
-    pub(super) fn with_settings(settings: Settings, keys: Table, all: Limits, now: Nanos, rules: &Rules<'_>) -> Self {
+    /// Continues with the state of a bucket that has the same limits, and with the states of these keys. For each key
+    /// the iterator returns the name, the state, and the end of its pause.
+    pub fn resume<'a>(
+        &mut self,
+        now: Nanos,
+        all: &Levels,
+        keys: impl IntoIterator<Item = (&'a [u8], &'a Levels, Option<Nanos>)>,
+    ) {
+        let now = self.tick(now);
+        self.levels.clone_from(all);
+        self.turns.changed();
+        for (name, state, paused_until) in keys {
+            let key = self.keys.find(name).unwrap_or_else(|| self.keys.add(name, now));
+            self.keys.state_mut(key).1.clone_from(state);
+            self.hold_until(now, key, paused_until.unwrap_or(0));
+        }
+    }
+}
+
+impl<N: Hash> Ledger<N> {
+    pub(super) fn with_settings(
+        settings: Settings,
+        keys: Table<N>,
+        all: Limits,
+        now: Nanos,
+        rules: &Rules<'_>,
+    ) -> Self {
         Ledger {
             settings,
             keys,
@@ -252,30 +282,15 @@ impl Ledger {
         }
     }
 
-    /// Continues with the state of a bucket that has the same limits, and with the states of these keys. For each key
-    /// the iterator returns the name, the state, and the end of its pause.
-    pub fn resume<'a>(
-        &mut self,
-        now: Nanos,
-        all: &Levels,
-        keys: impl IntoIterator<Item = (&'a [u8], &'a Levels, Option<Nanos>)>,
-    ) {
-        let now = self.tick(now);
-        self.levels.clone_from(all);
-        self.turns.changed();
-        for (name, state, paused_until) in keys {
-            let key = self.keys.find(name).unwrap_or_else(|| self.keys.add(name, now));
-            self.keys.state_mut(key).1.clone_from(state);
-            self.hold_until(now, key, paused_until.unwrap_or(0));
-        }
-    }
-
     /// The length of a request: the longest time that an overall limit needs for its costs.
     #[inline]
     pub(super) fn length(&self, costs: &[u64]) -> Tag {
-        let of =
-            |(kind, one): &(usize, Tag)| costs.get(*kind).or(costs.last()).map_or(0, |cost| cost.saturating_mul(*one));
-        self.settings.lengths.iter().map(of).max().unwrap_or(0).max(1)
+        let of = |(kind, one): &(usize, Tag)| {
+            let cost = costs.get(*kind).or(costs.last()).copied().unwrap_or(0);
+            u128::from(cost) * u128::from(*one) >> self.settings.finer
+        };
+        let longest = self.settings.lengths.iter().map(of).max().unwrap_or(0);
+        Tag::try_from(longest).unwrap_or(Tag::MAX).max(1)
     }
 
     /// Applies `act` to the flow of a key. This may change when its first request conforms.

@@ -1,11 +1,28 @@
 //! Questions about a ledger, which change nothing but the time.
 
+use super::flows::Hold;
 use super::requests::{List, NONE, Ticket};
 use super::state::Ledger;
 use crate::clock::Nanos;
-use crate::limits::{KeyId, Levels, Limits, NO_KEY};
+use crate::limits::{AsKey, KeyId, Levels, Limits, NO_KEY};
+use std::hash::Hash;
 
+/// A ledger whose keys have names.
 impl Ledger {
+    /// The key with this name, if it is stored. `None` stands for units without a key.
+    #[must_use]
+    pub fn find(&self, key: Option<&[u8]>) -> Option<KeyId> {
+        self.keys.find(key.unwrap_or(NO_KEY))
+    }
+
+    /// The name of a key; `(none)` for units without one.
+    #[must_use]
+    pub fn name(&self, key: KeyId) -> &[u8] {
+        self.keys.name(key)
+    }
+}
+
+impl<N: Hash> Ledger<N> {
     /// The number of plain units that wait.
     #[must_use]
     pub fn wanted(&self) -> u64 {
@@ -121,12 +138,6 @@ impl Ledger {
         (waiting().count(), most.map(|flow| flow.key))
     }
 
-    /// The key with this name, if it is stored. `None` stands for units without a key.
-    #[must_use]
-    pub fn find(&self, key: Option<&[u8]>) -> Option<KeyId> {
-        self.keys.find(key.unwrap_or(NO_KEY))
-    }
-
     /// The limits of a key with their state; without a key, the overall limits.
     #[must_use]
     pub fn limits(&self, key: Option<KeyId>) -> (&Limits, &Levels) {
@@ -155,10 +166,59 @@ impl Ledger {
         self.all.conforms_at(&self.hold.state_after(&self.all, &self.levels), first.arrived, costs)?.1
     }
 
-    /// The name of a key; `(none)` for units without one.
-    #[must_use]
-    pub fn name(&self, key: KeyId) -> &[u8] {
-        self.keys.name(key)
+    /// The stored keys.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = &N> {
+        self.keys.stored()
+    }
+
+    pub(crate) fn is_stored(&self, key: &(impl AsKey<N> + ?Sized)) -> bool {
+        self.keys.find(key).is_some()
+    }
+
+    /// The limits of each key, and the overall limits.
+    pub(crate) fn both(&self) -> [&Limits; 2] {
+        [self.keys.each(), &self.all]
+    }
+
+    /// The number of requests of a key that wait.
+    pub(crate) fn waiters_of(&self, key: &(impl AsKey<N> + ?Sized)) -> usize {
+        let flow = self.keys.find(key).and_then(|key| self.keys.flow(key));
+        flow.map_or(0, |id| self.flows[id].waiting)
+    }
+
+    /// The time at which a new request of this cost would be granted, behind the requests of its key, if no other key had
+    /// requests. `None` beyond the end of the clock.
+    pub(crate) fn estimate(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized), cost: u64) -> Option<Nanos> {
+        let now = self.tick(now);
+        let key = self.keys.find(key);
+        let flow = key.and_then(|key| self.keys.flow(key)).map(|id| &self.flows[id]);
+        let ahead = flow.into_iter().flat_map(|flow| self.requests.of(flow.usual));
+        let costs = ahead.fold(cost, |sum, slot| sum.saturating_add(self.requests.get(slot).costs[0]));
+        let (each, fresh) = (self.keys.each(), self.keys.each().fresh());
+        let (hold, ready) = flow.map_or((Hold::default(), 0), |flow| (flow.hold, flow.ready_from()));
+        let levels = hold.state_after(each, key.map_or(&fresh, |key| self.keys.state(key).1));
+        let own = each.schedule(&levels, now, &[costs])?.max(ready).max(now);
+        Some(self.overall().conforms_at(own, now, &[cost])).filter(|at| *at < Nanos::MAX)
+    }
+
+    /// The part of a cost that a new request of this key could take now: 0 while others wait.
+    pub(crate) fn available_to(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized)) -> u64 {
+        let now = self.tick(now);
+        let key = self.keys.find(key);
+        let is_free = |id: u32| self.flows[id].is_free(now);
+        if !key.and_then(|key| self.keys.flow(key)).is_none_or(is_free) {
+            return 0;
+        }
+        let (each, fresh) = (self.keys.each(), self.keys.each().fresh());
+        let own = each.available(key.map_or(&fresh, |key| self.keys.state(key).1), now, &[1]);
+        own.min(self.available_of_all(now))
+    }
+
+    /// The part of a cost that the overall limits allow now: 0 while others wait.
+    pub(crate) fn available_of_all(&mut self, now: Nanos) -> u64 {
+        let now = self.tick(now);
+        let is_held = self.hold.until > now || self.turns.waits_at(now);
+        if is_held { 0 } else { self.all.available(&self.levels, now, &[1]) }
     }
 
     /// The waiting requests of one key: first the requests that have arrived, in their order.

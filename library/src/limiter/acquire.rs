@@ -126,13 +126,6 @@ impl<L: Borrow<Limiter>> OfLimiter<L> {
     }
 }
 
-impl<L: Borrow<Limiter>> Acquiring<OfLimiter<L>> {
-    pub(super) fn until(mut self, deadline: Option<Nanos>) -> Self {
-        self.0.wait.set_deadline(deadline);
-        self
-    }
-}
-
 impl<L: Borrow<Limiter> + Unpin> Request for OfLimiter<L> {
     type Grant = ();
 
@@ -157,7 +150,7 @@ impl<L: Borrow<Limiter> + Unpin> Request for OfLimiter<L> {
 
 impl<L: Borrow<Limiter>> Drop for OfLimiter<L> {
     fn drop(&mut self) {
-        self.wait.leave(&self.limiter.borrow().shared);
+        self.wait.leave(&*self.limiter.borrow().shared);
     }
 }
 

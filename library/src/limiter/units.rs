@@ -81,9 +81,6 @@ messages! {
 }
 
 impl Units {
-    /// 0 units.
-    pub(crate) const ZERO: Units = Units(Ok(0));
-
     /// Whole units. The most is 18446744073709; the call that gets more returns the error.
     #[must_use]
     pub const fn whole(units: u64) -> Self {

@@ -114,11 +114,6 @@ impl Account {
         self.limits.schedule(&self.levels, self.in_order(now).max(self.at), costs.list())
     }
 
-    /// The earliest time, not before `now`, at which the windows have room for these costs.
-    pub(crate) fn windows_have_room_at(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
-        self.limits.windows_have_room_at(&self.levels, now.max(self.at), costs.list())
-    }
-
     /// Grants these costs at the earliest time at which every limit conforms. If that time is in the future, the grant
     /// is a reservation.
     ///

@@ -325,19 +325,6 @@ impl Limits {
         })
     }
 
-    /// The earliest time, not before `now`, at which the windows have room for these costs.
-    pub(crate) fn windows_have_room_at(&self, levels: &Levels, now: Nanos, costs: &[u64]) -> Option<Nanos> {
-        levels.with(|states| {
-            let parts =
-                self.each(states).map(|(place, terms, state)| (terms.as_window(), state, self.cost(place, costs)));
-            let mut charged = parts.filter_map(|(window, state, cost)| Some((window?, state, cost)));
-            charged.try_fold(now, |at, (window, state, cost)| match cost {
-                0 => Some(at),
-                _ => Some(at.max(window.room_at(state, now, cost)?)),
-            })
-        })
-    }
-
     /// Whether the levels equal a new key's, at `now` and ever after.
     #[must_use]
     pub fn is_fresh(&self, levels: &Levels, now: Nanos) -> bool {
@@ -531,7 +518,6 @@ impl Limits {
     }
 
     /// Forgets the units in windows in which none counts any more at `now`: they do not count again in a longer window.
-    #[cfg(feature = "shared")]
     pub(crate) fn expire(&self, levels: &mut Levels, now: Nanos) {
         self.revise(levels, |_, terms, state| {
             if terms.as_window().is_some() && terms.at_rest(state, now) {

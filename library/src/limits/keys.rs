@@ -113,6 +113,10 @@ impl<K: Hash> Keys<K> {
         Keys { hasher, table: HashTable::new(), chunks: Vec::new(), end: 0, first_free: u32::MAX, hand: 0, few }
     }
 
+    pub(crate) fn hasher(&self) -> Hashes {
+        self.hasher
+    }
+
     /// The number of stored keys.
     #[must_use]
     pub fn len(&self) -> usize {

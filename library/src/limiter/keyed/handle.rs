@@ -1,6 +1,7 @@
 //! The limits of keys as callers hold them.
 
 use super::table::Table;
+use super::within::Within;
 use std::sync::Arc;
 
 /// Limits for each key, for example for each host, user or account. Clones share one state.
@@ -45,12 +46,24 @@ use std::sync::Arc;
 ///
 /// All keys have the same limits. To give a key another rate, use [`limiter`](Keyed::limiter). For limits on all keys
 /// together see [`Builder::keyed_within`](crate::limiter::Builder::keyed_within).
-pub struct Keyed<K> {
-    pub(super) table: Arc<Table<K>>,
+pub struct Keyed<K>(pub(super) Of<K>);
+
+/// How keys are limited.
+pub(super) enum Of<K> {
+    /// Each key alone.
+    Alone(Arc<Table<K>>),
+    /// Within overall limits.
+    Within(Within<K>),
 }
+
+/// The overall limits of a [`Keyed`], see [`Keyed::of_all`].
+pub struct OfAll<'a, K>(pub(super) &'a Within<K>);
 
 impl<K> Clone for Keyed<K> {
     fn clone(&self) -> Self {
-        Keyed { table: Arc::clone(&self.table) }
+        Keyed(match &self.0 {
+            Of::Alone(table) => Of::Alone(Arc::clone(table)),
+            Of::Within(within) => Of::Within(within.clone()),
+        })
     }
 }

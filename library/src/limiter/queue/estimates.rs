@@ -2,6 +2,7 @@
 
 use super::state::{Effects, Queue, Status};
 use crate::clock::Nanos;
+use crate::limiter::serve::Serve;
 use crate::limits::{Account, Cost};
 use std::borrow::Cow;
 

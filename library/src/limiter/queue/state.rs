@@ -4,6 +4,7 @@ use crate::clock::Nanos;
 use crate::limiter::panics::contained;
 use crate::limiter::rules::Rules;
 use crate::limiter::units::UnitsError;
+use crate::limiter::watch::Watch;
 use crate::limits::{Account, Cost, Grant, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
@@ -42,12 +43,10 @@ impl From<Refusal> for Denied {
 /// The actions after the lock is released: some wakers are woken, others are dropped. Both may run the caller's code.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    pub(super) wake: Vec<Waker>,
-    pub(super) dropped: Vec<Waker>,
+    pub(crate) wake: Vec<Waker>,
+    pub(crate) dropped: Vec<Waker>,
     /// Set by the caller if its grant is to be [opened](Account::open), so that it can be settled.
     pub(crate) opens: bool,
-    /// Whether the caller was admitted before the queue was closed.
-    pub(crate) is_admitted: bool,
     /// The number of the caller's entry, which changes if the waiter waits again.
     pub(crate) key: Option<Key>,
     /// The grant, once the caller has it.
@@ -98,11 +97,8 @@ pub(crate) struct Queue {
     /// When the head will be granted; `None` if the queue is empty, or the head waits for a place.
     pub(super) due: Option<Nanos>,
     pub(super) deadlines: BTreeSet<(Nanos, Key)>,
-    /// Waiting threads in order of arrival. The first one acts as the queue's timer while it waits.
-    pub(super) threads: BTreeSet<Key>,
+    pub(super) watch: Watch,
     pub(super) arrivals: Key,
-    /// The time at which the first of `threads` will wake up.
-    pub(super) watched: Option<Nanos>,
     pub(super) closed: bool,
 }
 

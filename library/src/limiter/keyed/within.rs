@@ -1,0 +1,497 @@
+//! Keys within overall limits: a ledger behind a lock, with the futures and threads that wait for its grants.
+
+use super::handle::OfAll;
+use crate::clock::Nanos;
+use crate::ledger::{self, Ledger, Next, Ticket};
+use crate::limiter::builder::{BuildError, Builder};
+use crate::limiter::queue::{Denied, Effects, Key, Waiter};
+use crate::limiter::rules::Rules;
+use crate::limiter::serve::{Serve, Waitable};
+use crate::limiter::shared::{Shared, Wait};
+use crate::limiter::time::{Time, nanos};
+use crate::limiter::units::PARTS;
+use crate::limiter::watch::Watch;
+use crate::limits::{AsKey, Charged, Cost, Grant, Limits};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// Keys within overall limits. Clones share one state.
+pub(super) struct Within<K> {
+    shared: Arc<Shared<Waiters<K>>>,
+    /// The same, for those that wait.
+    waitable: Arc<dyn Waitable>,
+}
+
+impl<K> Clone for Within<K> {
+    fn clone(&self) -> Self {
+        Within { shared: Arc::clone(&self.shared), waitable: Arc::clone(&self.waitable) }
+    }
+}
+
+/// A ledger and the waiters of its requests.
+pub(super) struct Waiters<K> {
+    pub(super) ledger: Ledger<K>,
+    /// The waiters by age, and those that were answered and have not fetched the answer.
+    entries: BTreeMap<Key, Entry>,
+    waiting: usize,
+    watch: Watch,
+    /// The rules of each key, and those of all keys together.
+    rules: [Rules; 2],
+    /// The largest costs, see [`Rules::most_of`].
+    most: (u64, u64),
+    /// The age of the latest request.
+    latest: Key,
+    alarm: Option<Nanos>,
+    is_closed: bool,
+}
+
+struct Entry {
+    cost: u64,
+    since: Nanos,
+    deadline: Option<Nanos>,
+    waker: Option<Waker>,
+    is_thread: bool,
+    /// Whether its grant will be settled.
+    settles: bool,
+    status: Status,
+}
+
+enum Status {
+    Waiting(Ticket),
+    Granted(Charged),
+    Refused(Denied),
+}
+
+impl<K: Hash> Within<K> {
+    pub(super) fn new(of_key: &Builder, of_all: &Builder, most_keys: usize) -> Result<Self, BuildError>
+    where
+        K: Send + 'static,
+    {
+        let (time, rules_of_key) = of_key.parts()?;
+        let (_, rules_of_all) = of_all.parts()?;
+        let rules = [rules_of_key, rules_of_all];
+        if rules.iter().any(|rules| rules.unfair) {
+            return Err(BuildError::JointIsFair);
+        }
+        let now = time.now();
+        let ledger = Ledger::in_parts(of_key.limits(now)?, of_all.limits(now)?, now, most_keys);
+        let mut waiters = Waiters {
+            ledger,
+            entries: BTreeMap::new(),
+            waiting: 0,
+            watch: Watch::default(),
+            rules,
+            most: (0, 0),
+            latest: 0,
+            alarm: None,
+            is_closed: false,
+        };
+        waiters.note_most();
+        let shared = Shared::new(time, waiters);
+        let waitable: Arc<dyn Waitable> = shared.clone();
+        Ok(Within { shared, waitable })
+    }
+
+    pub(super) fn time(&self) -> &Time {
+        &self.shared.time
+    }
+
+    pub(super) fn waitable(&self) -> &Arc<dyn Waitable> {
+        &self.waitable
+    }
+
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Waiters<K>, Nanos, &mut Effects) -> R) -> R {
+        self.shared.with(act)
+    }
+
+    /// Takes `cost` now, or nothing. Returns the grant if it will be settled.
+    pub(super) fn try_take<Q: AsKey<K> + ?Sized>(
+        &self,
+        key: &Q,
+        cost: u64,
+        settles: bool,
+    ) -> Result<Option<Grant>, Denied> {
+        self.with(|waiters, now, effects| waiters.try_take(now, key, cost, settles, effects))
+    }
+
+    /// Grants a request at once, or lets it wait.
+    pub(super) fn join<Q: AsKey<K> + ?Sized>(&self, wait: &mut Wait, key: &Q, waiter: &Waiter<'_>, settles: bool) {
+        self.with(|waiters, now, effects| {
+            effects.opens = settles;
+            let joined = waiters.join(now, key, waiter, effects);
+            wait.joined(joined, effects);
+        });
+        wait.announce();
+    }
+
+    /// Changes the limits of each key. `make` receives the present limits and the index of the limit whose rate can be
+    /// changed, and returns the new ones.
+    pub(super) fn set_limits<E>(
+        &self,
+        make: impl FnOnce(&Limits, Option<usize>, Nanos) -> Result<(Limits, Option<usize>), E>,
+    ) -> Result<(), E> {
+        self.with(|waiters, now, effects| {
+            let mut place = waiters.rules[0].place;
+            waiters.advance(now, effects);
+            waiters.ledger.change_each(now, |each, now| {
+                let (to, new_place) = make(each, place, now)?;
+                place = new_place;
+                Ok(to)
+            })?;
+            waiters.rules[0].place = place;
+            waiters.limits_changed(now, effects);
+            Ok(())
+        })
+    }
+}
+
+impl<K: Hash> Waiters<K> {
+    fn note_most(&mut self) {
+        let [each, all] = self.ledger.both();
+        let (of_key, of_all) = (self.rules[0].most_of(0, each), self.rules[1].most_of(0, all));
+        self.most = (of_key.0.min(of_all.0), of_key.1.min(of_all.1));
+    }
+
+    fn check(&self, cost: u64) -> Result<(), Denied> {
+        let (at_once, ever) = self.most;
+        match cost {
+            _ if self.is_closed => Err(Denied::Closed),
+            _ if cost > at_once => Err(Denied::AboveBurst(0, at_once)),
+            _ if cost > ever => Err(Denied::Never(0)),
+            _ => Ok(()),
+        }
+    }
+
+    fn try_take<Q: AsKey<K> + ?Sized>(
+        &mut self,
+        now: Nanos,
+        key: &Q,
+        cost: u64,
+        settles: bool,
+        effects: &mut Effects,
+    ) -> Result<Option<Grant>, Denied> {
+        self.check(cost)?;
+        if cost == 0 {
+            return Ok(None);
+        }
+        self.advance(now, effects);
+        if let Some(grant) = self.pass(now, key, cost, settles) {
+            return Ok(grant);
+        }
+        if !self.ledger.has_room_of(now, key) {
+            return Err(Denied::TooManyKeys);
+        }
+        let wait = self.estimate(now, key, cost)?.saturating_sub(now);
+        Err(if wait == 0 || self.ledger.waiters_of(key) > 0 { Denied::OthersWait } else { Denied::TooLong { wait } })
+    }
+
+    /// Grants `cost` if no other request goes first. Returns the grant if it is to be kept open.
+    fn pass<Q: AsKey<K> + ?Sized>(&mut self, now: Nanos, key: &Q, cost: u64, is_open: bool) -> Option<Option<Grant>> {
+        if is_open {
+            let charged = self.ledger.pass_to_settle(now, key, &ledger::Costs::One(cost))?;
+            return Some(Some(Grant::charged_as(charged, cost)));
+        }
+        self.ledger.pass_key(now, key, &[cost]).map(|_| None)
+    }
+
+    fn join<Q: AsKey<K> + ?Sized>(
+        &mut self,
+        now: Nanos,
+        key: &Q,
+        waiter: &Waiter<'_>,
+        effects: &mut Effects,
+    ) -> Result<Option<Key>, Denied> {
+        let (cost, settles) = (waiter.cost.of(0), effects.opens);
+        self.check(cost)?;
+        if cost == 0 {
+            return Ok(None);
+        }
+        self.advance(now, effects);
+        if let Some(grant) = self.pass(now, key, cost, settles || waiter.yields) {
+            let Some(grant) = grant.filter(|_| waiter.yields) else {
+                effects.granted = grant;
+                return Ok(None);
+            };
+            return Ok(Some(self.insert(now, waiter, settles, Status::Granted(grant.charged()))));
+        }
+        self.admit(now, key, waiter)?;
+        let latest = waiter.deadline.unwrap_or(Nanos::MAX);
+        let ticket = self.ledger.ask_by(now, key, (self.latest + 1, cost), latest).ok_or(Denied::Never(0))?;
+        let age = self.insert(now, waiter, settles, Status::Waiting(ticket));
+        self.advance(now, effects);
+        // It is awake, and looks next, so only now it may be the timer.
+        if waiter.is_thread && self.waits(age) {
+            self.watch.add(age);
+        }
+        Ok(Some(age))
+    }
+
+    /// Refuses a request that may not wait.
+    fn admit<Q: AsKey<K> + ?Sized>(&mut self, now: Nanos, key: &Q, waiter: &Waiter<'_>) -> Result<(), Denied> {
+        if !self.ledger.has_room_of(now, key) {
+            return Err(Denied::TooManyKeys);
+        }
+        let waiting = [self.ledger.waiters_of(key), self.waiting];
+        if self.rules.iter().zip(waiting).any(|(rules, waiting)| rules.most_waiters.is_some_and(|most| waiting >= most)) {
+            return Err(Denied::Full);
+        }
+        let at = self.estimate(now, key, waiter.cost.of(0))?;
+        match waiter.deadline {
+            Some(deadline) if at > deadline => Err(Denied::TooLong { wait: at.saturating_sub(now) }),
+            _ => Ok(()),
+        }
+    }
+
+    fn insert(&mut self, now: Nanos, waiter: &Waiter<'_>, settles: bool, status: Status) -> Key {
+        let Waiter { deadline, waker, is_thread, .. } = *waiter;
+        self.latest += 1;
+        self.waiting += usize::from(matches!(status, Status::Waiting(_)));
+        let waker = Some(waker.clone());
+        let entry = Entry { cost: waiter.cost.of(0), since: now, deadline, waker, is_thread, settles, status };
+        self.entries.insert(self.latest, entry);
+        self.latest
+    }
+
+    fn waits(&self, age: Key) -> bool {
+        self.entries.get(&age).is_some_and(|entry| matches!(entry.status, Status::Waiting(_)))
+    }
+
+    /// A waiter is granted or refused.
+    fn answer(&mut self, age: Key, status: Status, effects: &mut Effects) {
+        self.watch.remove(age);
+        if let Some(entry) = self.entries.get_mut(&age) {
+            self.waiting -= 1;
+            entry.status = status;
+            effects.wake.extend(entry.waker.take());
+        }
+    }
+
+    /// Refuses the waiters for more units than the new limits ever grant.
+    fn limits_changed(&mut self, now: Nanos, effects: &mut Effects) {
+        self.note_most();
+        let too_large = |(age, entry): (&Key, &Entry)| match entry.status {
+            Status::Waiting(ticket) if entry.cost > self.most.1 => Some((*age, ticket)),
+            _ => None,
+        };
+        for (age, ticket) in self.entries.iter().filter_map(too_large).collect::<Vec<_>>() {
+            self.ledger.cancel(ticket);
+            self.answer(age, Status::Refused(Denied::Never(0)), effects);
+        }
+        self.advance(now, effects);
+    }
+
+    /// A granted waiter takes its grant, and windows count it from now on. If a window has given its room away, the waiter
+    /// waits again, ahead of all that came after it.
+    fn hand_over(&mut self, now: Nanos, age: Key) {
+        let Some(entry) = self.entries.get_mut(&age) else { return };
+        let Status::Granted(charged) = entry.status else { return };
+        if self.ledger.hand_over_open(now, charged.number) {
+            return;
+        }
+        let latest = entry.deadline.unwrap_or(Nanos::MAX);
+        let Some(ticket) = self.ledger.ask_again(now, charged.number, age, latest) else { return };
+        entry.status = Status::Waiting(ticket);
+        self.waiting += 1;
+        if entry.is_thread {
+            self.watch.add(age);
+        }
+    }
+
+    /// When a request would be granted, if no other key had requests.
+    pub(super) fn estimate<Q: AsKey<K> + ?Sized>(&mut self, now: Nanos, key: &Q, cost: u64) -> Result<Nanos, Denied> {
+        self.ledger.estimate(now, key, cost).ok_or(Denied::Never(0))
+    }
+
+    pub(super) fn time_until<Q: AsKey<K> + ?Sized>(
+        &mut self,
+        now: Nanos,
+        key: &Q,
+        cost: u64,
+        effects: &mut Effects,
+    ) -> Result<Duration, Denied> {
+        self.advance(now, effects);
+        self.check(cost)?;
+        let at = if cost == 0 { now } else { self.estimate(now, key, cost)? };
+        Ok(Duration::from_nanos(at.saturating_sub(now)))
+    }
+
+    /// Holds a key.
+    pub(super) fn pause<Q: AsKey<K> + ?Sized>(
+        &mut self,
+        now: Nanos,
+        key: &Q,
+        until: Nanos,
+        effects: &mut Effects,
+    ) -> Result<(), Denied> {
+        self.advance(now, effects);
+        if self.is_closed && !self.ledger.is_stored(key) {
+            return Err(Denied::Closed);
+        }
+        if !self.ledger.hold_key_until(now, key, until) {
+            return Err(Denied::TooManyKeys);
+        }
+        self.advance(now, effects);
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+}
+
+impl<K: Hash> Serve for Waiters<K> {
+    fn advance(&mut self, now: Nanos, effects: &mut Effects) {
+        self.alarm = loop {
+            match self.ledger.poll(now, u64::MAX) {
+                Next::Granted(taken, charged) => self.answer(taken.age, Status::Granted(charged), effects),
+                Next::Refused(taken, _) => {
+                    let waited = |entry: &Entry| entry.deadline.unwrap_or(now).saturating_sub(entry.since);
+                    let after = self.entries.get(&taken.age).map_or(0, waited);
+                    self.answer(taken.age, Status::Refused(Denied::TimedOut { after }), effects);
+                }
+                Next::At(time) => break Some(time),
+                Next::Run(_) | Next::Nothing => break None,
+            }
+        };
+        if let Some(age) = self.watch.oversleeps(self.alarm) {
+            effects.wake.extend(self.entries.get(&age).and_then(|entry| entry.waker.clone()));
+        }
+    }
+
+    fn alarm(&self) -> Option<Nanos> {
+        self.alarm
+    }
+
+    fn waiters(&self) -> usize {
+        self.waiting
+    }
+
+    fn wake_all(&mut self, effects: &mut Effects) {
+        effects.wake.extend(self.entries.values().filter_map(|entry| entry.waker.clone()));
+    }
+
+    fn poll(&mut self, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) -> Poll<Result<(), Denied>> {
+        self.hand_over(now, key);
+        self.advance(now, effects);
+        let Some(entry) = self.entries.get_mut(&key) else { return Poll::Ready(Ok(())) };
+        let done = match entry.status {
+            Status::Waiting(_) => {
+                if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
+                    effects.dropped.extend(entry.waker.replace(waker.clone()));
+                }
+                return Poll::Pending;
+            }
+            Status::Granted(charged) => {
+                if entry.settles {
+                    effects.granted = Some(Grant::charged_as(charged, entry.cost));
+                } else {
+                    self.ledger.ended(now, charged.number);
+                }
+                Ok(())
+            }
+            Status::Refused(denied) => Err(denied),
+        };
+        effects.dropped.extend(self.entries.remove(&key).and_then(|entry| entry.waker));
+        Poll::Ready(done)
+    }
+
+    fn watch(&mut self, key: Key) -> Option<Nanos> {
+        self.watch.begin(key, self.alarm)
+    }
+
+    fn is_watched(&self, key: Key, until: Nanos) -> bool {
+        self.watch.is_until(key, until)
+    }
+
+    fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
+        // Until now it held up those behind it.
+        self.advance(now, effects);
+        let Some(entry) = self.entries.remove(&key) else { return };
+        match entry.status {
+            Status::Waiting(ticket) => {
+                self.watch.remove(key);
+                self.waiting -= 1;
+                self.ledger.cancel(ticket);
+            }
+            Status::Granted(charged) => self.ledger.unused(now, charged.number),
+            Status::Refused(_) => {}
+        }
+        effects.dropped.extend(entry.waker);
+        self.advance(now, effects);
+    }
+
+    fn settle(shared: &Shared<Self>, grant: &Grant, [_, real]: [&Cost; 2]) {
+        shared.with(|waiters, now, effects| {
+            waiters.advance(now, effects);
+            waiters.ledger.settle(now, grant.number(), real.list());
+            waiters.advance(now, effects);
+        });
+    }
+
+    fn forget(shared: &Shared<Self>, grant: &Grant, _: usize) {
+        shared.with(|waiters, now, effects| {
+            waiters.advance(now, effects);
+            waiters.ledger.ended(now, grant.number());
+        });
+    }
+}
+
+impl<K> fmt::Debug for Waiters<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiters").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+impl<K: Hash> OfAll<'_, K> {
+    /// Grants nothing to any key for `time` from now, for example because the server asked for that. At the end of the
+    /// pause the overall limits are empty. Waiters keep their places.
+    pub fn pause_for(&self, time: Duration) {
+        self.0.with(|waiters, now, effects| {
+            waiters.advance(now, effects);
+            waiters.ledger.hold_all_until(now, now.saturating_add(nanos(time)));
+            waiters.advance(now, effects);
+        });
+    }
+
+    /// Replaces the overall limits; see [`Limiter::set_limits`](crate::limiter::Limiter::set_limits).
+    ///
+    /// # Errors
+    /// As for [`Builder::build`]. Nothing is changed then.
+    pub fn set_limits(&self, to: &Builder) -> Result<(), BuildError> {
+        let place = to.place()?;
+        self.0.with(|waiters, now, effects| {
+            waiters.advance(now, effects);
+            waiters.ledger.change_all(now, |_, now| to.limits(now))?;
+            waiters.rules[1].place = place;
+            waiters.limits_changed(now, effects);
+            Ok(())
+        })
+    }
+
+    /// The whole units that could be taken now by a key that has used nothing. It is 0 while requests wait for the overall
+    /// limits.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        self.0.with(|waiters, now, effects| {
+            waiters.advance(now, effects);
+            waiters.ledger.available_of_all(now) / PARTS
+        })
+    }
+
+    /// The number of futures and threads that wait, for all keys.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.0.with(|waiters, now, effects| {
+            waiters.advance(now, effects);
+            waiters.waiters()
+        })
+    }
+}
