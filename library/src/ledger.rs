@@ -33,11 +33,11 @@ mod turns;
 mod view;
 mod waiting;
 
+pub use keys::Name;
 #[cfg(feature = "shared")]
 pub use replica::{Damaged, MAX_HORIZON, Replica};
 #[cfg(feature = "shared")]
 pub(crate) use replica::{MAX_RETURNABLE, PRESENCE_TTL};
-pub use keys::Name;
 pub use requests::{Costs, Ticket};
 pub use rules::{NamedKey, Rules};
 pub use state::{Ledger, Next, Refusal, Request, Run, Taken};

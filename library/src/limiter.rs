@@ -35,8 +35,8 @@ pub(crate) mod time;
 mod timer;
 mod units;
 mod wait_time;
-mod watch;
 mod warm_up;
+mod watch;
 
 #[cfg(all(test, throttle_loom))]
 mod loom_tests;

@@ -110,7 +110,9 @@ impl<N: Hash> Table<N> {
 
     /// All limits of keys.
     pub(super) fn limits(&self) -> impl Iterator<Item = &Limits> {
-        [&self.each].into_iter().chain(self.named.iter().map(|(_, each)| each).chain(self.own.values()).map(Arc::as_ref))
+        [&self.each]
+            .into_iter()
+            .chain(self.named.iter().map(|(_, each)| each).chain(self.own.values()).map(Arc::as_ref))
     }
 
     /// The limits of the key with this name.

@@ -287,7 +287,7 @@ impl<N: Hash> Ledger<N> {
     pub(super) fn length(&self, costs: &[u64]) -> Tag {
         let of = |(kind, one): &(usize, Tag)| {
             let cost = costs.get(*kind).or(costs.last()).copied().unwrap_or(0);
-            u128::from(cost) * u128::from(*one) >> self.settings.finer
+            (u128::from(cost) * u128::from(*one)) >> self.settings.finer
         };
         let longest = self.settings.lengths.iter().map(of).max().unwrap_or(0);
         Tag::try_from(longest).unwrap_or(Tag::MAX).max(1)

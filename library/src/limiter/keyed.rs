@@ -56,7 +56,7 @@ impl Builder {
     /// use throttle_limits::limiter::{Keyed, Limiter};
     ///
     /// let all = Limiter::builder().limit("1/s,burst=3".parse()?); // all together 1 a second, 3 at once
-    /// let users: Keyed<u64> = Limiter::builder().limit("2/s,burst=2".parse()?).keyed_within(all)?;
+    /// let users: Keyed<u64> = Limiter::builder().limit("2/s,burst=2".parse()?).keyed_within(&all)?;
     /// assert!([1, 1, 2].iter().all(|user| users.try_acquire(user, 1).is_ok()));
     /// assert!(users.try_acquire(&3, 1).is_err(), "all are above their limit");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -64,8 +64,8 @@ impl Builder {
     ///
     /// # Errors
     /// As for [`build`](Self::build), for both builders; one of them is not [fair](Self::fair).
-    pub fn keyed_within<K: Hash + Send + 'static>(self, all: Builder) -> Result<Keyed<K>, BuildError> {
-        Ok(Keyed(Of::Within(Within::new(&self, &all, DEFAULT_MAX_KEYS as usize)?)))
+    pub fn keyed_within<K: Hash + Send + 'static>(self, all: &Builder) -> Result<Keyed<K>, BuildError> {
+        Ok(Keyed(Of::Within(Within::new(&self, all, DEFAULT_MAX_KEYS as usize)?)))
     }
 }
 

@@ -7,6 +7,7 @@ use super::time::Time;
 use crate::clock::Nanos;
 use crate::limits::{Cost, Grant};
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::task::{Poll, Waker};
 
 /// The state behind the lock of a [`Shared`]: the queue of a limiter, or the ledger of keys.
@@ -63,7 +64,7 @@ pub(crate) trait Serve: fmt::Debug + Sized {
 }
 
 /// A [`Shared`] of any state, for those that wait for it or hold its grants.
-pub(crate) trait Waitable: fmt::Debug + Send + Sync {
+pub(crate) trait Waitable: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
     fn time(&self) -> &Time;
 
     /// Makes sure that a timer will wake the future that is being polled.

@@ -117,7 +117,6 @@ impl Granted {
         }
         Ok(())
     }
-
 }
 
 impl Drop for Granted {

@@ -222,7 +222,6 @@ impl Shared {
             },
         )
     }
-
 }
 
 /// The timers of the queue.

@@ -179,8 +179,8 @@ impl<K: Hash> Waiters<K> {
             return Ok(None);
         }
         self.advance(now, effects);
-        if let Some(grant) = self.pass(now, key, cost, settles) {
-            return Ok(grant);
+        if let Some(charged) = self.pass(now, key, cost, settles) {
+            return Ok(settles.then(|| Grant::charged_as(charged, cost)));
         }
         if !self.ledger.has_room_of(now, key) {
             return Err(Denied::TooManyKeys);
@@ -189,13 +189,12 @@ impl<K: Hash> Waiters<K> {
         Err(if wait == 0 || self.ledger.waiters_of(key) > 0 { Denied::OthersWait } else { Denied::TooLong { wait } })
     }
 
-    /// Grants `cost` if no other request goes first. Returns the grant if it is to be kept open.
-    fn pass<Q: AsKey<K> + ?Sized>(&mut self, now: Nanos, key: &Q, cost: u64, is_open: bool) -> Option<Option<Grant>> {
+    /// Grants `cost` now, if no other request goes first. The grant may be kept open.
+    fn pass<Q: AsKey<K> + ?Sized>(&mut self, now: Nanos, key: &Q, cost: u64, is_open: bool) -> Option<Charged> {
         if is_open {
-            let charged = self.ledger.pass_to_settle(now, key, &ledger::Costs::One(cost))?;
-            return Some(Some(Grant::charged_as(charged, cost)));
+            return self.ledger.pass_to_settle(now, key, &ledger::Costs::One(cost));
         }
-        self.ledger.pass_key(now, key, &[cost]).map(|_| None)
+        self.ledger.pass_key(now, key, &[cost]).map(|_| Charged { at: now, counted: now, number: 0 })
     }
 
     fn join<Q: AsKey<K> + ?Sized>(
@@ -211,12 +210,12 @@ impl<K: Hash> Waiters<K> {
             return Ok(None);
         }
         self.advance(now, effects);
-        if let Some(grant) = self.pass(now, key, cost, settles || waiter.yields) {
-            let Some(grant) = grant.filter(|_| waiter.yields) else {
-                effects.granted = grant;
-                return Ok(None);
-            };
-            return Ok(Some(self.insert(now, waiter, settles, Status::Granted(grant.charged()))));
+        if let Some(charged) = self.pass(now, key, cost, settles || waiter.yields) {
+            if waiter.yields {
+                return Ok(Some(self.insert(now, waiter, settles, Status::Granted(charged))));
+            }
+            effects.granted = settles.then(|| Grant::charged_as(charged, cost));
+            return Ok(None);
         }
         self.admit(now, key, waiter)?;
         let latest = waiter.deadline.unwrap_or(Nanos::MAX);
@@ -236,7 +235,8 @@ impl<K: Hash> Waiters<K> {
             return Err(Denied::TooManyKeys);
         }
         let waiting = [self.ledger.waiters_of(key), self.waiting];
-        if self.rules.iter().zip(waiting).any(|(rules, waiting)| rules.most_waiters.is_some_and(|most| waiting >= most)) {
+        if self.rules.iter().zip(waiting).any(|(rules, waiting)| rules.most_waiters.is_some_and(|most| waiting >= most))
+        {
             return Err(Denied::Full);
         }
         let at = self.estimate(now, key, waiter.cost.of(0))?;
@@ -483,15 +483,6 @@ impl<K: Hash> OfAll<'_, K> {
         self.0.with(|waiters, now, effects| {
             waiters.advance(now, effects);
             waiters.ledger.available_of_all(now) / PARTS
-        })
-    }
-
-    /// The number of futures and threads that wait, for all keys.
-    #[must_use]
-    pub fn waiters(&self) -> usize {
-        self.0.with(|waiters, now, effects| {
-            waiters.advance(now, effects);
-            waiters.waiters()
         })
     }
 }
