@@ -236,7 +236,7 @@ impl<L: Borrow<RateLimiter> + Unpin> Future for AcquireFrom<L> {
 
 impl<L: Borrow<RateLimiter>> Drop for AcquireFrom<L> {
     fn drop(&mut self) {
-        self.wait.leave(&*self.limiter.borrow().shared);
+        self.wait.leave(&self.limiter.borrow().shared);
     }
 }
 

@@ -339,7 +339,7 @@ impl Request for OfSemaphore {
 
 impl Drop for OfSemaphore {
     fn drop(&mut self) {
-        self.wait.leave(&*self.semaphore.shared);
+        self.wait.leave(&self.semaphore.shared);
         // The request was granted, but the timer panicked before the permit was returned.
         if self.wait.is_granted() && !self.given {
             drop(self.semaphore.permit(self.places));

@@ -149,7 +149,7 @@ impl<L: Borrow<Limiter> + Unpin> Request for OfLimiter<L> {
 
 impl<L: Borrow<Limiter>> Drop for OfLimiter<L> {
     fn drop(&mut self) {
-        self.wait.leave(&*self.limiter.borrow().shared);
+        self.wait.leave(&self.limiter.borrow().shared);
     }
 }
 

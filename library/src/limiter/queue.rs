@@ -15,7 +15,6 @@
 use super::fast_path::{FastPath, Seen};
 use super::rules::{Oversize, Rules};
 use super::serve::Serve;
-use super::shared::Shared;
 use super::units::UnitsError;
 use super::watch::Watch;
 use crate::clock::Nanos;
@@ -397,20 +396,20 @@ impl Serve for Queue {
         fast_path.close(seen, &mut self.account, now)
     }
 
-    fn settle(shared: &Shared, grant: &Grant, costs: [&Cost; 2]) {
-        let usual =
-            |account: &mut Account, now| account.limits().are_usual().then(|| account.settle(now, grant, costs));
-        shared.with_usual(costs[0].list().len(), usual, |queue, now, effects| {
-            queue.settle_grant(now, grant, costs, effects);
-        });
+    fn settle(&mut self, now: Nanos, grant: &Grant, costs: [&Cost; 2], effects: &mut Effects) {
+        let at = self.catch_up(now, effects);
+        self.account.settle(at, grant, costs);
+        self.serve(effects);
     }
 
-    fn forget(shared: &Shared, grant: &Grant, kinds: usize) {
-        let usual = |account: &mut Account, _| {
-            account.close(grant.number());
-            Some(())
-        };
-        shared.with_usual(kinds, usual, |queue, _, _| queue.account.close(grant.number()));
+    fn settle_quietly(&mut self, now: Nanos, grant: &Grant, costs: [&Cost; 2]) -> bool {
+        let quiet = self.quiet_account(now, costs[0].list().len());
+        let usual = quiet.filter(|(account, _)| account.limits().are_usual());
+        usual.map(|(account, now)| account.settle(now, grant, costs)).is_some()
+    }
+
+    fn close_grant(&mut self, _: Nanos, grant: &Grant) {
+        self.account.close(grant.number());
     }
 
     fn correct(&mut self, now: Nanos, costs: [&Cost; 2], effects: &mut Effects) {

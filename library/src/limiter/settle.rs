@@ -4,8 +4,8 @@ use super::acquire::{Acquiring, OfLimiter, Request};
 use super::costs::{Costs, IntoCosts};
 use super::error::AcquireError;
 use super::handle::Limiter;
-use super::serve::Waitable;
-use super::shared::Wait;
+use super::serve::Serve;
+use super::shared::{Shared, Wait};
 use super::units::UnitsError;
 use crate::clock::Nanos;
 use crate::limits::{Cost, Grant};
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// units gained since.
 #[must_use = "dropping it settles nothing; acquire takes units for good"]
 pub struct Granted {
-    shared: Arc<dyn Waitable>,
+    shared: Arc<Shared<dyn Serve + Send>>,
     cost: Cost,
     /// `None` if nothing was charged, or once the grant is settled.
     grant: Option<Grant>,
@@ -81,7 +81,7 @@ impl Limiter {
 }
 
 impl Granted {
-    pub(super) fn new(shared: Arc<dyn Waitable>, cost: Cost, grant: Option<Grant>) -> Self {
+    pub(super) fn new(shared: Arc<Shared<dyn Serve + Send>>, cost: Cost, grant: Option<Grant>) -> Self {
         Granted { shared, cost, grant }
     }
 
@@ -113,7 +113,7 @@ impl Granted {
         match self.grant.take() {
             Some(grant) => self.shared.settle(&grant, [&self.cost, &real]),
             // Nothing was charged.
-            None => self.shared.correct([&real, &self.cost]),
+            None => self.shared.with(|queue, now, effects| queue.correct(now, [&real, &self.cost], effects)),
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl Granted {
 impl Drop for Granted {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
-            self.shared.forget(&grant, self.cost.list().len());
+            self.shared.close_grant(&grant);
         }
     }
 }

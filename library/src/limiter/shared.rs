@@ -4,7 +4,7 @@ use super::events;
 use super::fast_path::{FastPath, Take};
 use super::panics::Panics;
 use super::queue::{Denied, Effects, Key, Queue, Waiter};
-use super::serve::{Serve, Waitable};
+use super::serve::Serve;
 use super::time::Time;
 use super::timer::{self, TestTimer, Timers};
 use crate::clock::sync::{Mutex, MutexGuard, lock};
@@ -17,9 +17,8 @@ use std::time::Duration;
 use tokio::task::coop;
 
 #[derive(Debug)]
-pub(crate) struct Shared<Q = Queue> {
+pub(crate) struct Shared<Q: ?Sized = Queue> {
     fast_path: FastPath,
-    queue: Mutex<Locked<Q>>,
     timers: Mutex<Timers>,
     thread: Arc<TimerThread>,
     /// Serves the queue, on behalf of a timer.
@@ -27,14 +26,15 @@ pub(crate) struct Shared<Q = Queue> {
     pub(crate) time: Time,
     /// Whether this is a semaphore.
     has_places: bool,
+    queue: Mutex<Locked<Q>>,
 }
 
 /// The state that the lock protects.
 #[derive(Debug)]
-struct Locked<Q> {
-    queue: Q,
+struct Locked<Q: ?Sized> {
     /// When the timers must fire next, and whether there are waiters.
     alarm: (Option<Nanos>, bool),
+    queue: Q,
 }
 
 /// The actions that follow once no lock is held, because they run the caller's code.
@@ -44,11 +44,8 @@ pub(crate) struct After {
     effects: Effects,
 }
 
-impl<Q: Serve> Shared<Q> {
-    pub(crate) fn new(time: Time, queue: Q) -> Arc<Self>
-    where
-        Q: Send + 'static,
-    {
+impl<Q: Serve + Send + 'static> Shared<Q> {
+    pub(crate) fn new(time: Time, queue: Q) -> Arc<Self> {
         let has_places = queue.has_places();
         let queue = Mutex::new(Locked { queue, alarm: (None, false) });
         let shared = |weak: &Weak<Self>| Shared {
@@ -64,7 +61,9 @@ impl<Q: Serve> Shared<Q> {
         shared.with(Q::advance);
         shared
     }
+}
 
+impl<Q: Serve + ?Sized> Shared<Q> {
     /// Runs `action` under the lock, and wakes waiters after it.
     pub(crate) fn with<R>(&self, action: impl FnOnce(&mut Q, Nanos, &mut Effects) -> R) -> R {
         let (result, after) = self.change(action);
@@ -120,20 +119,16 @@ impl<Q: Serve> Shared<Q> {
     pub(super) fn see<R>(&self, look: impl FnOnce(&Q) -> R) -> R {
         look(&lock(&self.queue).queue)
     }
-}
 
-impl Shared {
     /// Like [`with`](Self::with), for requests of the usual case. While nobody waits, `usual` decides, no waker is
     /// woken and no timer is set. If `usual` returns `None`, it has changed nothing, and `action` decides.
-    pub(crate) fn with_usual<R>(
+    pub(super) fn with_usual<R>(
         &self,
-        kinds: usize,
-        usual: impl FnOnce(&mut Account, Nanos) -> Option<R>,
-        action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R,
+        usual: impl FnOnce(&mut Q, Nanos) -> Option<R>,
+        action: impl FnOnce(&mut Q, Nanos, &mut Effects) -> R,
     ) -> R {
         let (now, mut locked) = self.lock();
-        let quiet = locked.queue.quiet_account(now, kinds);
-        if let Some(result) = quiet.and_then(|(account, now)| usual(account, now)) {
+        if let Some(result) = usual(&mut locked.queue, now) {
             locked.queue.open_fast_path(&self.fast_path);
             return result;
         }
@@ -142,6 +137,25 @@ impl Shared {
         result
     }
 
+    /// Settles an open grant of these costs at its real costs.
+    pub(super) fn settle(&self, grant: &Grant, costs: [&Cost; 2]) {
+        self.with_usual(
+            |queue, now| queue.settle_quietly(now, grant, costs).then_some(()),
+            |queue, now, effects| queue.settle(now, grant, costs, effects),
+        );
+    }
+
+    /// Closes an open grant that will not be settled: its charge was its real cost.
+    pub(super) fn close_grant(&self, grant: &Grant) {
+        let close = |queue: &mut Q, now| {
+            queue.close_grant(now, grant);
+            Some(())
+        };
+        self.with_usual(close, |_, _, _| ());
+    }
+}
+
+impl Shared {
     pub(crate) fn time_until(&self, cost: &Cost) -> Result<Duration, Denied> {
         self.with(|queue, now, effects| {
             queue.advance(now, effects);
@@ -207,15 +221,20 @@ impl Shared {
 
     #[inline(never)]
     pub(crate) fn try_in_queue(&self, cost: &Cost) -> Result<(), Denied> {
-        let usual = |account: &mut Account, now| account.take_usual(now, cost).map(|_| Ok(()));
-        self.with_usual(cost.list().len(), usual, |queue, now, effects| queue.try_take(now, cost, effects))
+        let usual = |queue: &mut Queue, now| {
+            let (account, now) = queue.quiet_account(now, cost.list().len())?;
+            account.take_usual(now, cost).map(|_| Ok(()))
+        };
+        self.with_usual(usual, |queue, now, effects| queue.try_take(now, cost, effects))
     }
 
     /// Like [`try_in_queue`](Self::try_in_queue), for a grant that will be settled. `None` if it cost nothing.
     pub(crate) fn try_to_settle(&self, cost: &Cost) -> Result<Option<Grant>, Denied> {
         self.with_usual(
-            cost.list().len(),
-            |account, now| account.open_usual(now, cost).map(|grant| Ok(Some(grant))),
+            |queue, now| {
+                let (account, now) = queue.quiet_account(now, cost.list().len())?;
+                account.open_usual(now, cost).map(|grant| Ok(Some(grant)))
+            },
             |queue, now, effects| {
                 effects.opens = true;
                 queue.try_take(now, cost, effects).map(|()| effects.granted.take())
@@ -225,7 +244,7 @@ impl Shared {
 }
 
 /// The timers of the queue.
-impl<Q: Serve> Shared<Q> {
+impl<Q: Serve + ?Sized> Shared<Q> {
     /// Makes sure that a timer will wake the future that is being polled.
     ///
     /// # Errors
@@ -281,7 +300,7 @@ impl<Q: Serve> Shared<Q> {
     }
 }
 
-impl<Q> Drop for Shared<Q> {
+impl<Q: ?Sized> Drop for Shared<Q> {
     fn drop(&mut self) {
         let _ = self.thread.set(None, &self.waker);
     }
@@ -403,7 +422,7 @@ impl Wait {
     /// Like [`poll`](Self::poll), for a request that has joined.
     pub(super) fn poll_joined(
         &mut self,
-        shared: &(impl Waitable + ?Sized),
+        shared: &Shared<impl Serve + ?Sized>,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Denied>> {
         if let Stage::InQueue(key) = self.stage {
@@ -412,7 +431,7 @@ impl Wait {
         self.stand(shared)
     }
 
-    pub(super) fn stand(&mut self, shared: &(impl Waitable + ?Sized)) -> Poll<Result<(), Denied>> {
+    pub(super) fn stand(&mut self, shared: &Shared<impl Serve + ?Sized>) -> Poll<Result<(), Denied>> {
         match self.stage {
             Stage::Done(done) => Poll::Ready(done),
             _ if shared.want_timer().is_err() => {
@@ -437,7 +456,7 @@ impl Wait {
     }
 
     /// Like [`block`](Self::block), for a request that has joined with this waker.
-    pub(super) fn block_joined(&mut self, shared: &(impl Waitable + ?Sized), waker: &Waker) -> Result<(), Denied> {
+    pub(super) fn block_joined(&mut self, shared: &Shared<impl Serve + ?Sized>, waker: &Waker) -> Result<(), Denied> {
         loop {
             match self.stage {
                 Stage::InQueue(key) => self.nap(shared, key, waker),
@@ -448,12 +467,12 @@ impl Wait {
     }
 
     /// Sleeps, unless the wait is over.
-    fn nap(&mut self, shared: &(impl Waitable + ?Sized), key: Key, waker: &Waker) {
+    fn nap(&mut self, shared: &Shared<impl Serve + ?Sized>, key: Key, waker: &Waker) {
         let until = self.look(shared, key, waker);
-        match (until, shared.time().timer()) {
+        match (until, shared.time.timer()) {
             _ if matches!(self.stage, Stage::Done(_)) => {}
             (Some((until, _)), Some(timer)) => {
-                timer.sleep_unless(Duration::from_nanos(until), &|| !shared.is_watched(key, until));
+                timer.sleep_unless(Duration::from_nanos(until), &|| !shared.see(|queue| queue.is_watched(key, until)));
             }
             (Some((_, wait)), None) => std::thread::park_timeout(Duration::from_nanos(wait)),
             (None, _) => std::thread::park(),
@@ -466,11 +485,12 @@ impl Wait {
         let cost = self.cost.clone();
         let waiter = Waiter { cost: &cost, deadline: self.deadline, waker, is_thread, yields };
         let opens = self.opened.is_some();
-        let usual = |account: &mut Account, now| {
+        let usual = |queue: &mut Queue, now| {
+            let (account, now) = queue.quiet_account(now, cost.list().len()).filter(|_| !yields)?;
             let take = if opens { Account::open_usual } else { Account::take_usual };
-            if yields { None } else { take(account, now, &cost).map(Some) }
+            take(account, now, &cost).map(Some)
         };
-        let granted = shared.with_usual(cost.list().len(), usual, |queue, now, effects| {
+        let granted = shared.with_usual(usual, |queue, now, effects| {
             effects.opens = opens;
             let joined = queue.join(now, &waiter, effects);
             self.joined(joined, effects);
@@ -504,19 +524,15 @@ impl Wait {
 
     /// Like [`join`](Self::join), for a waiter that is in the queue. Returns the time until which its thread may sleep
     /// if it is the queue's timer, and how long that is.
-    fn look(&mut self, shared: &(impl Waitable + ?Sized), key: Key, waker: &Waker) -> Option<(Nanos, Nanos)> {
-        let mut until = None;
-        shared.look(key, waker, &mut |looked| {
-            until = looked.until;
-            self.stage = match looked.polled {
-                Poll::Pending => Stage::InQueue(looked.key),
-                Poll::Ready(done) => {
-                    if let Some(opened) = &mut self.opened {
-                        **opened = looked.granted;
-                    }
-                    Stage::Done(done)
-                }
-            };
+    fn look(&mut self, shared: &Shared<impl Serve + ?Sized>, key: Key, waker: &Waker) -> Option<(Nanos, Nanos)> {
+        let until = shared.with(|queue, now, effects| {
+            let polled = queue.poll(now, key, waker, effects);
+            let key = effects.key.unwrap_or(key);
+            self.stage = Stage::InQueue(key);
+            if let Poll::Ready(done) = polled {
+                self.joined(done.map(|()| None), effects);
+            }
+            queue.watch(key).map(|until| (until, until.saturating_sub(now)))
         });
         if matches!(self.stage, Stage::Done(_)) {
             events::waits(false);
@@ -539,19 +555,19 @@ impl Wait {
     /// Leaves the queue, if it is there. A grant that the waiter has not seen is given back. If the timer panicked while
     /// the waiter fetched its grant, the units stay taken and the grant is not settled.
     #[inline]
-    pub(crate) fn leave(&mut self, shared: &(impl Waitable + ?Sized)) {
+    pub(crate) fn leave(&mut self, shared: &Shared<impl Serve + ?Sized>) {
         if let Stage::InQueue(key) = self.stage {
             self.leave_queue(shared, key);
         } else if let Some(grant) = self.opened() {
-            shared.forget(&grant, self.cost.list().len());
+            shared.close_grant(&grant);
         }
     }
 
     #[cold]
-    fn leave_queue(&mut self, shared: &(impl Waitable + ?Sized), key: Key) {
+    fn leave_queue(&mut self, shared: &Shared<impl Serve + ?Sized>, key: Key) {
         events::waits(false);
         // Only a waiter without a timer can be polled after this.
         self.stage = Stage::Done(Err(Denied::NoTimer));
-        shared.leave(key);
+        shared.with(|queue, now, effects| queue.leave(now, key, effects));
     }
 }

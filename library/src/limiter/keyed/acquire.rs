@@ -7,9 +7,9 @@ use crate::limiter::acquire::{Acquiring, Request};
 use crate::limiter::error::AcquireError;
 use crate::limiter::handle::Limiter;
 use crate::limiter::queue::{Denied, Waiter};
-use crate::limiter::serve::Waitable;
+use crate::limiter::serve::Serve;
 use crate::limiter::settle::Granted;
-use crate::limiter::shared::Wait;
+use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::units::Units;
 use crate::limits::{AsKey, Cost};
 use std::borrow::Borrow;
@@ -52,7 +52,7 @@ pub struct OfKey<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Size
 /// A request that has joined the queue of its key, or the ledger of all keys.
 struct Joined {
     wait: Wait,
-    waitable: Arc<dyn Waitable>,
+    waitable: Arc<Shared<dyn Serve + Send>>,
 }
 
 enum Stage {
@@ -77,7 +77,7 @@ impl Joined {
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        self.wait.leave(&*self.waitable);
+        self.wait.leave(&self.waitable);
     }
 }
 
@@ -116,7 +116,7 @@ impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> OfKey<T, 
         if let Of::Within(within) = self.keyed() {
             let waker = Unpark::this_thread();
             let mut joined = self.join(within, cost, &waker, [true, false]);
-            let waited = joined.wait.block_joined(&*joined.waitable, &waker);
+            let waited = joined.wait.block_joined(&joined.waitable, &waker);
             return joined.granted(waited, self.settles);
         }
         let Some(limiter) = self.take_or_wait(cost)? else { return Ok(None) };
@@ -142,7 +142,7 @@ impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> OfKey<T, 
         if let Of::Within(within) = self.keyed() {
             let budget = coop::poll_proceed(context);
             let joined = self.join(within, cost, context.waker(), [false, budget.is_pending()]);
-            let polled = self.poll_first(joined, |wait, waitable| wait.stand(&**waitable));
+            let polled = self.poll_first(joined, |wait, waitable| wait.stand(waitable));
             if let (Poll::Ready(budget), Poll::Ready(_)) = (budget, &polled) {
                 budget.made_progress();
             }
@@ -165,7 +165,7 @@ impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> OfKey<T, 
     fn poll_first(
         &mut self,
         mut joined: Joined,
-        poll: impl FnOnce(&mut Wait, &Arc<dyn Waitable>) -> Poll<Result<(), Denied>>,
+        poll: impl FnOnce(&mut Wait, &Arc<Shared<dyn Serve + Send>>) -> Poll<Result<(), Denied>>,
     ) -> Poll<Result<Option<Granted>, AcquireError>> {
         match poll(&mut joined.wait, &joined.waitable) {
             Poll::Ready(waited) => Poll::Ready(joined.granted(waited, self.settles)),
@@ -180,7 +180,7 @@ impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> OfKey<T, 
         let granted = match &mut self.stage {
             Stage::Fresh => ready!(self.begin(context)),
             Stage::Waits(joined) => {
-                let waited = ready!(joined.wait.poll_joined(&*joined.waitable, context));
+                let waited = ready!(joined.wait.poll_joined(&joined.waitable, context));
                 joined.granted(waited, self.settles)
             }
             Stage::Granted(_) | Stage::Done(_) => return Poll::Ready(()),

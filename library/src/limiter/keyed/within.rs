@@ -6,7 +6,7 @@ use crate::ledger::{self, Ledger, Next, Ticket};
 use crate::limiter::builder::{BuildError, Builder};
 use crate::limiter::queue::{Denied, Effects, Key, Waiter};
 use crate::limiter::rules::Rules;
-use crate::limiter::serve::{Serve, Waitable};
+use crate::limiter::serve::Serve;
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::{Time, nanos};
 use crate::limiter::units::PARTS;
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(super) struct Within<K> {
     shared: Arc<Shared<Waiters<K>>>,
     /// The same, for those that wait.
-    waitable: Arc<dyn Waitable>,
+    waitable: Arc<Shared<dyn Serve + Send>>,
 }
 
 impl<K> Clone for Within<K> {
@@ -92,15 +92,14 @@ impl<K: Hash> Within<K> {
         };
         waiters.note_most();
         let shared = Shared::new(time, waiters);
-        let waitable: Arc<dyn Waitable> = shared.clone();
-        Ok(Within { shared, waitable })
+        Ok(Within { waitable: shared.clone(), shared })
     }
 
     pub(super) fn time(&self) -> &Time {
         &self.shared.time
     }
 
-    pub(super) fn waitable(&self) -> &Arc<dyn Waitable> {
+    pub(super) fn waitable(&self) -> &Arc<Shared<dyn Serve + Send>> {
         &self.waitable
     }
 
@@ -115,7 +114,11 @@ impl<K: Hash> Within<K> {
         cost: u64,
         settles: bool,
     ) -> Result<Option<Grant>, Denied> {
-        self.with(|waiters, now, effects| waiters.try_take(now, key, cost, settles, effects))
+        let taken = self.shared.with_usual(
+            |waiters, now| waiters.take(now, key, cost, settles),
+            |waiters, now, effects| waiters.try_take(now, key, cost, settles, effects),
+        );
+        taken.map(|charged| charged.filter(|_| settles).map(|charged| Grant::charged_as(charged, cost)))
     }
 
     /// Grants a request at once, or lets it wait.
@@ -166,6 +169,27 @@ impl<K: Hash> Waiters<K> {
         }
     }
 
+    /// Answers a request that needs no wait: it is refused for its cost, or costs nothing, or is granted before all others.
+    /// If it `is_open`, the grant is kept.
+    fn take<Q: AsKey<K> + ?Sized>(
+        &mut self,
+        now: Nanos,
+        key: &Q,
+        cost: u64,
+        is_open: bool,
+    ) -> Option<Result<Option<Charged>, Denied>> {
+        if let Err(denied) = self.check(cost) {
+            return Some(Err(denied));
+        }
+        match cost {
+            0 => Some(Ok(None)),
+            _ if is_open => {
+                self.ledger.pass_to_settle(now, key, &ledger::Costs::One(cost)).map(|charged| Ok(Some(charged)))
+            }
+            _ => self.ledger.pass_key(now, key, &[cost]).map(|_| Ok(None)),
+        }
+    }
+
     fn try_take<Q: AsKey<K> + ?Sized>(
         &mut self,
         now: Nanos,
@@ -173,28 +197,16 @@ impl<K: Hash> Waiters<K> {
         cost: u64,
         settles: bool,
         effects: &mut Effects,
-    ) -> Result<Option<Grant>, Denied> {
-        self.check(cost)?;
-        if cost == 0 {
-            return Ok(None);
-        }
+    ) -> Result<Option<Charged>, Denied> {
         self.advance(now, effects);
-        if let Some(charged) = self.pass(now, key, cost, settles) {
-            return Ok(settles.then(|| Grant::charged_as(charged, cost)));
+        if let Some(taken) = self.take(now, key, cost, settles) {
+            return taken;
         }
         if !self.ledger.has_room_of(now, key) {
             return Err(Denied::TooManyKeys);
         }
         let wait = self.estimate(now, key, cost)?.saturating_sub(now);
         Err(if wait == 0 || self.ledger.waiters_of(key) > 0 { Denied::OthersWait } else { Denied::TooLong { wait } })
-    }
-
-    /// Grants `cost` now, if no other request goes first. The grant may be kept open.
-    fn pass<Q: AsKey<K> + ?Sized>(&mut self, now: Nanos, key: &Q, cost: u64, is_open: bool) -> Option<Charged> {
-        if is_open {
-            return self.ledger.pass_to_settle(now, key, &ledger::Costs::One(cost));
-        }
-        self.ledger.pass_key(now, key, &[cost]).map(|_| Charged { at: now, counted: now, number: 0 })
     }
 
     fn join<Q: AsKey<K> + ?Sized>(
@@ -205,16 +217,13 @@ impl<K: Hash> Waiters<K> {
         effects: &mut Effects,
     ) -> Result<Option<Key>, Denied> {
         let (cost, settles) = (waiter.cost.of(0), effects.opens);
-        self.check(cost)?;
-        if cost == 0 {
-            return Ok(None);
-        }
         self.advance(now, effects);
-        if let Some(charged) = self.pass(now, key, cost, settles || waiter.yields) {
-            if waiter.yields {
+        if let Some(taken) = self.take(now, key, cost, settles || waiter.yields) {
+            let charged = taken?;
+            if let Some(charged) = charged.filter(|_| waiter.yields) {
                 return Ok(Some(self.insert(now, waiter, settles, Status::Granted(charged))));
             }
-            effects.granted = settles.then(|| Grant::charged_as(charged, cost));
+            effects.granted = charged.map(|charged| Grant::charged_as(charged, cost));
             return Ok(None);
         }
         self.admit(now, key, waiter)?;
@@ -428,19 +437,14 @@ impl<K: Hash> Serve for Waiters<K> {
         self.advance(now, effects);
     }
 
-    fn settle(shared: &Shared<Self>, grant: &Grant, [_, real]: [&Cost; 2]) {
-        shared.with(|waiters, now, effects| {
-            waiters.advance(now, effects);
-            waiters.ledger.settle(now, grant.number(), real.list());
-            waiters.advance(now, effects);
-        });
+    fn settle(&mut self, now: Nanos, grant: &Grant, [_, real]: [&Cost; 2], effects: &mut Effects) {
+        self.advance(now, effects);
+        self.ledger.settle(now, grant.number(), real.list());
+        self.advance(now, effects);
     }
 
-    fn forget(shared: &Shared<Self>, grant: &Grant, _: usize) {
-        shared.with(|waiters, now, effects| {
-            waiters.advance(now, effects);
-            waiters.ledger.ended(now, grant.number());
-        });
+    fn close_grant(&mut self, now: Nanos, grant: &Grant) {
+        self.ledger.ended(now, grant.number());
     }
 }
 

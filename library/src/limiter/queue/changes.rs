@@ -3,7 +3,7 @@
 use super::state::{Effects, Places, Queue};
 use crate::clock::Nanos;
 use crate::limiter::serve::Serve;
-use crate::limits::{Cost, Grant, Limits};
+use crate::limits::{Cost, Limits};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -15,13 +15,6 @@ impl Queue {
         let at = self.catch_up(now, effects);
         self.account.pay(at, &used.beyond(granted));
         self.account.credit(at, &granted.beyond(used));
-        self.serve(effects);
-    }
-
-    /// Settles an open grant, see [`Limits::settle`](crate::limits::Limits).
-    pub(crate) fn settle_grant(&mut self, now: Nanos, grant: &Grant, costs: [&Cost; 2], effects: &mut Effects) {
-        let at = self.catch_up(now, effects);
-        self.account.settle(at, grant, costs);
         self.serve(effects);
     }
 
