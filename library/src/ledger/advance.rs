@@ -152,7 +152,8 @@ impl<N: Hash> Ledger<N> {
         Some(key)
     }
 
-    /// Like [`pass_key`](Self::pass_key), for a grant that will be settled, or reported as [ended](Self::ended).
+    /// Like [`pass_key`](Self::pass_key), for a grant that will be settled, or reported as [ended](Self::ended). It takes a
+    /// turn, which the real cost corrects.
     pub(crate) fn pass_to_settle(
         &mut self,
         now: Nanos,
@@ -161,6 +162,9 @@ impl<N: Hash> Ledger<N> {
     ) -> Option<Charged> {
         let key = self.pass_key(now, key, costs)?;
         let id = self.flow(key);
+        let finish = self.tag_of(id, self.now).saturating_add(self.length(costs));
+        self.flows[id].finish = finish;
+        self.turns.finished(finish);
         self.granted += 1;
         let charged = Charged { at: self.now, counted: self.now, number: self.granted };
         self.open(id, &Opening { costs, charged, settles: true, learns: false, units: 1 });

@@ -230,9 +230,13 @@ impl<K: Hash> Waiters<K> {
         let latest = waiter.deadline.unwrap_or(Nanos::MAX);
         let ticket = self.ledger.ask_by(now, key, (self.latest + 1, cost), latest).ok_or(Denied::Never(0))?;
         let age = self.insert(now, waiter, settles, Status::Waiting(ticket));
-        self.advance(now, effects);
+        if waiter.yields {
+            self.advance(now, effects);
+        } else if let Poll::Ready(done) = self.poll(now, age, waiter.waker, effects) {
+            return done.map(|()| None);
+        }
         // It is awake, and looks next, so only now it may be the timer.
-        if waiter.is_thread && self.waits(age) {
+        if waiter.is_thread {
             self.watch.add(age);
         }
         Ok(Some(age))
@@ -259,14 +263,10 @@ impl<K: Hash> Waiters<K> {
         let Waiter { deadline, waker, is_thread, .. } = *waiter;
         self.latest += 1;
         self.waiting += usize::from(matches!(status, Status::Waiting(_)));
-        let waker = Some(waker.clone());
+        let waker = waiter.yields.then(|| waker.clone());
         let entry = Entry { cost: waiter.cost.of(0), since: now, deadline, waker, is_thread, settles, status };
         self.entries.insert(self.latest, entry);
         self.latest
-    }
-
-    fn waits(&self, age: Key) -> bool {
-        self.entries.get(&age).is_some_and(|entry| matches!(entry.status, Status::Waiting(_)))
     }
 
     /// A waiter is granted or refused.
