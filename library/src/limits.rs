@@ -21,6 +21,7 @@ mod terms;
 mod window;
 
 pub use account::Account;
+pub(crate) use account::MIN_ALLOWANCE;
 pub use agree::{Cost as SaidCost, Disagreement, Said};
 #[cfg(feature = "shared")]
 pub(crate) use bytes::{from_bytes, to_bytes};

@@ -101,7 +101,10 @@ impl<N: Hash> Ledger<N> {
             let oldest = now.saturating_sub(self.settings.allowance);
             if due.at < oldest && !self.settings.is_shared {
                 self.close(oldest, true);
-                continue;
+                // It was due before it expires.
+                let again = self.decide().filter(|again| self.settings.grants_due && again.flow == due.flow);
+                let Some(again) = again.filter(|again| again.at <= limit) else { continue };
+                return self.grant(again, room);
             }
             return self.grant(due, room);
         }
@@ -138,12 +141,16 @@ impl<N: Hash> Ledger<N> {
         {
             return None;
         }
-        let key = self.find_free(key, now)?;
-        if !self.all.is_empty() && self.all.conforms_at(&self.levels, now, costs)?.0 > now {
+        let (key, is_new) = self.find_free(key, now)?;
+        let (each, levels) = self.keys.state_mut(key);
+        let all_conform =
+            self.all.is_empty() || self.all.conforms_at(&self.levels, now, costs).is_some_and(|(at, _)| at <= now);
+        if !all_conform || each.take(levels, now, costs).is_err() {
+            if is_new {
+                self.keys.forget(key);
+            }
             return None;
         }
-        let (each, levels) = self.keys.state_mut(key);
-        each.take(levels, now, costs).ok()?;
         let virtual_time = self.turns.virtual_time(now, |time| self.is_at_rest(time));
         if !self.all.is_empty() {
             self.all.charge(&mut self.levels, [now; 4], costs);
@@ -165,10 +172,25 @@ impl<N: Hash> Ledger<N> {
         let finish = self.tag_of(id, self.now).saturating_add(self.length(costs));
         self.flows[id].finish = finish;
         self.turns.finished(finish);
+        Some(self.open_now(id, costs))
+    }
+
+    /// A grant that costs nothing until it is settled, whatever waits. `None` without room for its key.
+    pub(crate) fn open_nothing(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized)) -> Option<Charged> {
+        let now = self.tick(now);
+        if !self.has_room_of(now, key) {
+            return None;
+        }
+        let key = self.find_or_add(key, now);
+        let id = self.flow(key);
+        Some(self.open_now(id, &Costs::One(0)))
+    }
+
+    fn open_now(&mut self, id: u32, costs: &Costs) -> Charged {
         self.granted += 1;
         let charged = Charged { at: self.now, counted: self.now, number: self.granted };
         self.open(id, &Opening { costs, charged, settles: true, learns: false, units: 1 });
-        Some(charged)
+        charged
     }
 
     /// A request of this key has just [passed](Self::pass). Returns the number of further requests with these costs
@@ -269,18 +291,18 @@ impl<N: Hash> Ledger<N> {
     }
 
     /// The key with this name, if a request of it that arrives now need not wait for another request, for the end of a
-    /// hold, or for room in the table.
+    /// hold, or for room in the table. Also returns whether the key was added.
     #[inline]
-    fn find_free(&mut self, name: &(impl AsKey<N> + ?Sized), now: Nanos) -> Option<KeyId> {
+    fn find_free(&mut self, name: &(impl AsKey<N> + ?Sized), now: Nanos) -> Option<(KeyId, bool)> {
         if self.turns.waits_at(now) {
             return None;
         }
         if let Some(key) = self.keys.find(name) {
             let is_free = |id: u32| self.flows[id].is_free(now);
-            return self.keys.flow(key).is_none_or(is_free).then_some(key);
+            return self.keys.flow(key).is_none_or(is_free).then_some((key, false));
         }
         self.forget();
-        self.has_room(now).then(|| self.keys.add(name, now))
+        self.has_room(now).then(|| (self.keys.add(name, now), true))
     }
 
     /// Decides which flow is granted next, and when.

@@ -1,11 +1,12 @@
 //! Limits that change while requests wait.
 
 use super::keys::Table;
+use super::requests::NONE;
 use super::rules::Rules;
 use super::state::{Ledger, Settings};
 use super::turns::FRACTION_BITS;
 use crate::clock::Nanos;
-use crate::limits::Limits;
+use crate::limits::{Levels, Limits, MIN_ALLOWANCE};
 use std::hash::Hash;
 
 /// Costs in millionths of a unit need lengths that are this much finer: 2<sup>20</sup> is about a million.
@@ -25,10 +26,17 @@ impl<N: Hash> Ledger<N> {
         make: impl FnOnce(&Limits, Nanos) -> Result<Limits, E>,
     ) -> Result<(), E> {
         let now = self.tick(now);
-        let mut each = make(self.keys.each(), now)?;
-        each.begin_as(self.keys.each(), now);
+        let old = self.keys.each().clone();
+        let mut each = make(&old, now)?;
+        each.begin_as(&old, now);
         self.settings = Settings::in_parts(&each, &self.all);
+        let in_use: Vec<_> = self.flows.in_use().into_iter().map(|id| (id, self.flows[id].key)).collect();
+        let before: Vec<Levels> = in_use.iter().map(|(_, key)| self.keys.state(*key).1.clone()).collect();
         self.keys.change(now, each, &[], self.keys.most());
+        for ((id, key), mut levels) in in_use.into_iter().zip(before) {
+            change_for(&old, &mut levels, self.keys.each(), now, self.first_of(Some(id)));
+            *self.keys.state_mut(key).1 = levels;
+        }
         self.reenter_all();
         Ok(())
     }
@@ -42,24 +50,24 @@ impl<N: Hash> Ledger<N> {
         let now = self.tick(now);
         let all = make(&self.all, now)?;
         self.settings = Settings::in_parts(self.keys.each(), &all);
-        self.replace_all(all, &[]);
+        let next = self.decide().map(|next| next.flow);
+        let mut levels = std::mem::take(&mut self.levels);
+        change_for(&self.all, &mut levels, &all, now, self.first_of(next));
+        (self.all, self.levels) = (all, levels);
         self.reenter_all();
         Ok(())
+    }
+
+    /// When the first request of a flow began to wait, and its costs.
+    fn first_of(&self, flow: Option<u32>) -> Option<(Nanos, &[u64])> {
+        let first = flow.map(|id| self.flows[id].first()).filter(|first| *first != NONE)?;
+        let request = self.requests.get(first);
+        Some((request.arrived, &request.costs))
     }
 
     /// Sets the most keys that are stored.
     pub(crate) fn set_most_keys(&mut self, most: usize) {
         self.keys.set_most(most);
-    }
-
-    /// Continues with these overall limits. A limit at the same index and of the same kind keeps its credit or count,
-    /// unless it is `fresh`.
-    pub(super) fn replace_all(&mut self, all: Limits, fresh: &[bool]) {
-        let now = self.now;
-        self.all.expire(&mut self.levels, now);
-        self.all.change(&mut self.levels, now, &all, fresh);
-        all.spill(&mut self.levels, now, &[]);
-        self.all = all;
     }
 
     /// Everything that decides about turns may have changed.
@@ -76,18 +84,30 @@ impl<N: Hash> Ledger<N> {
     }
 }
 
+/// The levels of the limits `from` become those of the limits `to`. The request that waits keeps what it has gathered.
+fn change_for(from: &Limits, levels: &mut Levels, to: &Limits, now: Nanos, waits: Option<(Nanos, &[u64])>) {
+    let costs = waits.map_or(&[][..], |(_, costs)| costs);
+    if let Some((arrived, costs)) = waits {
+        from.gather(levels, [now, arrived], costs);
+    }
+    from.expire(levels, now);
+    from.change(levels, now, to, &[]);
+    to.spill(levels, now, costs);
+}
+
 impl Settings {
     fn in_parts(each: &Limits, all: &Limits) -> Settings {
         Settings {
             lengths: all.lengths(FRACTION_BITS + BITS_OF_PARTS),
             finer: BITS_OF_PARTS,
             has_windows: all.has_windows() || each.has_windows(),
-            allowance: [all, each].into_iter().filter_map(Limits::allowance).min().unwrap_or(0),
+            allowance: [all, each].into_iter().filter_map(Limits::allowance).min().unwrap_or(0).max(MIN_ALLOWANCE),
             quantum: u64::MAX,
             jobs: None,
             jobs_of_all: None,
             is_shared: false,
             max_wait: None,
+            grants_due: true,
         }
     }
 }

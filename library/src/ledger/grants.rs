@@ -44,6 +44,22 @@ impl<N: Hash> Ledger<N> {
     /// then as if the unit had cost that from the start. A credit is lost if it would have overflowed the bucket
     /// meanwhile. Later units owe the excess of a higher cost. The turns of the key change in the same way.
     pub fn settle(&mut self, now: Nanos, number: u64, real: &[u64]) {
+        let latest = now.max(self.now).max(self.turns.last());
+        self.correct(now, number, real, |limits, levels, charged, costs| {
+            limits.settle(levels, [latest; 2], charged, [costs, real]);
+        });
+    }
+
+    /// Reports that an open grant was not used, and closes it. Windows may have been replaced since, and then do not know it.
+    pub(crate) fn give_back(&mut self, now: Nanos, number: u64) {
+        let latest = now.max(self.now).max(self.turns.last());
+        self.correct(now, number, &[0], |limits, levels, charged, costs| {
+            limits.give_back(levels, latest, charged, costs);
+        });
+    }
+
+    /// Corrects a grant whose real costs are these, the limits by `act`.
+    fn correct(&mut self, now: Nanos, number: u64, real: &[u64], act: impl Fn(&Limits, &mut Levels, Charged, &[u64])) {
         let now = self.tick(now);
         let Some(open) = self.grants.get_mut(&number).filter(|open| open.settles) else { return };
         open.settles = false;
@@ -56,8 +72,7 @@ impl<N: Hash> Ledger<N> {
             *finish = finish.saturating_sub(was).saturating_add(is);
             self.turns.finished(*finish);
         }
-        let latest = now.max(self.turns.last());
-        self.revise(key, |limits, levels| limits.settle(levels, [latest; 2], charged, [&costs, real]));
+        self.revise(key, |limits, levels| act(limits, levels, charged, &costs));
         if !runs {
             self.drop_grant(now, number);
         }
@@ -146,6 +161,7 @@ impl<N: Hash> Ledger<N> {
             }
         }
         self.release(id);
+        self.forget_too_many();
     }
 
     /// Corrects the overall limits and the limits of a key for a unit that has left.

@@ -81,7 +81,10 @@ impl Ledger {
         let (all, each) = limits_of(policy, now);
         let most = most_keys(&each);
         self.settings = Settings::of(policy, &all, &each);
-        self.replace_all(all, fresh);
+        self.all.expire(&mut self.levels, now);
+        self.all.change(&mut self.levels, now, &all, fresh);
+        all.spill(&mut self.levels, now, &[]);
+        self.all = all;
         self.keys.change(now, each, fresh.get(policy.len()..).unwrap_or(&[]), most);
         let waiting: Vec<u32> = self.requests.all().collect();
         for slot in &waiting {
@@ -145,6 +148,7 @@ impl Settings {
             jobs_of_all: policy.jobs().map(NonZeroU32::get),
             is_shared: true,
             max_wait: None,
+            grants_due: false,
         }
     }
 }

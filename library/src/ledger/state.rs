@@ -178,6 +178,8 @@ pub(super) struct Settings {
     /// number of plain units that leave together depends on no reader.
     pub(super) is_shared: bool,
     pub(super) max_wait: Option<Nanos>,
+    /// Whether a request that is due before it expires is granted even if that is noticed only later.
+    pub(super) grants_due: bool,
 }
 
 /// The failures of keys.
@@ -220,6 +222,7 @@ impl Ledger {
             jobs_of_all: None,
             is_shared: false,
             max_wait: rules.max_wait,
+            grants_due: false,
         };
         Ledger::with_settings(settings, keys, all, now, rules)
     }

@@ -186,19 +186,39 @@ impl<N: Hash> Ledger<N> {
         flow.map_or(0, |id| self.flows[id].waiting)
     }
 
-    /// The time at which a new request of this cost would be granted, behind the requests of its key, if no other key had
-    /// requests. `None` beyond the end of the clock.
-    pub(crate) fn estimate(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized), cost: u64) -> Option<Nanos> {
+    /// The time at which a new request of this cost would be granted, behind at most `behind` requests of its key, if no
+    /// other key had requests. `None` beyond the end of the clock.
+    pub(crate) fn estimate(
+        &mut self,
+        now: Nanos,
+        key: &(impl AsKey<N> + ?Sized),
+        cost: u64,
+        behind: usize,
+    ) -> Option<Nanos> {
         let now = self.tick(now);
         let key = self.keys.find(key);
         let flow = key.and_then(|key| self.keys.flow(key)).map(|id| &self.flows[id]);
-        let ahead = flow.into_iter().flat_map(|flow| self.requests.of(flow.usual));
-        let costs = ahead.fold(cost, |sum, slot| sum.saturating_add(self.requests.get(slot).costs[0]));
+        let ahead =
+            || flow.into_iter().flat_map(|flow| self.requests.of(flow.usual)).map(|slot| self.requests.get(slot));
+        let sum = ahead().take(behind).fold(cost, |sum, request| sum.saturating_add(request.costs[0]));
+        let since = ahead().next().map_or(now, |first| first.arrived);
         let (each, fresh) = (self.keys.each(), self.keys.each().fresh());
         let (hold, ready) = flow.map_or((Hold::default(), 0), |flow| (flow.hold, flow.ready_from()));
         let levels = hold.state_after(each, key.map_or(&fresh, |key| self.keys.state(key).1));
-        let own = each.schedule(&levels, now, &[costs])?.max(ready).max(now);
-        Some(self.overall().conforms_at(own, now, &[cost])).filter(|at| *at < Nanos::MAX)
+        let all = self.hold.state_after(&self.all, &self.levels);
+        let at = |limits: &Limits, levels: &Levels| {
+            if sum == cost {
+                limits.has_room_at(levels, [since; 2], &[cost]).map(|(at, _)| at)
+            } else {
+                limits.schedule(levels, since, &[sum])
+            }
+        };
+        Some(at(each, &levels)?.max(at(&self.all, &all)?).max(ready).max(self.hold.until).max(now))
+    }
+
+    /// Whether a new request of this key has to wait for others, whatever the limits allow.
+    pub(crate) fn others_wait(&self, key: &(impl AsKey<N> + ?Sized)) -> bool {
+        self.waiters_of(key) > 0 || self.turns.waits_at(self.now)
     }
 
     /// The part of a cost that a new request of this key could take now: 0 while others wait.

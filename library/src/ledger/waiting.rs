@@ -111,7 +111,7 @@ impl<N: Hash> Ledger<N> {
         let (key, costs) = (open.key, open.costs.clone());
         let request = Request { age, costs: &costs, arrived, weight: 0, settles: true };
         let ticket = self.add_to(arrived, key, &request, Terms { latest, settles: true, learns: false });
-        self.unused(arrived, number);
+        self.give_back(arrived, number);
         Some(ticket)
     }
 

@@ -44,7 +44,7 @@ pub(crate) trait Serve: fmt::Debug {
     /// Closes an open grant that will not be settled: its charge was its real cost.
     fn close_grant(&mut self, now: Nanos, grant: &Grant);
 
-    /// Corrects the cost of a request that was granted without a charge.
+    /// Corrects the cost of a request that was granted without a charge, and cannot be settled.
     fn correct(&mut self, _now: Nanos, _costs: [&Cost; 2], _effects: &mut Effects) {}
 
     /// Whether this is a semaphore.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A waiter may always wake this late, in nanoseconds, without a loss of rate: a timer of one millisecond may fire two
 /// milliseconds late.
-const MIN_ALLOWANCE: Nanos = 2 * MILLISECOND;
+pub(crate) const MIN_ALLOWANCE: Nanos = 2 * MILLISECOND;
 
 /// [`Limits`] with their levels, and the order of their grants: none is before an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -388,3 +388,146 @@ fn limits_of_keys_and_of_all_change_while_requests_wait() {
     world.pass(SECOND);
     assert!(world.waiters.is_empty(), "a window of two never grants three");
 }
+
+#[test]
+fn a_grant_of_nothing_is_settled_at_its_real_cost() {
+    let timer = Arc::new(FakeTimer::default());
+    let keyed = of(&["1/s,burst=2"], &["1/s,burst=200"], &timer);
+    keyed.try_acquire_to_settle("k", 0).unwrap().settle(100).unwrap();
+    assert_eq!(keyed.time_until("k", 1), Ok(ms(99_000)));
+    assert_eq!(keyed.of_all().unwrap().available(), 100);
+    let Poll::Ready(Ok(granted)) = poll_once(&mut Box::pin(keyed.acquire_to_settle("other", 0))) else { panic!() };
+    granted.settle(50).unwrap();
+    assert_eq!(keyed.of_all().unwrap().available(), 50);
+}
+
+/// Each key kept its turn until the overall limits were at rest, which a window in use never is.
+#[test]
+fn grants_to_settle_of_endless_new_keys_take_no_memory() {
+    let timer = Arc::new(FakeTimer::default());
+    let keyed = of(&["1000/s,burst=10"], &["100000/min,window"], &timer);
+    for key in 0..40_000_u64 {
+        timer.to(key * SECOND / 1000);
+        drop(keyed.try_acquire_to_settle(&key.to_string()[..], 1).unwrap());
+    }
+    keyed.forget_idle();
+    assert!(keyed.len() <= 10_100, "{} keys", keyed.len());
+}
+
+#[test]
+fn a_refused_request_leaves_no_key_behind() {
+    let timer = Arc::new(FakeTimer::default());
+    let keyed = of(&["1/h,burst=1"], &["1/s,burst=1"], &timer);
+    keyed.set_most_keys(2);
+    keyed.try_acquire("a", 1).unwrap();
+    for key in ["b", "c"] {
+        assert!(matches!(keyed.try_acquire(key, 1), Err(AcquireError::TooLong { .. })), "{key}");
+    }
+    assert_eq!(keyed.len(), 1);
+    timer.to(2 * SECOND);
+    assert_eq!(keyed.try_acquire("d", 1), Ok(()));
+    assert_eq!(keyed.try_acquire("e", 1), Err(AcquireError::TooManyKeys));
+}
+
+#[test]
+fn a_change_of_limits_keeps_what_a_large_request_has_gathered() {
+    for of_all in [false, true] {
+        let timer = Arc::new(FakeTimer::default());
+        let (small, large) = (["1/s,burst=2"], ["1000/s,burst=1000"]);
+        let keyed = if of_all { of(&large, &small, &timer) } else { of(&small, &large, &timer) };
+        let mut wait = Box::pin(keyed.acquire("k", 5));
+        assert!(poll_once(&mut wait).is_pending());
+        for tenth in 1..30 {
+            timer.to(tenth * SECOND / 10);
+            if of_all {
+                keyed.of_all().unwrap().set_limits(&built(&small).oversize(Oversize::Wait)).unwrap();
+            } else {
+                keyed.set_rate(1, ms(1000)).unwrap();
+            }
+            assert!(poll_once(&mut wait).is_pending());
+        }
+        timer.to(3 * SECOND);
+        assert_eq!(poll_once(&mut wait), Poll::Ready(Ok(())), "of all: {of_all}");
+    }
+}
+
+#[test]
+fn a_change_of_limits_keeps_the_open_grants_of_a_full_bucket() {
+    let timer = Arc::new(FakeTimer::default());
+    let keyed = of(&["1/s,burst=5"], &["1000/s,burst=1000"], &timer);
+    let granted = keyed.try_acquire_to_settle("k", 1).unwrap();
+    timer.to(10 * SECOND);
+    keyed.set_rate(1, ms(1000)).unwrap();
+    granted.settle(4).unwrap();
+    assert_eq!(keyed.available("k"), 5, "it would be full either way");
+}
+
+#[test]
+fn a_request_that_is_due_by_its_deadline_is_granted_late() {
+    for (each, due, late) in [("1/2s,window", 2_000, 2_001), ("1/s,burst=1", 1_050, 2_000)] {
+        let timer = Arc::new(FakeTimer::default());
+        let keyed = of(&[each], &["1000/s,burst=1000"], &timer);
+        keyed.try_acquire("k", 1).unwrap();
+        let mut wait = Box::pin(keyed.acquire("k", 1).timeout(ms(due)));
+        assert!(poll_once(&mut wait).is_pending());
+        timer.to(late * SECOND / 1000);
+        assert_eq!(poll_once(&mut wait), Poll::Ready(Ok(())), "{each}");
+    }
+}
+
+#[test]
+fn an_estimate_counts_the_requests_of_its_key() {
+    let mut world = World::new(&["1/s,burst=2"], &["1000/s,burst=1000"]);
+    world.ask("k", 5, None);
+    world.pass(5 * SECOND / 2);
+    assert_eq!(world.keyed.time_until("k", 1), Ok(ms(1500)), "the fifth unit comes after half a second");
+    let mut world = World::new(&["100/s,burst=100"], &["1/s,burst=1"]);
+    for _ in 0..10 {
+        world.ask("k", 1, None);
+    }
+    assert_eq!(world.keyed.time_until("k", 1), Ok(ms(10_000)));
+}
+
+#[test]
+fn a_wait_without_end_waits_and_may_become_shorter() {
+    let timer = Arc::new(FakeTimer::default());
+    let keyed = of(&["1/s,burst=1"], &["1000/s,burst=1000"], &timer);
+    keyed.pause_for("k", Duration::MAX).unwrap();
+    assert!(poll_once(&mut Box::pin(keyed.acquire("k", 1))).is_pending());
+    keyed.set_rate(1, Duration::from_secs(1 << 34)).unwrap();
+    let mut wait = Box::pin(keyed.acquire("other", 5));
+    assert!(poll_once(&mut wait).is_pending(), "beyond the end of the clock");
+    keyed.set_rate(1000, ms(1000)).unwrap();
+    timer.to(SECOND);
+    assert_eq!(poll_once(&mut wait), Poll::Ready(Ok(())));
+}
+
+/// Law 3: a timer of a millisecond may fire two milliseconds late.
+#[test]
+fn late_timers_take_no_rate_from_fast_limits_with_a_small_burst() {
+    let mut world = World::new(&["1000000/s,burst=1000"], &["10000/s,burst=1"]);
+    for _ in 0..1000 {
+        world.ask("a", 1, None);
+    }
+    for step in 1..=100 {
+        world.timer.to(step * SECOND / 1000);
+        world.poll();
+    }
+    assert!(world.granted.len() >= 999, "{} of 1000 in 100 ms", world.granted.len());
+}
+
+/// The window is full of other grants.
+#[test]
+fn a_grant_that_nobody_fetched_takes_nothing_from_a_new_window() {
+    let timer = Arc::new(FakeTimer::default());
+    let keyed = of(&["100/s,burst=100"], &["1/s,burst=1"], &timer);
+    keyed.try_acquire("a", 1).unwrap();
+    let mut wait = Box::pin(keyed.acquire("a", 1));
+    assert!(poll_once(&mut wait).is_pending());
+    timer.to(SECOND);
+    keyed.of_all().unwrap().set_limits(&built(&["2/10s,window"])).unwrap();
+    timer.to(2 * SECOND);
+    assert_eq!(["x", "y"].map(|key| keyed.try_acquire(key, 1)), [Ok(()), Ok(())]);
+    drop(wait);
+    assert!(keyed.try_acquire("z", 1).is_err(), "three in ten seconds");
+}

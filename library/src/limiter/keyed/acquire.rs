@@ -99,10 +99,12 @@ impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> OfKey<T, 
 
     /// Joins the ledger of all keys. If the grant `yields`, it is handed over at the next poll.
     fn join(&self, within: &Within<K>, cost: u64, waker: &Waker, [is_thread, yields]: [bool; 2]) -> Joined {
-        let (mut wait, cost) = (self.wait(cost), Cost::One(cost));
+        // It leaves again if setting the timer panics.
+        let mut joined = Joined { wait: self.wait(cost), waitable: Arc::clone(within.waitable()) };
+        let cost = Cost::One(cost);
         let waiter = Waiter { cost: &cost, deadline: self.deadline, waker, is_thread, yields };
-        within.join(&mut wait, self.key.borrow(), &waiter, self.settles);
-        Joined { wait, waitable: Arc::clone(within.waitable()) }
+        within.join(&mut joined.wait, self.key.borrow(), &waiter, self.settles);
+        joined
     }
 
     fn block_on(&mut self) -> Result<(), AcquireError> {

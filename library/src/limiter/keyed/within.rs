@@ -19,6 +19,9 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+/// The most requests of its key that a request with a deadline counts to find out at once that it is too late.
+const MAX_COUNTED: usize = 1000;
+
 /// Keys within overall limits. Clones share one state.
 pub(super) struct Within<K> {
     shared: Arc<Shared<Waiters<K>>>,
@@ -182,7 +185,8 @@ impl<K: Hash> Waiters<K> {
             return Some(Err(denied));
         }
         match cost {
-            0 => Some(Ok(None)),
+            0 if !is_open => Some(Ok(None)),
+            0 => Some(self.ledger.open_nothing(now, key).map(Some).ok_or(Denied::TooManyKeys)),
             _ if is_open => {
                 self.ledger.pass_to_settle(now, key, &ledger::Costs::One(cost)).map(|charged| Ok(Some(charged)))
             }
@@ -205,8 +209,11 @@ impl<K: Hash> Waiters<K> {
         if !self.ledger.has_room_of(now, key) {
             return Err(Denied::TooManyKeys);
         }
-        let wait = self.estimate(now, key, cost)?.saturating_sub(now);
-        Err(if wait == 0 || self.ledger.waiters_of(key) > 0 { Denied::OthersWait } else { Denied::TooLong { wait } })
+        if self.ledger.others_wait(key) {
+            return Err(Denied::OthersWait);
+        }
+        let at = self.ledger.estimate(now, key, cost, 0).ok_or(Denied::Never(0))?;
+        Err(Denied::TooLong { wait: at.saturating_sub(now) })
     }
 
     fn join<Q: AsKey<K> + ?Sized>(
@@ -252,11 +259,9 @@ impl<K: Hash> Waiters<K> {
         {
             return Err(Denied::Full);
         }
-        let at = self.estimate(now, key, waiter.cost.of(0))?;
-        match waiter.deadline {
-            Some(deadline) if at > deadline => Err(Denied::TooLong { wait: at.saturating_sub(now) }),
-            _ => Ok(()),
-        }
+        let Some(deadline) = waiter.deadline else { return Ok(()) };
+        let at = self.ledger.estimate(now, key, waiter.cost.of(0), MAX_COUNTED).ok_or(Denied::Never(0))?;
+        if at > deadline { Err(Denied::TooLong { wait: at.saturating_sub(now) }) } else { Ok(()) }
     }
 
     fn insert(&mut self, now: Nanos, waiter: &Waiter<'_>, settles: bool, status: Status) -> Key {
@@ -310,11 +315,6 @@ impl<K: Hash> Waiters<K> {
         }
     }
 
-    /// When a request would be granted, if no other key had requests.
-    pub(super) fn estimate<Q: AsKey<K> + ?Sized>(&mut self, now: Nanos, key: &Q, cost: u64) -> Result<Nanos, Denied> {
-        self.ledger.estimate(now, key, cost).ok_or(Denied::Never(0))
-    }
-
     pub(super) fn time_until<Q: AsKey<K> + ?Sized>(
         &mut self,
         now: Nanos,
@@ -324,7 +324,8 @@ impl<K: Hash> Waiters<K> {
     ) -> Result<Duration, Denied> {
         self.advance(now, effects);
         self.check(cost)?;
-        let at = if cost == 0 { now } else { self.estimate(now, key, cost)? };
+        let at = if cost == 0 { Some(now) } else { self.ledger.estimate(now, key, cost, usize::MAX) };
+        let at = at.ok_or(Denied::Never(0))?;
         Ok(Duration::from_nanos(at.saturating_sub(now)))
     }
 
@@ -430,7 +431,7 @@ impl<K: Hash> Serve for Waiters<K> {
                 self.waiting -= 1;
                 self.ledger.cancel(ticket);
             }
-            Status::Granted(charged) => self.ledger.unused(now, charged.number),
+            Status::Granted(charged) => self.ledger.give_back(now, charged.number),
             Status::Refused(_) => {}
         }
         effects.dropped.extend(entry.waker);
