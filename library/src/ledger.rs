@@ -13,6 +13,7 @@
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
 mod advance;
+mod asking;
 mod changes;
 mod flows;
 mod grants;
@@ -31,7 +32,6 @@ mod shared;
 mod state;
 mod turns;
 mod view;
-mod waiting;
 
 pub use keys::Name;
 #[cfg(feature = "shared")]

@@ -13,8 +13,8 @@ use crate::clock::Nanos;
 use crate::limits::{AsKey, Cost, Limits};
 pub use acquire::{AcquireKey, AcquireKeyOwned, AcquireKeyToSettle};
 use acquire::{KeyToSettle, OfKey};
+pub use handle::Keyed;
 use handle::Of;
-pub use handle::{Keyed, OfAll};
 use std::fmt;
 use std::hash::Hash;
 use std::num::NonZeroU64;
@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use table::Table;
+pub use within::OfAll;
 use within::Within;
 
 mod acquire;
@@ -49,8 +50,8 @@ impl Builder {
     /// The keys take turns: a key with many requests does not crowd out the others, and keys that use all they can get
     /// have equal shares of the overall limits, by cost. Within a key, requests are first in, first out.
     ///
-    /// The clock is that of these limits. [`max_waiters`](Self::max_waiters) bounds the waiters of each key, and that of
-    /// `all` bounds the waiters of all keys together. [`of_all`](Keyed::of_all) changes the overall limits.
+    /// The clock is that of these limits. [`max_waiters`](Self::max_waiters) bounds the waiters of each key, and the
+    /// bound of `all` the waiters of all keys together. [`of_all`](Keyed::of_all) changes the overall limits.
     ///
     /// ```
     /// use throttle_limits::limiter::{Keyed, Limiter};
@@ -63,7 +64,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// As for [`build`](Self::build), for both builders; one of them is not [fair](Self::fair).
+    /// As for [`build`](Self::build), for both builders, which must be [fair](Self::fair).
     pub fn keyed_within<K: Hash + Send + 'static>(self, all: &Builder) -> Result<Keyed<K>, BuildError> {
         Ok(Keyed(Of::Within(Within::new(&self, all, DEFAULT_MAX_KEYS as usize)?)))
     }

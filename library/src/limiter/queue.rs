@@ -28,7 +28,8 @@ mod estimates;
 mod serving;
 mod state;
 
-pub(crate) use state::{Denied, Effects, Key, Places, Queue};
+pub(crate) use super::serve::{Denied, Effects, Key};
+pub(crate) use state::{Places, Queue};
 use state::{QueueEntry, Status};
 
 /// A new waiter.

@@ -1,13 +1,72 @@
 //! What waiters wait for: a queue or a ledger.
 
 use super::fast_path::{FastPath, Seen};
-use super::queue::{Denied, Effects, Key};
+use super::panics::contained;
+use super::units::UnitsError;
 use crate::clock::Nanos;
-use crate::limits::{Cost, Grant};
+use crate::limits::{Cost, Grant, Refusal};
 use std::fmt;
 use std::task::{Poll, Waker};
 
-/// The state behind the lock of a [`Shared`]: the queue of a limiter, or the ledger of keys.
+/// The number of an entry, in order of arrival. No number is used twice.
+pub(crate) type Key = u64;
+
+/// Why nothing is granted. Nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    Units(UnitsError),
+    /// The cost of the kind with this index is above the burst. The second number is the burst.
+    AboveBurst(usize, u64),
+    /// The cost of the kind with this index is never granted.
+    Never(usize),
+    TooLong {
+        wait: Nanos,
+    },
+    TimedOut {
+        after: Nanos,
+    },
+    OthersWait,
+    NoPlace,
+    Full,
+    Closed,
+    NoTimer,
+    TooManyKeys,
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::TooLong { wait } => Denied::TooLong { wait },
+            Refusal::Never | Refusal::Busy | Refusal::GivenUp(_) => Denied::Never(0),
+        }
+    }
+}
+
+/// The actions after the lock is released: some wakers are woken, others are dropped. Both may run the caller's code.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    pub(crate) wake: Vec<Waker>,
+    pub(crate) dropped: Vec<Waker>,
+    /// Set by the caller if its grant is to be [opened](crate::limits::Account::open), so that it can be settled.
+    pub(crate) opens: bool,
+    /// The number of the caller's entry, which changes if the waiter waits again.
+    pub(crate) key: Option<Key>,
+    /// The grant, once the caller has it.
+    pub(crate) granted: Option<Grant>,
+}
+
+impl Effects {
+    pub(crate) fn run(self) {
+        for waker in self.wake {
+            contained(|| waker.wake());
+        }
+        for waker in self.dropped {
+            contained(|| drop(waker));
+        }
+    }
+}
+
+/// The state behind the lock of a [`Shared`](super::shared::Shared): the queue of a limiter, or the ledger of keys.
 pub(crate) trait Serve: fmt::Debug {
     /// Grants what is due at `now`, and times out waiters whose deadline has passed.
     fn advance(&mut self, now: Nanos, effects: &mut Effects);

@@ -1,6 +1,6 @@
-//! Threads that wait: one of them acts as the timer.
+//! Threads that wait. The first one acts as the timer.
 
-use super::queue::Key;
+use super::serve::Key;
 use crate::clock::Nanos;
 use std::collections::BTreeSet;
 

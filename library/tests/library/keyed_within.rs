@@ -86,7 +86,7 @@ impl World {
         self.poll();
     }
 
-    /// Polls those that were woken, as an executor does.
+    /// Polls the woken requests, as an executor does.
     fn poll(&mut self) {
         let now = self.timer.now();
         let mut ended = true;
@@ -229,7 +229,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(rounds(400)))]
 
     #[test]
-    fn grants_keep_to_both_limits_in_order_and_every_waiter_is_woken(
+    fn grants_keep_to_both_limits_in_order_and_wake_all_waiters(
         each in any_limits(),
         all in any_limits(),
         steps in prop::collection::vec(step(), 1..80),
@@ -276,7 +276,7 @@ proptest! {
                     other.settle(0).unwrap();
                 }
             }
-            // A pause of all that begins at rest may forget whose turn was next.
+            // A pause that begins at rest may forget whose turn was next.
             let step = if let Step::PauseAll(time) = step { &Step::Pass(*time) } else { step };
             without.take(key, step);
             with.take(key, step);

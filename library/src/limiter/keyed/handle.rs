@@ -56,9 +56,6 @@ pub(super) enum Of<K> {
     Within(Within<K>),
 }
 
-/// The overall limits of a [`Keyed`], see [`Keyed::of_all`].
-pub struct OfAll<'a, K>(pub(super) &'a Within<K>);
-
 impl<K> Clone for Keyed<K> {
     fn clone(&self) -> Self {
         Keyed(match &self.0 {

@@ -1,6 +1,5 @@
 //! Keys within overall limits: a ledger behind a lock, with the futures and threads that wait for its grants.
 
-use super::handle::OfAll;
 use crate::clock::Nanos;
 use crate::ledger::{self, Ledger, Next, Ticket};
 use crate::limiter::builder::{BuildError, Builder};
@@ -25,7 +24,7 @@ const MAX_COUNTED: usize = 1000;
 /// Keys within overall limits. Clones share one state.
 pub(super) struct Within<K> {
     shared: Arc<Shared<Waiters<K>>>,
-    /// The same, for those that wait.
+    /// The same, without the type of the key.
     waitable: Arc<Shared<dyn Serve + Send>>,
 }
 
@@ -38,11 +37,11 @@ impl<K> Clone for Within<K> {
 /// A ledger and the waiters of its requests.
 pub(super) struct Waiters<K> {
     pub(super) ledger: Ledger<K>,
-    /// The waiters by age, and those that were answered and have not fetched the answer.
+    /// The waiters by age, also after the answer, until they fetch it.
     entries: BTreeMap<Key, Entry>,
     waiting: usize,
     watch: Watch,
-    /// The rules of each key, and those of all keys together.
+    /// The rules of each key, and the rules of all keys together.
     rules: [Rules; 2],
     /// The largest costs, see [`Rules::most_of`].
     most: (u64, u64),
@@ -299,7 +298,7 @@ impl<K: Hash> Waiters<K> {
     }
 
     /// A granted waiter takes its grant, and windows count it from now on. If a window has given its room away, the waiter
-    /// waits again, ahead of all that came after it.
+    /// waits again, ahead of younger requests.
     fn hand_over(&mut self, now: Nanos, age: Key) {
         let Some(entry) = self.entries.get_mut(&age) else { return };
         let Status::Granted(charged) = entry.status else { return };
@@ -454,6 +453,9 @@ impl<K> fmt::Debug for Waiters<K> {
         f.debug_struct("Waiters").field("waiting", &self.waiting).finish_non_exhaustive()
     }
 }
+
+/// The overall limits of a [`Keyed`](super::Keyed), see [`Keyed::of_all`](super::Keyed::of_all).
+pub struct OfAll<'a, K>(pub(super) &'a Within<K>);
 
 impl<K: Hash> OfAll<'_, K> {
     /// Grants nothing to any key for `time` from now, for example because the server asked for that. At the end of the

@@ -1,8 +1,8 @@
 //! Changes at run time: rates, bursts, pauses, settling, and places.
 
-use super::state::{Effects, Places, Queue};
+use super::state::{Places, Queue};
 use crate::clock::Nanos;
-use crate::limiter::serve::Serve;
+use crate::limiter::serve::{Effects, Serve};
 use crate::limits::{Cost, Limits};
 use crate::rate::Rate;
 use std::num::NonZeroU64;

@@ -1,8 +1,8 @@
 //! Serves the queue as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
-use super::state::{Denied, Effects, Key, Queue, QueueEntry, Status};
+use super::state::{Queue, QueueEntry, Status};
 use crate::clock::Nanos;
-use crate::limiter::serve::Serve;
+use crate::limiter::serve::{Denied, Effects, Key, Serve};
 use crate::limits::{Account, Cost, Grant};
 use std::borrow::Cow;
 

@@ -1,68 +1,12 @@
 //! The state of a queue.
 
 use crate::clock::Nanos;
-use crate::limiter::panics::contained;
 use crate::limiter::rules::Rules;
-use crate::limiter::units::UnitsError;
+use crate::limiter::serve::{Denied, Key};
 use crate::limiter::watch::Watch;
-use crate::limits::{Account, Cost, Grant, Refusal};
+use crate::limits::{Account, Cost, Grant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
-
-/// Why a queue grants nothing. Nothing was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Denied {
-    Units(UnitsError),
-    /// The cost of the kind with this index is above the burst. The second number is the burst.
-    AboveBurst(usize, u64),
-    /// The cost of the kind with this index is never granted.
-    Never(usize),
-    TooLong {
-        wait: Nanos,
-    },
-    TimedOut {
-        after: Nanos,
-    },
-    OthersWait,
-    NoPlace,
-    Full,
-    Closed,
-    NoTimer,
-    TooManyKeys,
-}
-
-impl From<Refusal> for Denied {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::TooLong { wait } => Denied::TooLong { wait },
-            Refusal::Never | Refusal::Busy | Refusal::GivenUp(_) => Denied::Never(0),
-        }
-    }
-}
-
-/// The actions after the lock is released: some wakers are woken, others are dropped. Both may run the caller's code.
-#[derive(Debug, Default)]
-pub(crate) struct Effects {
-    pub(crate) wake: Vec<Waker>,
-    pub(crate) dropped: Vec<Waker>,
-    /// Set by the caller if its grant is to be [opened](Account::open), so that it can be settled.
-    pub(crate) opens: bool,
-    /// The number of the caller's entry, which changes if the waiter waits again.
-    pub(crate) key: Option<Key>,
-    /// The grant, once the caller has it.
-    pub(crate) granted: Option<Grant>,
-}
-
-impl Effects {
-    pub(crate) fn run(self) {
-        for waker in self.wake {
-            contained(|| waker.wake());
-        }
-        for waker in self.dropped {
-            contained(|| drop(waker));
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -114,9 +58,6 @@ impl Places {
         self.capacity.saturating_sub(self.held)
     }
 }
-
-/// The number of an entry, in order of arrival. No number is used twice.
-pub(crate) type Key = u64;
 
 #[derive(Debug)]
 pub(super) struct QueueEntry {
