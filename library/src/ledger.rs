@@ -12,6 +12,11 @@
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
+#![allow(
+    clippy::must_use_candidate,
+    reason = "few programs call this engine, and its calls are made for their results"
+)]
+
 mod advance;
 mod asking;
 mod changes;
@@ -27,7 +32,6 @@ mod paces;
 mod replica;
 mod requests;
 mod rules;
-#[cfg(feature = "shared")]
 mod shared;
 mod state;
 mod turns;

@@ -2,6 +2,11 @@
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
+#![allow(
+    clippy::must_use_candidate,
+    reason = "few programs call this engine, and its calls are made for their results"
+)]
+
 mod account;
 mod agree;
 pub mod bucket;

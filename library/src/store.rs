@@ -34,6 +34,11 @@
 //! # }
 //! ```
 
+#![allow(
+    clippy::must_use_candidate,
+    reason = "few programs call this engine, and its calls are made for their results"
+)]
+
 use crate::clock::{MILLISECOND, NanoClock, Nanos};
 use crate::ledger::Replica;
 use crate::ledger::operation::{Operation, Owner};
@@ -255,7 +260,6 @@ pub fn check_kind(store: &AnyStore, meant: &Policy) -> Result<(), StoreError> {
 }
 
 /// Locks the mutex, unless another thread keeps it locked for a second.
-#[must_use]
 pub fn lock_soon<T>(mutex: &std::sync::Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
     use std::sync::TryLockError;
     let begun = std::time::Instant::now();
@@ -271,7 +275,6 @@ pub fn lock_soon<T>(mutex: &std::sync::Mutex<T>) -> Option<std::sync::MutexGuard
 
 impl StoreError {
     /// Whether the same request may succeed later without any action by the user.
-    #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
             StoreError::Redis(error) => error.may_pass(),
@@ -333,7 +336,6 @@ pub struct BucketError(std::sync::Arc<StoreError>);
 impl BucketError {
     /// Whether the same request may succeed later without any action by the user; for example, a server does not
     /// answer.
-    #[must_use]
     pub fn may_pass(&self) -> bool {
         self.0.may_pass()
     }

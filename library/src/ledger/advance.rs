@@ -195,7 +195,6 @@ impl<N: Hash> Ledger<N> {
 
     /// A request of this key has just [passed](Self::pass). Returns the number of further requests with these costs
     /// that may be granted at once. 0 if that number is unknown.
-    #[must_use]
     pub fn more(&self, key: KeyId, costs: &[u64]) -> u64 {
         if self.settings.jobs.is_some() || self.settings.has_windows {
             return 0;

@@ -83,7 +83,6 @@ impl<N: Hash> Table<N> {
     }
 
     /// The same table, for a shared bucket.
-    #[cfg(feature = "shared")]
     pub(super) fn shared(self) -> Self {
         Table { is_shared: true, ..self }
     }
@@ -228,7 +227,6 @@ impl<N: Hash> Table<N> {
     }
 
     /// Whether more keys are stored than may be, because the limits have changed.
-    #[cfg(feature = "shared")]
     pub(super) fn has_too_many(&self) -> bool {
         self.len() > self.most
     }
@@ -252,13 +250,11 @@ impl<N: Hash> Table<N> {
 /// A table whose keys have names.
 impl Table<Name> {
     /// All stored keys.
-    #[cfg(feature = "shared")]
     pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], KeyId)> {
         self.stored().filter_map(|name| Some((name.bytes(), self.find(name.bytes())?)))
     }
 
     /// Adds a key of a snapshot with its state.
-    #[cfg(feature = "shared")]
     pub(super) fn restore(&mut self, name: &[u8], state: Levels) {
         self.keys.restore(self.keys.hash(name), name, state);
     }

@@ -71,13 +71,11 @@ impl Failures {
 impl<N: Hash> Ledger<N> {
     /// The start of the unit with this grant, as the pace of its key counts it. `None` if no pace is learned, or if the
     /// unit has ended.
-    #[must_use]
     pub fn start_of(&self, number: u64) -> Option<Start> {
         self.grants.get(&number)?.start
     }
 
     /// The learned pace of a key. `None` if no pace is learned, or if no unit of the key has started yet.
-    #[must_use]
     pub fn pace_of(&self, key: KeyId) -> Option<&Pace> {
         self.flows[self.keys.flow(key)?].learned.as_ref().map(|learned| &learned.pace)
     }
@@ -180,7 +178,6 @@ impl Ledger {
     }
 
     /// Like [`tried`](Self::tried), for a key that need not be stored.
-    #[cfg(feature = "shared")]
     pub(super) fn tried_name(&mut self, now: Nanos, name: &[u8], has_succeeded: bool) {
         let now = self.tick(now);
         if let Some(failed) = self.failures.tried(name, now, has_succeeded) {

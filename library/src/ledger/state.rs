@@ -197,13 +197,11 @@ pub(super) struct Failures {
 
 impl Ledger {
     /// A ledger without requests. New keys have buckets made at `now`.
-    #[must_use]
     pub fn new(rules: &Rules<'_>, now: Nanos) -> Self {
         Ledger::with_max_keys(rules, now, MAX_KEYS)
     }
 
     /// Like [`new`](Self::new), but stores at most `most` keys.
-    #[must_use]
     pub fn with_max_keys(rules: &Rules<'_>, now: Nanos, most: usize) -> Self {
         let lengths = Limits::new(rules.all, now).lengths(FRACTION_BITS);
         let all = Limits::new(if rules.is_shared { &[] } else { rules.all }, now);

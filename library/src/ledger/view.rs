@@ -10,13 +10,11 @@ use std::hash::Hash;
 /// A ledger whose keys have names.
 impl Ledger {
     /// The key with this name, if it is stored. `None` stands for units without a key.
-    #[must_use]
     pub fn find(&self, key: Option<&[u8]>) -> Option<KeyId> {
         self.keys.find(key.unwrap_or(NO_KEY))
     }
 
     /// The name of a key; `(none)` for units without one.
-    #[must_use]
     pub fn name(&self, key: KeyId) -> &[u8] {
         self.keys.name(key)
     }
@@ -24,20 +22,17 @@ impl Ledger {
 
 impl<N: Hash> Ledger<N> {
     /// The number of plain units that wait.
-    #[must_use]
     pub fn wanted(&self) -> u64 {
         if self.plain == NONE { 0 } else { self.requests.get(self.plain).units }
     }
 
     /// The number of usual requests, which are no suspects, that have arrived.
-    #[must_use]
     pub fn usual(&self) -> usize {
         let [_, due_usual] = self.due();
         self.usual + due_usual
     }
 
     /// Until when all keys are held.
-    #[must_use]
     pub fn held_until(&self) -> Option<Nanos> {
         Some(self.hold.until).filter(|time| *time > self.now)
     }
@@ -50,19 +45,16 @@ impl<N: Hash> Ledger<N> {
     }
 
     /// Whether units must be reported as [handed over](Self::handed_over).
-    #[must_use]
     pub fn has_windows(&self) -> bool {
         self.settings.has_windows
     }
 
     /// The number of waiting requests, including later arrivals.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.requests.len
     }
 
     /// Whether no request waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -106,32 +98,27 @@ impl<N: Hash> Ledger<N> {
     }
 
     /// The number of keys with waiting requests.
-    #[must_use]
     pub fn keys_waiting(&self) -> usize {
         self.waiting
     }
 
     /// The number of stored keys: the keys in use, and the keys whose state differs from a new key's.
-    #[must_use]
     pub fn keys(&self) -> usize {
         self.keys.len()
     }
 
     /// The most keys that can be stored, if there is no memory for more keys. Otherwise `None`.
-    #[must_use]
     pub fn max_keys_in_memory(&self) -> Option<u64> {
         self.keys.most_in_memory()
     }
 
     /// Whether there is too little memory for more requests.
-    #[must_use]
     pub fn is_short(&self) -> bool {
         self.is_short
     }
 
     /// The number of keys with waiting requests, including requests that arrive later, and the key with the most of
     /// them.
-    #[must_use]
     pub fn busiest(&self) -> (usize, Option<KeyId>) {
         let waiting = || self.flows.iter().filter(|flow| flow.waiting + flow.later > 0);
         let most = waiting().max_by_key(|flow| (flow.waiting + flow.later, flow.key));
@@ -139,7 +126,6 @@ impl<N: Hash> Ledger<N> {
     }
 
     /// The limits of a key with their state; without a key, the overall limits.
-    #[must_use]
     pub fn limits(&self, key: Option<KeyId>) -> (&Limits, &Levels) {
         key.map_or((&self.all, &self.levels), |key| self.keys.state(key))
     }
@@ -256,7 +242,6 @@ impl<N: Hash> Ledger<N> {
     }
 
     /// The key of a waiting request.
-    #[must_use]
     pub fn key_of(&self, ticket: Ticket) -> KeyId {
         self.flows[self.requests.get(ticket.slot).flow].key
     }

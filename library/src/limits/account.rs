@@ -31,7 +31,6 @@ pub struct Account {
 
 impl Account {
     /// The limits of a [`Policy`] at `now`, in their initial state.
-    #[must_use]
     pub fn new(policy: &Policy, now: Nanos) -> Self {
         Account::of(Limits::counting(policy, 0, now), now)
     }
@@ -63,7 +62,6 @@ impl Account {
     }
 
     /// The time of the latest grant.
-    #[must_use]
     pub fn latest(&self) -> Nanos {
         self.at
     }
@@ -90,7 +88,6 @@ impl Account {
     }
 
     /// Whole units that could be taken at `now`; 0 before the time of the latest grant.
-    #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
         let now = self.in_order(now);
         if now < self.at { 0 } else { self.limits.available(&self.levels, now, &[1]) }
@@ -109,7 +106,6 @@ impl Account {
 
     /// The time by which these further costs will have been granted if requests never pause: the latest of the times of
     /// the single limits. `None` beyond the end of the clock.
-    #[must_use]
     pub fn schedule(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
         self.limits.schedule(&self.levels, self.in_order(now).max(self.at), costs.list())
     }

@@ -103,7 +103,6 @@ enum Usage {
 
 impl<K: Hash> Keys<K> {
     /// An empty table. It checks for keys to forget only while it has more than `few` keys.
-    #[must_use]
     pub fn new(few: usize) -> Self {
         Keys::with_hasher(few, Hashes::new())
     }
@@ -118,13 +117,11 @@ impl<K: Hash> Keys<K> {
     }
 
     /// The number of stored keys.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
     /// Whether no key is stored.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
@@ -152,7 +149,6 @@ impl<K: Hash> Keys<K> {
     }
 
     /// Adds a key with this state, which has this hash and is not stored. Forgets nothing.
-    #[cfg(feature = "shared")]
     pub(crate) fn restore(&mut self, hash: u64, key: &(impl AsKey<K> + ?Sized), state: Levels) {
         self.store(hash, Slot { key: Some(key.to_key()), state, usage: Usage::Idle });
     }
@@ -201,13 +197,11 @@ impl<K: Hash> Keys<K> {
     }
 
     /// The key with this number. `None` if it was forgotten.
-    #[must_use]
     pub fn key(&self, id: KeyId) -> Option<&K> {
         slot(&self.chunks, id.0).key.as_ref()
     }
 
     /// The state of the key with this number.
-    #[must_use]
     pub fn state(&self, id: KeyId) -> &Levels {
         &slot(&self.chunks, id.0).state
     }
@@ -226,7 +220,6 @@ impl<K: Hash> Keys<K> {
     }
 
     /// Whether the key with this number is in use.
-    #[must_use]
     pub fn is_in_use(&self, id: KeyId) -> bool {
         matches!(slot(&self.chunks, id.0).usage, Usage::InUse(_))
     }
@@ -267,7 +260,6 @@ impl<K: Hash> Keys<K> {
     }
 
     /// The earliest time at which the state of an unused key equals the state of a new key, if nothing more is granted.
-    #[must_use]
     pub fn fresh_at(&self, each: &Limits) -> Option<Nanos> {
         let idle = self.chunks.iter().flatten().filter(|slot| slot.usage == Usage::Idle);
         idle.map(|slot| each.fresh_at(&slot.state)).min()

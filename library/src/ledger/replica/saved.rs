@@ -140,7 +140,6 @@ fn pace_of((pace, next, until): SavedPace) -> Learned {
 
 impl Replica {
     /// This ledger as bytes. Answers that were not taken are left out.
-    #[must_use]
     pub fn save(&self) -> Vec<u8> {
         to_bytes(self)
     }

@@ -13,7 +13,6 @@ const MAX_AHEAD: usize = 100_000;
 
 impl Replica {
     /// The end of the pause of all, if there is one.
-    #[must_use]
     pub fn paused_until(&self) -> Option<Nanos> {
         self.ledger.held_until()
     }
@@ -26,7 +25,6 @@ impl Replica {
     }
 
     /// Units that conform to the limits of all at `now`.
-    #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
         if self.paused_until().is_some_and(|until| until > now) {
             return 0;
@@ -36,14 +34,12 @@ impl Replica {
     }
 
     /// About as many units as the limits of all allow from `now` on and within this time.
-    #[must_use]
     pub fn available_within(&self, now: Nanos, time: Nanos) -> u64 {
         let later = time.checked_div(self.policy.interval());
         later.map_or(u64::MAX, |later| later.saturating_add(self.available(now)))
     }
 
     /// For each limit of all: the units that it allows at `now`; negative if units are owed.
-    #[must_use]
     pub fn left(&self, now: Nanos) -> Vec<i128> {
         let (each, levels) = self.held_limits();
         each.left(&levels, now)
@@ -56,7 +52,6 @@ impl Replica {
 
     /// The time by which these further costs will have been granted to all keys together if requests never pause: by the
     /// limits, and by the learned pace for the first of the costs. `None` beyond the end of the clock.
-    #[must_use]
     pub fn schedule(&self, now: Nanos, costs: &[u64]) -> Option<Nanos> {
         let (each, levels) = self.held_limits();
         let by_limits = each.schedule(&levels, now, costs)?.max(self.ledger.hold.until);
@@ -66,13 +61,11 @@ impl Replica {
     }
 
     /// The learned time between two units of all, if a server allows less than the limits.
-    #[must_use]
     pub fn learned(&self) -> Option<Nanos> {
         self.ledger.learned.as_ref().and_then(|learned| learned.pace.learned())
     }
 
     /// The learned pace of a key, or of all. A pace before any start if none is known.
-    #[must_use]
     pub fn pace(&self, key: Option<&[u8]>) -> Pace {
         let known = match key.and_then(|key| self.ledger.find(Some(key))) {
             Some(key) if self.policy.of_keys().is_some() => self.ledger.pace_of(key).cloned(),
@@ -82,13 +75,11 @@ impl Replica {
     }
 
     /// The plain units of an owner that wait.
-    #[must_use]
     pub fn wanted(&self, owner: Owner) -> u64 {
         self.asked.get(&(owner, PLAIN)).map_or(0, |ticket| self.ledger.requests.get(ticket.slot).units)
     }
 
     /// The number of units that run, if the bucket counts them.
-    #[must_use]
     pub fn running(&self) -> usize {
         self.ledger.running as usize
     }
@@ -105,19 +96,16 @@ impl Replica {
     }
 
     /// The counts of the bucket.
-    #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
     /// When the limits were set: new keys have buckets made then.
-    #[must_use]
     pub fn made(&self) -> Nanos {
         self.made
     }
 
     /// The fewest plain units that are worth a wake-up.
-    #[must_use]
     pub fn quantum(&self) -> u64 {
         self.ledger.settings.quantum
     }
@@ -128,13 +116,11 @@ impl Replica {
     }
 
     /// The number of the latest grant.
-    #[must_use]
     pub fn latest(&self) -> u64 {
         self.ledger.granted
     }
 
     /// The state of the limits of all.
-    #[must_use]
     pub fn state(&self) -> &Levels {
         &self.ledger.levels
     }
@@ -211,7 +197,6 @@ impl Replica {
 
     /// When a request would be granted if nothing else happened. `None` if it does not wait, if it would be refused, or
     /// if a unit has to end before.
-    #[must_use]
     pub fn estimate(&self, owner: Owner, ticket: u64) -> Option<Nanos> {
         self.asked.get(&(owner, ticket))?;
         self.clone().run_until_granted(owner, ticket)
@@ -219,7 +204,6 @@ impl Replica {
 
     /// When a request would be granted if it was made at `now`, and nothing else happened. If there is no room for it,
     /// the earliest time at which there may be room.
-    #[must_use]
     pub fn estimate_new(&self, now: Nanos, ask: &Ask) -> Option<Nanos> {
         let (mut copy, nobody) = (self.clone(), [u64::MAX; 2]);
         copy.advance(now);
@@ -281,7 +265,6 @@ impl Replica {
     }
 
     /// A time by which all limits are at rest if nothing more is granted. The debts of keys are not included.
-    #[must_use]
     pub fn rested_at(&self) -> Nanos {
         let latest = self.ledger.turns.last().max(self.ledger.now).max(self.ledger.hold.until);
         let each = self.ledger.keys.each().rest_time();
