@@ -4,7 +4,7 @@
 
 #![allow(
     clippy::must_use_candidate,
-    reason = "few programs call this engine, and its calls are made for their results"
+    reason = "this is no public interface"
 )]
 
 mod account;

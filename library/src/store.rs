@@ -36,7 +36,7 @@
 
 #![allow(
     clippy::must_use_candidate,
-    reason = "few programs call this engine, and its calls are made for their results"
+    reason = "this is no public interface"
 )]
 
 use crate::clock::{MILLISECOND, NanoClock, Nanos};
@@ -51,16 +51,12 @@ mod file;
 mod named;
 mod redis;
 mod round_trip;
-#[doc(hidden)]
-mod simulated;
 mod view;
 
 pub use client::{AnyStore, Client, Next};
 pub use file::{File, FileError, Machine, Place, bucket_file};
 pub use named::{Named, folder_of_buckets};
 pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble, redis_answer};
-#[doc(hidden)]
-pub use simulated::Simulated;
 pub use view::{KeyView, View, Waiting};
 
 /// Where the log of a bucket lives. All who read the same log have the same [`Replica`]. A caller sleeps outside of the

@@ -10,6 +10,7 @@ mod starts;
 
 use super::super::*;
 use crate::rounds::rounds;
+use crate::simulated::Simulated;
 use fates::{Events, Fate};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -20,7 +21,7 @@ use throttle_limits::clock::{FakeClock, MILLISECOND};
 use throttle_limits::ledger::operation::{Ask, Operation};
 use throttle_limits::limits::Policy;
 use throttle_limits::line::{KeyId, Line, Next, Rules, Unit};
-use throttle_limits::store::{Client, Next as Event, Simulated};
+use throttle_limits::store::{Client, Next as Event};
 
 /// The limit of a server. Periods are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
