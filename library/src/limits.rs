@@ -2,10 +2,7 @@
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
-#![allow(
-    clippy::must_use_candidate,
-    reason = "this is no public interface"
-)]
+#![allow(clippy::must_use_candidate, reason = "this is no public interface")]
 
 mod account;
 mod agree;

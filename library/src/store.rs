@@ -34,10 +34,7 @@
 //! # }
 //! ```
 
-#![allow(
-    clippy::must_use_candidate,
-    reason = "this is no public interface"
-)]
+#![allow(clippy::must_use_candidate, reason = "this is no public interface")]
 
 use crate::clock::{MILLISECOND, NanoClock, Nanos};
 use crate::ledger::Replica;

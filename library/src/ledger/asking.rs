@@ -357,6 +357,10 @@ impl<N: Hash> Ledger<N> {
     /// Whether this key is stored, or there is room for it.
     pub(crate) fn has_room_of(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized)) -> bool {
         self.forget();
+        if self.settings.is_shared && self.keys.has_too_many() {
+            // Forgets the keys that are as new, as a snapshot does.
+            self.has_room(now);
+        }
         self.keys.find(key).is_some() || self.has_room(now)
     }
 

@@ -4,7 +4,6 @@ use super::keys::Table;
 use super::requests::NONE;
 use super::rules::Rules;
 use super::state::{Ledger, Settings};
-use super::turns::FRACTION_BITS;
 use crate::clock::Nanos;
 use crate::limits::{Levels, Limits, MIN_ALLOWANCE};
 use std::hash::Hash;
@@ -34,7 +33,7 @@ impl<N: Hash> Ledger<N> {
         let before: Vec<Levels> = in_use.iter().map(|(_, key)| self.keys.state(*key).1.clone()).collect();
         self.keys.change(now, each, &[], self.keys.most());
         for ((id, key), mut levels) in in_use.into_iter().zip(before) {
-            change_for(&old, &mut levels, self.keys.each(), now, self.first_of(Some(id)));
+            old.continue_as(self.keys.each(), &mut levels, now, &[], self.first_of(Some(id)));
             *self.keys.state_mut(key).1 = levels;
         }
         self.reenter_all();
@@ -52,7 +51,7 @@ impl<N: Hash> Ledger<N> {
         self.settings = Settings::in_parts(self.keys.each(), &all);
         let next = self.decide().map(|next| next.flow);
         let mut levels = std::mem::take(&mut self.levels);
-        change_for(&self.all, &mut levels, &all, now, self.first_of(next));
+        self.all.continue_as(&all, &mut levels, now, &[], self.first_of(next));
         (self.all, self.levels) = (all, levels);
         self.reenter_all();
         Ok(())
@@ -84,30 +83,9 @@ impl<N: Hash> Ledger<N> {
     }
 }
 
-/// The levels of the limits `from` become those of the limits `to`. The request that waits keeps what it has gathered.
-fn change_for(from: &Limits, levels: &mut Levels, to: &Limits, now: Nanos, waits: Option<(Nanos, &[u64])>) {
-    let costs = waits.map_or(&[][..], |(_, costs)| costs);
-    if let Some((arrived, costs)) = waits {
-        from.gather(levels, [now, arrived], costs);
-    }
-    from.expire(levels, now);
-    from.change(levels, now, to, &[]);
-    to.spill(levels, now, costs);
-}
-
 impl Settings {
     fn in_parts(each: &Limits, all: &Limits) -> Settings {
-        Settings {
-            lengths: all.lengths(FRACTION_BITS + BITS_OF_PARTS),
-            finer: BITS_OF_PARTS,
-            has_windows: all.has_windows() || each.has_windows(),
-            allowance: [all, each].into_iter().filter_map(Limits::allowance).min().unwrap_or(0).max(MIN_ALLOWANCE),
-            quantum: u64::MAX,
-            jobs: None,
-            jobs_of_all: None,
-            is_shared: false,
-            max_wait: None,
-            grants_due: true,
-        }
+        let new = Settings::new(all, [each].into_iter(), BITS_OF_PARTS);
+        Settings { allowance: new.allowance.max(MIN_ALLOWANCE), grants_due: true, ..new }
     }
 }

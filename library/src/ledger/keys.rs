@@ -99,16 +99,14 @@ impl<N: Hash> Table<N> {
             if self.each.is_fresh(levels, now) {
                 *levels = each.fresh();
             } else {
-                self.each.expire(levels, now);
-                self.each.change(levels, now, &each, fresh);
-                each.spill(levels, now, &[]);
+                self.each.continue_as(&each, levels, now, fresh, None);
             }
         }
         (self.each, self.fresh_from, self.most) = (each, 0, most);
     }
 
     /// All limits of keys.
-    pub(super) fn limits(&self) -> impl Iterator<Item = &Limits> {
+    pub(super) fn limits(&self) -> impl Iterator<Item = &Limits> + Clone {
         [&self.each]
             .into_iter()
             .chain(self.named.iter().map(|(_, each)| each).chain(self.own.values()).map(Arc::as_ref))

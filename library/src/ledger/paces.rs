@@ -171,10 +171,8 @@ impl<N: Hash> Ledger<N> {
 impl Ledger {
     /// Reports that a unit of a key has succeeded or failed: see [`Rules::fails`](super::Rules::fails).
     pub fn tried(&mut self, now: Nanos, key: KeyId, has_succeeded: bool) {
-        let now = self.tick(now);
-        if let Some(failed) = self.failures.tried(self.keys.name(key), now, has_succeeded) {
-            self.give_up(now, key, Some(failed));
-        }
+        let name: Box<[u8]> = self.keys.name(key).into();
+        self.tried_name(now, &name, has_succeeded);
     }
 
     /// Like [`tried`](Self::tried), for a key that need not be stored.

@@ -195,6 +195,25 @@ pub(super) struct Failures {
     pub(super) are_shared: bool,
 }
 
+impl Settings {
+    /// The facts that follow from the limits alone. The lengths are finer than a [`Tag`] by this number of bits.
+    pub(super) fn new<'a>(all: &'a Limits, each: impl Iterator<Item = &'a Limits> + Clone, finer: u32) -> Self {
+        let both = each.chain([all]);
+        Settings {
+            lengths: all.lengths(FRACTION_BITS + finer),
+            finer,
+            has_windows: both.clone().any(Limits::has_windows),
+            allowance: both.clone().filter_map(Limits::allowance).min().unwrap_or(0),
+            quantum: u64::MAX,
+            jobs: None,
+            jobs_of_all: None,
+            is_shared: false,
+            max_wait: None,
+            grants_due: false,
+        }
+    }
+}
+
 impl Ledger {
     /// A ledger without requests. New keys have buckets made at `now`.
     pub fn new(rules: &Rules<'_>, now: Nanos) -> Self {
@@ -207,20 +226,13 @@ impl Ledger {
         let all = Limits::new(if rules.is_shared { &[] } else { rules.all }, now);
         let each = Limits::new(if rules.is_shared { &[] } else { rules.each }, now);
         let keys = Table::new(each, most).with_named(&NamedKey::limits(rules.named, now));
-        let allowance = keys.limits().chain([&all]).filter_map(Limits::allowance).min().unwrap_or(0);
-        let has_windows = keys.limits().chain([&all]).any(Limits::has_windows);
         let settings = Settings {
             lengths,
-            finer: 0,
-            has_windows,
-            allowance,
             quantum: rules.all.iter().map(|(policy, _)| policy.quantum()).min().unwrap_or(u64::MAX),
             // The end of a unit of a shared bucket is reported.
             jobs: rules.jobs.map(NonZeroU32::get).or(rules.is_shared.then_some(u32::MAX)),
-            jobs_of_all: None,
-            is_shared: false,
             max_wait: rules.max_wait,
-            grants_due: false,
+            ..Settings::new(&all, keys.limits(), 0)
         };
         Ledger::with_settings(settings, keys, all, now, rules)
     }

@@ -513,6 +513,25 @@ impl Limits {
         });
     }
 
+    /// Continues with the limits `to` from `now` on: units that no longer count are forgotten, and credit above the new
+    /// bursts is lost. A request that waits keeps what it has gathered: `waits` is when it began to wait, and its costs.
+    pub(crate) fn continue_as(
+        &self,
+        to: &Limits,
+        levels: &mut Levels,
+        now: Nanos,
+        fresh: &[bool],
+        waits: Option<(Nanos, &[u64])>,
+    ) {
+        let costs = waits.map_or(&[][..], |(_, costs)| costs);
+        if let Some((arrived, costs)) = waits {
+            self.gather(levels, [now, arrived], costs);
+        }
+        self.expire(levels, now);
+        self.change(levels, now, to, fresh);
+        to.spill(levels, now, costs);
+    }
+
     /// Continues with the limits `to` from `now` on. A limit at the same index and of the same kind keeps its credit or
     /// count, unless it is `fresh`.
     pub(crate) fn change(&self, levels: &mut Levels, now: Nanos, to: &Limits, fresh: &[bool]) {
