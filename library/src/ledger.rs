@@ -36,7 +36,7 @@ mod view;
 
 pub use keys::Name;
 #[cfg(feature = "shared")]
-pub use replica::{Damaged, MAX_HORIZON, Replica};
+pub use replica::{Damaged, KeyView, MAX_HORIZON, Replica, View, Waiting};
 #[cfg(feature = "shared")]
 pub(crate) use replica::{MAX_RETURNABLE, PRESENCE_TTL};
 pub use requests::{Costs, Ticket};

@@ -48,13 +48,12 @@ mod file;
 mod named;
 mod redis;
 mod round_trip;
-mod view;
 
+pub use crate::ledger::{KeyView, View, Waiting};
 pub use client::{AnyStore, Client, Next};
 pub use file::{File, FileError, Machine, Place, bucket_file};
 pub use named::{Named, folder_of_buckets};
 pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble, redis_answer};
-pub use view::{KeyView, View, Waiting};
 
 /// Where the log of a bucket lives. All who read the same log have the same [`Replica`]. A caller sleeps outside of the
 /// store, so it does not delay others.
@@ -175,7 +174,7 @@ pub trait Store: Debug {
     /// [`StoreError`].
     fn view(&self) -> Result<View, StoreError> {
         let now = self.sync()?;
-        Ok(with_replica(self, |replica| View::of(replica, now)))
+        Ok(with_replica(self, |replica| replica.view(now)))
     }
 
     /// The end of the pause of the bucket, if it is paused, according to the ledger as last read.

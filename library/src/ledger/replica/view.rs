@@ -2,11 +2,10 @@
 
 use super::state::Replica;
 use crate::clock::{Nanos, SECOND};
-use crate::ledger::operation::{self, Ask, Counts, Outcome, Owner, PLAIN};
+use crate::ledger::operation::{self, Ask, Outcome, Owner, PLAIN};
 use crate::ledger::requests::Ticket;
-use crate::ledger::state::{Ledger, Refusal};
+use crate::ledger::state::Ledger;
 use crate::limits::{KeyId, Levels, Limits, Pace, Policy};
-use std::num::NonZeroU32;
 
 /// The most grants that are computed in advance, for one question. Beyond that there is no answer.
 const MAX_AHEAD: usize = 100_000;
@@ -20,8 +19,8 @@ impl Replica {
     /// Whether all units, or those of this key, are held now.
     pub(crate) fn is_held(&self, key: Option<&[u8]>) -> bool {
         let of_key = key.filter(|_| self.policy.of_keys().is_some()).and_then(|key| self.ledger.find(Some(key)));
-        let is_paused = |key| self.pause_and_pace_of(key).0.is_some();
-        self.paused_until().is_some() || of_key.is_some_and(is_paused)
+        let flow = of_key.and_then(|key| self.ledger.keys.flow(key));
+        self.paused_until().is_some() || flow.is_some_and(|id| self.ledger.flows[id].hold.until > self.ledger.now)
     }
 
     /// Units that conform to the limits of all at `now`.
@@ -39,14 +38,8 @@ impl Replica {
         later.map_or(u64::MAX, |later| later.saturating_add(self.available(now)))
     }
 
-    /// For each limit of all: the units that it allows at `now`; negative if units are owed.
-    pub fn left(&self, now: Nanos) -> Vec<i128> {
-        let (each, levels) = self.held_limits();
-        each.left(&levels, now)
-    }
-
     /// The limits of all, with their state at the end of a pause, or now.
-    fn held_limits(&self) -> (&Limits, std::borrow::Cow<'_, Levels>) {
+    pub(super) fn held_limits(&self) -> (&Limits, std::borrow::Cow<'_, Levels>) {
         (&self.ledger.all, self.ledger.hold.state_after(&self.ledger.all, &self.ledger.levels))
     }
 
@@ -95,16 +88,6 @@ impl Replica {
         self.grants.values().any(|one| one.settles && one.owner != owner)
     }
 
-    /// The counts of the bucket.
-    pub fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// When the limits were set: new keys have buckets made then.
-    pub fn made(&self) -> Nanos {
-        self.made
-    }
-
     /// The fewest plain units that are worth a wake-up.
     pub fn quantum(&self) -> u64 {
         self.ledger.settings.quantum
@@ -120,13 +103,8 @@ impl Replica {
         self.ledger.granted
     }
 
-    /// The state of the limits of all.
-    pub fn state(&self) -> &Levels {
-        &self.ledger.levels
-    }
-
     /// The keys whose state differs from a new key's, or that have requests or units that run.
-    pub(crate) fn keys(&self) -> Vec<(&[u8], KeyId)> {
+    pub(super) fn keys(&self) -> Vec<(&[u8], KeyId)> {
         if self.policy.of_keys().is_none() {
             return Vec::new();
         }
@@ -140,43 +118,10 @@ impl Replica {
         keys
     }
 
-    /// The limits of a key, with their state.
-    pub(crate) fn limits_of(&self, key: KeyId) -> (&Limits, &Levels) {
-        self.ledger.limits(Some(key))
-    }
-
-    /// The end of the pause of a key, and the learned time between its units.
-    pub(crate) fn pause_and_pace_of(&self, key: KeyId) -> (Option<Nanos>, Option<Nanos>) {
-        let Some(flow) = self.ledger.keys.flow(key).map(|id| &self.ledger.flows[id]) else { return (None, None) };
-        let paused = Some(flow.hold.until).filter(|until| *until > self.ledger.now);
-        (paused, flow.learned.as_ref().and_then(|learned| learned.pace.learned()))
-    }
-
-    /// The number of requests of a key, and of its units that run.
-    pub(crate) fn counts_of(&self, key: KeyId) -> [usize; 2] {
-        let flow = self.ledger.keys.flow(key).map(|id| &self.ledger.flows[id]);
-        flow.map_or([0; 2], |flow| [flow.waiting + flow.later, flow.running as usize])
-    }
-
-    /// If too many units of a key have failed in a row: how many, and until when its requests are refused.
-    pub(crate) fn given_up(&self, name: &[u8]) -> Option<(NonZeroU32, Nanos)> {
-        match self.ledger.failures.given_up.get(name) {
-            Some((Refusal::GivenUp(Some(failed)), until)) if *until > self.ledger.now => Some((*failed, *until)),
-            _ => None,
-        }
-    }
-
-    /// When the next new unit would be granted, of a new key if keys have limits. `None`: never, or not before a unit
-    /// ends.
-    pub(crate) fn next_new(&self) -> Option<Nanos> {
-        let ask = Ask { key: Some([0xff, 0].into()), costs: [1].into(), latest: Nanos::MAX, ..Ask::default() };
-        self.estimate_new(self.ledger.now, &ask)
-    }
-
     /// The requests that wait, in the order of their grants: the cost and the time of each, if nothing changes. Of the
     /// plain units of an owner, only the first ones count. A request that waits for the end of a unit has no time, and is
     /// left out.
-    pub(crate) fn waiting(&self) -> Vec<(u64, Nanos)> {
+    pub(super) fn waiting(&self) -> Vec<(u64, Nanos)> {
         let mut left = self.asked.clone();
         if left.is_empty() {
             return Vec::new();
