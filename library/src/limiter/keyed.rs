@@ -5,7 +5,6 @@ use super::builder::{BuildError, Builder, rate};
 use super::error::AcquireError;
 use super::handle::Limiter;
 use super::reservation::Reservation;
-use super::serve::Serve;
 use super::settle::Granted;
 use super::time::Time;
 use super::units::{PARTS, Units};
@@ -183,7 +182,7 @@ impl<K: Hash> Keyed<K> {
     pub fn pause_for<Q: AsKey<K> + ?Sized>(&self, key: &Q, time: Duration) -> Result<(), AcquireError> {
         if let Of::Within(within) = &self.0 {
             let until = within.time().after(time);
-            let paused = within.with(|waiters, now, effects| waiters.pause(now, key, until, effects));
+            let paused = within.change(|waiters, now| waiters.pause(now, key, until));
             return paused.or_else(|denied| AcquireError::refuse(denied, &Cost::One(0)));
         }
         self.using(key, self.limiter(key)?, |limiter| limiter.pause_for(time));
@@ -240,7 +239,7 @@ impl<K: Hash> Keyed<K> {
     pub fn close(&self) {
         match &self.0 {
             Of::Alone(table) => table.close(),
-            Of::Within(within) => within.with(|waiters, _, _| waiters.close()),
+            Of::Within(within) => within.change(|waiters, _| waiters.close()),
         }
     }
 
@@ -249,7 +248,7 @@ impl<K: Hash> Keyed<K> {
     pub fn is_closed(&self) -> bool {
         match &self.0 {
             Of::Alone(table) => table.is_closed(),
-            Of::Within(within) => within.with(|waiters, _, _| waiters.is_closed()),
+            Of::Within(within) => within.change(|waiters, _| waiters.is_closed()),
         }
     }
 
@@ -260,10 +259,7 @@ impl<K: Hash> Keyed<K> {
     pub fn available<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> u64 {
         match &self.0 {
             Of::Alone(table) => table.look(key).available(),
-            Of::Within(within) => within.with(|waiters, now, effects| {
-                waiters.advance(now, effects);
-                waiters.ledger.available_to(now, key) / PARTS
-            }),
+            Of::Within(within) => within.change(|waiters, now| waiters.ledger.available_to(now, key) / PARTS),
         }
     }
 
@@ -282,7 +278,7 @@ impl<K: Hash> Keyed<K> {
             Of::Within(within) => within,
         };
         let cost = units.millionths()?;
-        let wait = within.with(|waiters, now, effects| waiters.time_until(now, key, cost, effects));
+        let wait = within.change(|waiters, now| waiters.time_until(now, key, cost));
         wait.map_err(|denied| AcquireError::new(denied, &Cost::One(cost)))
     }
 
@@ -323,7 +319,7 @@ impl<K: Hash> Keyed<K> {
     pub fn len(&self) -> usize {
         match &self.0 {
             Of::Alone(table) => usize::try_from(table.keys()).unwrap_or(usize::MAX),
-            Of::Within(within) => within.with(|waiters, _, _| waiters.ledger.keys()),
+            Of::Within(within) => within.change(|waiters, _| waiters.ledger.keys()),
         }
     }
 
@@ -335,7 +331,7 @@ impl<K: Hash> Keyed<K> {
     {
         match &self.0 {
             Of::Alone(table) => table.list(),
-            Of::Within(within) => within.with(|waiters, _, _| waiters.ledger.stored().cloned().collect()),
+            Of::Within(within) => within.change(|waiters, _| waiters.ledger.stored().cloned().collect()),
         }
     }
 
@@ -345,10 +341,7 @@ impl<K: Hash> Keyed<K> {
     pub fn remove<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> bool {
         match &self.0 {
             Of::Alone(table) => table.remove(key),
-            Of::Within(within) => within.with(|waiters, now, effects| {
-                waiters.advance(now, effects);
-                waiters.ledger.remove_key(key)
-            }),
+            Of::Within(within) => within.change(|waiters, _| waiters.ledger.remove_key(key)),
         }
     }
 
@@ -362,7 +355,7 @@ impl<K: Hash> Keyed<K> {
     pub fn set_most_keys(&self, most: usize) {
         match &self.0 {
             Of::Alone(table) => table.most_keys.store(most as u64, Ordering::Relaxed),
-            Of::Within(within) => within.with(|waiters, _, _| waiters.ledger.set_most_keys(most)),
+            Of::Within(within) => within.change(|waiters, _| waiters.ledger.set_most_keys(most)),
         }
     }
 
@@ -371,10 +364,7 @@ impl<K: Hash> Keyed<K> {
     pub fn forget_idle(&self) {
         match &self.0 {
             Of::Alone(table) => table.sweep(),
-            Of::Within(within) => within.with(|waiters, now, effects| {
-                waiters.advance(now, effects);
-                waiters.ledger.forget_idle(now);
-            }),
+            Of::Within(within) => within.change(|waiters, now| waiters.ledger.forget_idle(now)),
         }
     }
 

@@ -105,8 +105,14 @@ impl<K: Hash> Within<K> {
         &self.waitable
     }
 
-    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Waiters<K>, Nanos, &mut Effects) -> R) -> R {
-        self.shared.with(act)
+    /// Runs `act` under the lock, at the time to which the ledger was advanced. Then grants what is due.
+    pub(super) fn change<R>(&self, act: impl FnOnce(&mut Waiters<K>, Nanos) -> R) -> R {
+        self.shared.with(|waiters, now, effects| {
+            waiters.advance(now, effects);
+            let result = act(waiters, now);
+            waiters.advance(now, effects);
+            result
+        })
     }
 
     /// Takes `cost` now, or nothing. Returns the grant if it will be settled.
@@ -125,7 +131,7 @@ impl<K: Hash> Within<K> {
 
     /// Grants a request at once, or lets it wait.
     pub(super) fn join<Q: AsKey<K> + ?Sized>(&self, wait: &mut Wait, key: &Q, waiter: &Waiter<'_>, settles: bool) {
-        self.with(|waiters, now, effects| {
+        self.shared.with(|waiters, now, effects| {
             effects.opens = settles;
             let joined = waiters.join(now, key, waiter, effects);
             wait.joined(joined, effects);
@@ -139,7 +145,7 @@ impl<K: Hash> Within<K> {
         &self,
         make: impl FnOnce(&Limits, Option<usize>, Nanos) -> Result<(Limits, Option<usize>), E>,
     ) -> Result<(), E> {
-        self.with(|waiters, now, effects| {
+        self.shared.with(|waiters, now, effects| {
             let mut place = waiters.rules[0].place;
             waiters.advance(now, effects);
             waiters.ledger.change_each(now, |each, now| {
@@ -319,9 +325,7 @@ impl<K: Hash> Waiters<K> {
         now: Nanos,
         key: &Q,
         cost: u64,
-        effects: &mut Effects,
     ) -> Result<Duration, Denied> {
-        self.advance(now, effects);
         self.check(cost)?;
         let at = if cost == 0 { Some(now) } else { self.ledger.estimate(now, key, cost, usize::MAX) };
         let at = at.ok_or(Denied::Never(0))?;
@@ -329,22 +333,11 @@ impl<K: Hash> Waiters<K> {
     }
 
     /// Holds a key.
-    pub(super) fn pause<Q: AsKey<K> + ?Sized>(
-        &mut self,
-        now: Nanos,
-        key: &Q,
-        until: Nanos,
-        effects: &mut Effects,
-    ) -> Result<(), Denied> {
-        self.advance(now, effects);
+    pub(super) fn pause<Q: AsKey<K> + ?Sized>(&mut self, now: Nanos, key: &Q, until: Nanos) -> Result<(), Denied> {
         if self.is_closed && !self.ledger.is_stored(key) {
             return Err(Denied::Closed);
         }
-        if !self.ledger.hold_key_until(now, key, until) {
-            return Err(Denied::TooManyKeys);
-        }
-        self.advance(now, effects);
-        Ok(())
+        if self.ledger.hold_key_until(now, key, until) { Ok(()) } else { Err(Denied::TooManyKeys) }
     }
 
     pub(super) fn close(&mut self) {
@@ -461,11 +454,7 @@ impl<K: Hash> OfAll<'_, K> {
     /// Grants nothing to any key for `time` from now, for example because the server asked for that. At the end of the
     /// pause the overall limits are empty. Waiters keep their places.
     pub fn pause_for(&self, time: Duration) {
-        self.0.with(|waiters, now, effects| {
-            waiters.advance(now, effects);
-            waiters.ledger.hold_all_until(now, now.saturating_add(nanos(time)));
-            waiters.advance(now, effects);
-        });
+        self.0.change(|waiters, now| waiters.ledger.hold_all_until(now, now.saturating_add(nanos(time))));
     }
 
     /// Replaces the overall limits; see [`Limiter::set_limits`](crate::limiter::Limiter::set_limits).
@@ -474,7 +463,7 @@ impl<K: Hash> OfAll<'_, K> {
     /// As for [`Builder::build`]. Nothing is changed then.
     pub fn set_limits(&self, to: &Builder) -> Result<(), BuildError> {
         let place = to.place()?;
-        self.0.with(|waiters, now, effects| {
+        self.0.shared.with(|waiters, now, effects| {
             waiters.advance(now, effects);
             waiters.ledger.change_all(now, |_, now| to.limits(now))?;
             waiters.rules[1].place = place;
@@ -487,9 +476,6 @@ impl<K: Hash> OfAll<'_, K> {
     /// limits.
     #[must_use]
     pub fn available(&self) -> u64 {
-        self.0.with(|waiters, now, effects| {
-            waiters.advance(now, effects);
-            waiters.ledger.available_of_all(now) / PARTS
-        })
+        self.0.change(|waiters, now| waiters.ledger.available_of_all(now) / PARTS)
     }
 }
