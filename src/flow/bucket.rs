@@ -3,7 +3,7 @@
 
 use super::lock::unpoisoned;
 use super::look::{Sorting, short};
-use super::next::{Charge, Granted, Leaving, Next, Refusal};
+use super::next::{Charge, Granted, Next, Refusal};
 use super::units::Units;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{Debug, Formatter};
@@ -330,7 +330,7 @@ impl<T: Send> Bucket<T> {
                 Event::Go(grant) if grant.ticket == PLAIN => {
                     state.most = state.most.saturating_add(state.step);
                     let since = grant.has_waited.then(|| self.here(units.now(), grant.at));
-                    return Ok(Next::Run(grant.units, since, Leaving::OfBucket));
+                    return Ok(Next::Run(grant.units, since, None));
                 }
                 Event::Go(grant) => {
                     if let Some(unit) = state.asked.remove(&grant.ticket) {

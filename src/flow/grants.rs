@@ -5,8 +5,8 @@
 
 use super::bucket::Bucket;
 use super::lock::unpoisoned;
-use super::next::{Granted, Leaving, Next, Refusal};
-use super::units::{Terms, Units};
+use super::next::{Granted, Next, Refusal};
+use super::units::Units;
 use std::fmt::{Debug, Formatter};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, Thread};
@@ -57,14 +57,15 @@ impl<T> Debug for Grants<T> {
 }
 
 impl<T: Send> Grants<T> {
-    /// The grants of `line`, whose times are those of `clock`. If there is a `bucket`, it applies the limits.
+    /// The grants of `line`, whose times are those of `clock`. If there is a `bucket`, it applies the limits. `has_keys`:
+    /// keys have limits of their own.
     pub fn new(
         line: Line<T>,
         clock: Arc<dyn NanoClock + Send + Sync>,
         bucket: Option<Bucket<T>>,
-        terms: Terms,
+        has_keys: bool,
     ) -> Self {
-        Grants { units: Units::new(line, clock, terms), charged: Mutex::default(), bucket, pump: Mutex::default() }
+        Grants { units: Units::new(line, clock, has_keys), charged: Mutex::default(), bucket, pump: Mutex::default() }
     }
 
     /// The units that wait.
@@ -79,7 +80,7 @@ impl<T: Send> Grants<T> {
 
     /// Whether keys have limits of their own.
     pub fn has_keys(&self) -> bool {
-        self.units.terms.has_keys
+        self.units.has_keys
     }
 
     /// Whether a shared bucket applies the limits.
@@ -171,7 +172,7 @@ impl<T: Send> Grants<T> {
     /// The index of the limit for which the next unit waits.
     pub fn bound_by(&self) -> usize {
         match &self.bucket {
-            _ if self.units.terms.has_keys => 0,
+            _ if self.units.has_keys => 0,
             Some(bucket) => bucket.bound_by().unwrap_or(usize::MAX),
             None => self.line().bound_by().unwrap_or(usize::MAX),
         }
@@ -207,7 +208,7 @@ impl<T: Send> Grants<T> {
         }
         let mut line = self.line();
         Ok(match line.poll(self.now(), room) {
-            line::Next::Run(run) => Next::Run(run.units, run.has_waited.then_some(run.charged.at), Leaving::Run(run)),
+            line::Next::Run(run) => Next::Run(run.units, run.has_waited.then_some(run.charged.at), Some(run)),
             line::Next::Go(key, unit, charged) => {
                 self.count(&unit.costs);
                 Next::Go(Granted::new(key, charged, &unit), unit.content)
@@ -240,17 +241,13 @@ impl<T: Send> Grants<T> {
     }
 
     /// Reports that plain units have left now: windows count them from now on.
-    pub fn has_left(&self, leaving: &Leaving) {
-        if let Leaving::Run(run) = leaving {
-            self.line().run_left(self.now(), run);
-        }
+    pub(super) fn run_has_left(&self, run: &line::Run) {
+        self.line().run_left(self.now(), run);
     }
 
-    /// Reports that a unit has left now: windows count it from now on.
+    /// Reports that a unit has left now: windows of the line count it from now on.
     pub fn unit_has_left(&self, granted: &Granted) {
-        if granted.charge.is_none() {
-            self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs);
-        }
+        self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs);
     }
 
     /// Settles a unit at its real costs.
@@ -261,7 +258,6 @@ impl<T: Send> Grants<T> {
             }
             _ => self.line().settle(self.now(), granted.charged.number, real),
         }
-        self.wake();
     }
 
     /// Reports that a unit no longer runs: its cost is final, and it takes no job of its key any more.
@@ -270,7 +266,7 @@ impl<T: Send> Grants<T> {
             (Some(bucket), Some(charge)) if charge.is_kept => {
                 bucket.tell(Operation::Ended(vec![charge.number]), bucket.counts_jobs());
             }
-            (None, _) if self.units.terms.runs => self.line().ended(self.now(), granted.charged.number),
+            (None, _) => self.line().ended(self.now(), granted.charged.number),
             _ => {}
         }
     }
@@ -280,14 +276,9 @@ impl<T: Send> Grants<T> {
         self.units.clock.sleep_unless(time, &|| self.units.is_retired());
     }
 
-    /// Records that the calling thread is the pump's, for [`wake`](Self::wake).
+    /// Records that the calling thread is the pump's, for [`retire`](Overview::retire).
     pub(super) fn is_polled_here(&self) {
         *unpoisoned(self.pump.lock()) = Some(thread::current());
-    }
-
-    /// Wakes the pump's thread if it sleeps. The sleep ends if the run has retired, or if a report is urgent.
-    pub fn wake(&self) {
-        unpoisoned(self.pump.lock()).iter().for_each(Thread::unpark);
     }
 }
 
@@ -298,7 +289,8 @@ impl<T: Send> Overview for Grants<T> {
 
     fn retire(&self) {
         if !self.units.retire() {
-            self.wake();
+            // The pump may sleep.
+            unpoisoned(self.pump.lock()).iter().for_each(Thread::unpark);
         }
         if let Some(bucket) = &self.bucket {
             bucket.retire();
@@ -306,7 +298,7 @@ impl<T: Send> Overview for Grants<T> {
     }
 
     fn left(&self) -> Option<Vec<i128>> {
-        (self.bucket.is_none() && !self.units.terms.has_keys).then(|| self.line().left(self.now()))
+        (self.bucket.is_none() && !self.units.has_keys).then(|| self.line().left(self.now()))
     }
 
     fn schedule(&self, units: u64) -> Option<Nanos> {

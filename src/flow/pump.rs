@@ -101,11 +101,13 @@ impl<F: Flow> Pump<'_, F> {
         loop {
             let mut passed = Passed::default();
             let result = match self.grants.poll(room)? {
-                Next::Run(units, due, leaving) => {
+                Next::Run(units, due, run) => {
                     self.note_lateness(units, due);
                     self.enter(Phase::Sink);
                     let result = self.flow.run(self.grants, units, &mut passed);
-                    self.grants.has_left(&leaving);
+                    if let Some(run) = run {
+                        self.grants.run_has_left(&run);
+                    }
                     room = room.saturating_sub(units);
                     result
                 }
@@ -172,7 +174,7 @@ impl<F: Flow> Pump<'_, F> {
             _ if state.waits_for_sink => self.enter(Phase::Sink),
             Some(until) if self.grants.has_arrived() => {
                 self.enter(Phase::Limit(self.grants.bound_by()));
-                self.meter.waits_until(self.grants.next_at(until), 0);
+                self.meter.waits_until(self.grants.next_at(until));
             }
             _ => self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source }),
         }

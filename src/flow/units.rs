@@ -8,29 +8,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use throttle_limits::clock::{NanoClock, Nanos};
 use throttle_limits::line::Line;
 
-/// The properties of a run that matter for its grants.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Terms {
-    /// Whether keys have limits of their own.
-    pub has_keys: bool,
-    /// Whether a unit runs from its grant until [`Grants::ended`](super::Grants::ended), as a command does.
-    pub runs: bool,
-}
-
 /// The units of a run.
 pub(super) struct Units<T> {
     line: Mutex<Line<T>>,
     pub(super) clock: Arc<dyn NanoClock + Send + Sync>,
     /// Units that will never be granted.
     refused: Mutex<VecDeque<(T, Refusal)>>,
-    pub(super) terms: Terms,
+    /// Whether keys have limits of their own.
+    pub(super) has_keys: bool,
     is_retired: AtomicBool,
 }
 
 impl<T> Units<T> {
-    pub(super) fn new(line: Line<T>, clock: Arc<dyn NanoClock + Send + Sync>, terms: Terms) -> Self {
+    pub(super) fn new(line: Line<T>, clock: Arc<dyn NanoClock + Send + Sync>, has_keys: bool) -> Self {
         let (refused, is_retired) = (Mutex::default(), AtomicBool::new(false));
-        Units { line: Mutex::new(line), clock, refused, terms, is_retired }
+        Units { line: Mutex::new(line), clock, refused, has_keys, is_retired }
     }
 
     /// The units that wait. A change of the line is one step, so a panic elsewhere does not leave it half changed.

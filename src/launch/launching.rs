@@ -199,17 +199,13 @@ impl<R: Source> Flow for Launching<R> {
 
     fn go(
         &mut self,
-        grants: &Grants<Attempt>,
+        _: &Grants<Attempt>,
         granted: Granted,
         unit: Attempt,
         passed: &mut Passed,
     ) -> Result<(), FlowError> {
-        let of_bucket = grants.is_shared().then(|| granted.clone());
         self.queue().choose(unit, granted);
         self.start(passed);
-        if let Some(granted) = &of_bucket {
-            grants.unit_has_left(granted);
-        }
         Ok(())
     }
 

@@ -139,9 +139,7 @@ impl Queue {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let (mut attempt, granted) = state.chosen.take()?;
         state.has_left(&attempt);
-        if let Ok(granted) = &granted
-            && !self.grants.is_shared()
-        {
+        if let Ok(granted) = &granted {
             // Now, because the end of a quick command is reported soon.
             self.grants.unit_has_left(granted);
         }
@@ -266,7 +264,6 @@ impl Queue {
     /// Wakes the pump after everything about an attempt's end was recorded.
     pub(super) fn wake_pump(&self) {
         self.wakes.wake();
-        self.grants.wake();
     }
 
     /// The learned time between two attempts of `key`, if the server allows less than the limits. Also returns the rest

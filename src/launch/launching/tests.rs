@@ -1,6 +1,6 @@
 use super::*;
 use crate::flow::framing::{Buffer, Framing};
-use crate::flow::{Look, Next, Sorting, Terms};
+use crate::flow::{Look, Next, Sorting};
 use crate::launch::attempt::Running;
 use crate::launch::job::{Job, Outcome};
 use crate::launch::reply::Reply;
@@ -58,8 +58,7 @@ fn launching(units: u64, sorting: Sorting, again: Option<RetryPolicy>) -> Launch
         ignore_sigpipe: false,
         second: Duration::from_secs(1),
     };
-    let terms = Terms { has_keys: sorting.has_keys, runs: true };
-    let grants = Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), None, terms));
+    let grants = Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), None, sorting.has_keys));
     let launcher = Launcher::new(options, Arc::new(NoScreen), None, grants, Events::default()).unwrap();
     let shape = Shape { max_args: 1, to_stdin: false, skip_blank: true, keep: false };
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 4096);
@@ -128,7 +127,6 @@ fn attempts() -> RetryPolicy {
         retry_on: None,
         later_on: Vec::new(),
         max_pause: Duration::from_secs(60),
-        ahead: 100,
         interval: Duration::ZERO,
         learns: false,
         is_once: false,

@@ -28,8 +28,6 @@ pub struct RetryPolicy {
     pub later_on: Vec<Later>,
     /// The longest time from the first refusal to the end of the pause, while no attempt succeeds.
     pub max_pause: Duration,
-    /// The most units that wait for another attempt. At this number, no new unit starts.
-    pub ahead: usize,
     /// The time that the limits require between two commands; 0: no limit. If limits are kept per key, between two
     /// commands of a key.
     pub interval: Duration,

@@ -6,7 +6,7 @@ mod verdicts;
 
 use super::*;
 use crate::flow::meter::Meter;
-use crate::flow::{Flow, FlowError, Granted, Grants, Passed, Refusal, Silent, Terms, pump};
+use crate::flow::{Flow, FlowError, Granted, Grants, Passed, Refusal, Silent, pump};
 use crate::launch::reply::Answer;
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -245,7 +245,6 @@ fn policy(attempts: u32) -> RetryPolicy {
         retry_on: None,
         later_on: Vec::new(),
         max_pause: Duration::from_secs(3600),
-        ahead: 10_000,
         interval: Duration::ZERO,
         learns: false,
         is_once: false,
@@ -254,14 +253,14 @@ fn policy(attempts: u32) -> RetryPolicy {
 
 /// Runs `units` units, numbered from 1, under `limit`.
 fn run<L: Fn(Try) -> Life>(limit: &str, units: u64, jobs: usize, policy: RetryPolicy, seed: u64, life: L) -> Script<L> {
-    run_on(&FakeClock::default(), limit, units, jobs, policy, seed, life)
+    run_on(&FakeClock::default(), limit, (units, 10_000), jobs, policy, seed, life)
 }
 
-/// Runs `units` units under `limit` on this clock.
+/// Runs `units` units under `limit` on this clock. At most `ahead` units wait before nothing new starts.
 fn run_on<L: Fn(Try) -> Life>(
     clock: &FakeClock,
     limit: &str,
-    units: u64,
+    (units, ahead): (u64, usize),
     jobs: usize,
     policy: RetryPolicy,
     seed: u64,
@@ -271,9 +270,8 @@ fn run_on<L: Fn(Try) -> Life>(
     let (paced, only_observes) = (Some(in_nanos(policy.interval)), !policy.learns);
     let all: &[_] = &[(&limits, 0)];
     let rules = Rules { all, jobs: Some(NonZeroU32::MAX), paced, only_observes, ..Rules::default() };
-    let terms = Terms { runs: true, ..Terms::default() };
-    let grants = Grants::new(Line::new(&rules, clock.now()), Arc::new(clock.clone()), None, terms);
-    let (ahead, retries) = (policy.ahead, Retries::new(policy));
+    let grants = Grants::new(Line::new(&rules, clock.now()), Arc::new(clock.clone()), None, false);
+    let retries = Retries::new(policy);
     let chance = fastrand::Rng::with_seed(seed);
     let state =
         State { retries, ahead, running: Vec::new(), chance, ends: Vec::new(), sent_away: None, held: Vec::new() };
@@ -432,7 +430,7 @@ fn a_success_begun_before_a_refusal_shows_that_it_serves() {
     let clock = FakeClock::default();
     let policy = RetryPolicy { max_pause: Duration::from_secs(5), ..policy(3) };
     let life = windowed(10, 2 * SECOND, 600 * MILLISECOND, clock.clone());
-    let script = run_on(&clock, "50/s", 200, 16, policy, 1, life);
+    let script = run_on(&clock, "50/s", (200, 10_000), 16, policy, 1, life);
     let state = script.state.borrow();
     assert_eq!(state.sent_away, None);
     let last = script.starts.last().unwrap().0;
@@ -602,9 +600,8 @@ fn an_overlong_pause_has_the_reason_of_its_last_extension() {
 
 #[test]
 fn nothing_new_starts_while_too_many_wait() {
-    let policy = RetryPolicy { ahead: 3, ..policy(2) };
     let life = |attempt: Try| if attempt.number == 1 { failed(1) } else { ok() };
-    let script = run("100/s", 12, 1, policy, 1, life);
+    let script = run_on(&FakeClock::default(), "100/s", (12, 3), 1, policy(2), 1, life);
     let mut waiting = 0_i32;
     let most = script
         .starts
@@ -788,7 +785,7 @@ fn a_server_that_serves_nothing_fails_no_unit() {
     for units in [1, 2, 7] {
         let clock = FakeClock::default();
         let down = |_| if clock.now() < 1800 * SECOND { failed(75) } else { ok() };
-        let mut script = run_on(&clock, "20/s", units, 4, policy(1), 1, down);
+        let mut script = run_on(&clock, "20/s", (units, 10_000), 4, policy(1), 1, down);
         let ends = &script.state.get_mut().ends;
         assert!(ends.iter().all(|end| end.2 != Verdict::Failed), "{units}");
     }
@@ -816,7 +813,7 @@ fn a_server_that_allows_less_than_asked_fails_no_unit() {
             for (burst, attempts) in [(1, 1), (5, 1), (20, 3)] {
                 let clock = FakeClock::default();
                 let life = bucketed(20, burst, times.map(|time| time * MILLISECOND), clock.clone());
-                let mut script = run_on(&clock, limit, units, 64, policy(attempts), 1, life);
+                let mut script = run_on(&clock, limit, (units, 10_000), 64, policy(attempts), 1, life);
                 let ends = &script.state.get_mut().ends;
                 let failed = ends.iter().filter(|end| end.2 == Verdict::Failed).count();
                 // At ten times the limit, with answers much earlier than refusals, a few units seem to be refused

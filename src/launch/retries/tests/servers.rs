@@ -288,7 +288,6 @@ impl Run {
             retry_on: None,
             later_on: Vec::new(),
             max_pause: Duration::MAX,
-            ahead: usize::MAX,
             interval: Duration::from_nanos(requested_interval),
             learns: row.learns,
             is_once: false,
