@@ -32,7 +32,7 @@ mod temporary;
 mod units;
 mod wakes;
 
-pub use attempt::{Attempt, Ended, Ledger, Paused};
+pub use attempt::{Attempt, Ended, Ledger};
 pub use columns::Separator;
 pub use commands::{Launcher, Waiting, command};
 pub use done_list::{DoneList, DoneUnits, Torn};
@@ -45,7 +45,7 @@ pub use names::Names;
 pub use options::{Options, Output};
 pub use passed_input::PassedInput;
 pub use reply::{Answer, Reply};
-pub use retries::{Backoff, Excess, Failure, Later, Overlong, RetryPolicy, Verdict};
+pub use retries::{Backoff, Excess, Failure, Later, Overlong, Paused, RetryPolicy, Verdict};
 pub use settling::Settling;
 pub use shared::Screen;
 pub use slots::Slots;

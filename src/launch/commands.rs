@@ -87,7 +87,8 @@ impl Launcher {
         // Commands outlive the launcher, so the runtime that attends to them is never dropped.
         std::mem::forget(runtime);
         let slots = Slots::new(options.jobs, options.burst);
-        let queue = Queue::new(&options, grants)?;
+        let options = Arc::new(options);
+        let queue = Queue::new(Arc::clone(&options), grants)?;
         let one = || Arc::new(Semaphore::new(1));
         let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
         let shared = Shared {
@@ -122,7 +123,7 @@ impl Launcher {
 
     /// Whether each command gets a reply file, for retries or for its real cost.
     fn replies(&self) -> bool {
-        let Options { again, settling, .. } = &self.shared.options;
+        let Options { again, settling, .. } = &*self.shared.options;
         again.is_some() || settling.is_any()
     }
 

@@ -6,10 +6,9 @@ use super::attempt::{Attempt, Running};
 use super::job::{Job, Key, Outcome};
 use super::options::{NEVER, Options};
 use super::reply::Reply;
-use super::retries::{Judged, Overlong, Retries, Verdict};
+use super::retries::{Judged, Judgement, Overlong, Paused, Retries, Verdict};
 use super::wakes::Wakes;
 use crate::flow::{Bucket, Granted, Grants, Passed, Refusal, ServerReport, unpoisoned};
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,12 +27,7 @@ pub(super) struct Queue {
     pub(super) wakes: Wakes,
     /// The same moment on both clocks, to convert an `Instant` to nanoseconds.
     begun: (Instant, Nanos),
-    /// The most waiting units before reading stops.
-    ahead: usize,
-    /// Whether replies settle the costs of commands.
-    settles: bool,
-    /// Whether a shared bucket counts the failures of keys.
-    counts_failures: bool,
+    options: Arc<Options>,
     /// Whether every unit of the input has entered the queue.
     is_all_read: AtomicBool,
 }
@@ -54,15 +48,13 @@ type Chosen = (Attempt, Result<Granted, Outcome>);
 impl Queue {
     /// # Errors
     /// The system has no room for the files that wake the pump.
-    pub(super) fn new(options: &Options, grants: Arc<Grants<Attempt>>) -> io::Result<Self> {
+    pub(super) fn new(options: Arc<Options>, grants: Arc<Grants<Attempt>>) -> io::Result<Self> {
         let state = State { retries: options.again.clone().map(Retries::new), chosen: None, new: Passed::default() };
         Ok(Queue {
             state: Mutex::new(state),
             wakes: Wakes::new()?,
             begun: (Instant::now(), SystemClock.now()),
-            ahead: options.ahead,
-            settles: options.settling.is_any(),
-            counts_failures: options.fails.is_some() && grants.is_shared(),
+            options,
             is_all_read: AtomicBool::new(false),
             grants,
         })
@@ -86,7 +78,9 @@ impl Queue {
     /// Whether the pump has to wait for the end of all commands: they may be tried again, or it passes their ends, real
     /// costs or failures on to the bucket.
     pub(super) fn needs_ends(&self) -> bool {
-        let is_reported = |bucket: &Bucket<Attempt>| self.settles || self.counts_failures || bucket.counts_jobs();
+        let is_reported = |bucket: &Bucket<Attempt>| {
+            self.options.settling.is_any() || self.options.fails.is_some() || bucket.counts_jobs()
+        };
         self.lock().retries.is_some() || self.grants.shared().is_some_and(is_reported)
     }
 
@@ -113,7 +107,7 @@ impl Queue {
             return self.grants.refuse(attempt, Refusal::Unread);
         }
         let (size, weight) = (attempt.size(), attempt.history.weight());
-        let (costs, arrived, settles) = (job.costs(), arrived.max(now), self.settles);
+        let (costs, arrived, settles) = (job.costs(), arrived.max(now), self.options.settling.is_any());
         let unit = Unit { age: job.seq, costs, size, arrived, settles, content: attempt };
         self.grants.ask(job.key.as_deref(), unit, weight);
     }
@@ -161,7 +155,7 @@ impl Queue {
             let (key, has_failed) = (&running.attempt.job.key, matches!(verdict, Verdict::Failed));
             match self.grants.shared() {
                 None => self.grants.line().tried(SystemClock.now(), granted.key, !has_failed),
-                Some(bucket) if self.counts_failures => {
+                Some(bucket) if self.options.fails.is_some() => {
                     if bucket.tried(key.as_deref(), !has_failed) {
                         self.wake_pump();
                     }
@@ -194,13 +188,14 @@ impl Queue {
         };
         let chance = |most| fastrand::u64(..=most);
         let pace = self.pace(key);
-        let verdict = retries.judge(key, (judged, history), (outcome, reply, &pace), no_others_wait, chance);
-        let now = SystemClock.now();
-        let is_held = matches!(verdict, Verdict::Later(_));
-        let hold = if is_held { retries.take_hold(key, now) } else { None };
-        let (reports, until) = (retries.take_reports(), now.saturating_add(retries.pause_left(key, now)));
+        let Judgement { verdict, mut report, until } =
+            retries.judge(key, (judged, history), (outcome, reply, &pace), no_others_wait, chance);
         drop(guard);
-        if let (Some(granted), Some(time)) = (&running.granted, hold) {
+        let now = SystemClock.now();
+        // A part of the hold is over.
+        let rest = |hold| judged.at.saturating_add(hold).saturating_sub(now);
+        report.hold = report.hold.map(rest).filter(|hold| *hold > 0);
+        if let (Some(granted), Some(time)) = (&running.granted, report.hold) {
             let until = now.saturating_add(time);
             match self.has_keys() {
                 true => self.grants.line().hold_until(now, granted.key, until),
@@ -208,24 +203,18 @@ impl Queue {
                 false => self.grants.line().hold_all_until(now, until),
             }
         }
-        self.report(key, (hold, until), reports);
+        self.report(key, report, until.max(now));
         verdict
     }
 
     /// Reports to the learned paces, and wakes the pump if something was held. Nothing of the key starts before `until`.
-    fn report(&self, key: &Key, (hold, until): (Option<Nanos>, Nanos), mut reports: BTreeMap<Key, ServerReport>) {
-        let mut is_urgent = hold.is_some();
+    fn report(&self, key: &Key, report: ServerReport, until: Nanos) {
+        let mut is_urgent = report.hold.is_some();
         if let Some(bucket) = self.grants.shared() {
-            if hold.is_some() {
-                reports.entry(key.clone()).or_default().hold = hold;
-            }
-            for (key, report) in reports {
-                is_urgent |= bucket.report(key.as_deref(), report);
-            }
+            is_urgent |= bucket.report(key.as_deref(), report);
         } else {
             let (mut line, now) = (self.grants.line(), SystemClock.now());
-            for (key, report) in reports {
-                let Some(id) = line.find(key.as_deref()) else { continue };
+            if let Some(id) = line.find(key.as_deref()) {
                 line.served(now, Some(id), report.served);
                 report.refused.into_iter().for_each(|start| line.refused(now, Some(id), start, until));
             }
@@ -266,30 +255,15 @@ impl Queue {
         self.wakes.wake();
     }
 
-    /// The learned time between two attempts of `key`, if the server allows less than the limits. Also returns the rest
-    /// of the key's pause at `at`.
-    pub(super) fn pace_and_pause(&self, key: &Key, at: Instant) -> (Option<Duration>, Duration) {
-        let at = self.at(at);
-        let known = |retries: &Retries| (retries.learns(), Duration::from_nanos(retries.pause_left(key, at)));
-        let (learns, paused) = self.lock().retries.as_ref().map(known).unwrap_or_default();
+    /// The learned time between two attempts of `key`, if the server allows less than the limits. Also returns the key's
+    /// pause at `at`, and what is left of it now if it is longer than allowed.
+    pub(super) fn standing(&self, key: &Key, at: Instant) -> (Option<Duration>, Paused, Option<Overlong>) {
+        let known = |retries: &Retries| retries.standing(key, self.at(at), SystemClock.now());
+        let (paused, overlong) = self.lock().retries.as_ref().map(known).unwrap_or_default();
         // The bucket may be locked while its server is away.
+        let learns = self.options.again.as_ref().is_some_and(|again| again.learns);
         let learned = if learns { self.pace(key).learned() } else { None };
-        (learned.map(Duration::from_nanos), paused)
-    }
-
-    /// The rest of the pause of `key`, if the pause is longer than allowed.
-    pub(super) fn overlong_pause(&self, key: &Key) -> Option<Overlong> {
-        self.lock().retries.as_ref()?.overlong_pause(key, SystemClock.now())
-    }
-
-    /// Whether a server named the end of the pause of `key`.
-    pub(super) fn has_named_pause(&self, key: &Key) -> bool {
-        self.lock().retries.as_ref().is_some_and(|retries| retries.is_named(key))
-    }
-
-    /// Whether this HTTP status is a request to wait because `--later-on` names it.
-    pub(super) fn names_status(&self, status: u16) -> bool {
-        self.lock().retries.as_ref().is_some_and(|retries| retries.names_status(status))
+        (learned.map(Duration::from_nanos), paused, overlong)
     }
 
     /// Abandons a key. Returns its waiting attempts.
@@ -319,7 +293,7 @@ impl Queue {
     pub(super) fn is_full(&self) -> bool {
         let line = self.grants.line();
         // Without keys, one new unit waits in the line. It may need another attempt, so a place is kept for it.
-        let ahead = if self.has_keys() { self.ahead } else { self.ahead.saturating_sub(1) };
+        let ahead = if self.has_keys() { self.options.ahead } else { self.options.ahead.saturating_sub(1) };
         line.is_full(ahead) && (self.has_keys() || !line.is_empty())
     }
 

@@ -1,6 +1,6 @@
 //! The state that the pump's thread and the commands' tasks share, and the work at the end of an attempt.
 
-use super::attempt::{Attempt, Ended, Ledger, Paused, Running};
+use super::attempt::{Attempt, Ended, Ledger, Running};
 use super::event::{Event, Events, Success};
 use super::job::Outcome;
 use super::options::{Options, Output};
@@ -9,7 +9,7 @@ use super::printer::{Collected, Printer};
 use super::queue::Queue;
 use super::reply::{self, Reply};
 use super::reply_file::unopened;
-use super::retries::Verdict;
+use super::retries::{Overlong, Paused, Verdict};
 use super::settling::Real;
 use super::slots::Slots;
 use crate::flow::{Granted, poll, unpoisoned};
@@ -37,7 +37,7 @@ pub trait Screen: Send + Sync {
 
 /// The state that the pump's thread and the commands' tasks share.
 pub(super) struct Shared {
-    pub(super) options: Options,
+    pub(super) options: Arc<Options>,
     pub(super) slots: Slots,
     pub(super) queue: Queue,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
@@ -163,7 +163,8 @@ impl Shared {
     /// Advises, once, that some servers refuse too many calls with 403. With calls remaining and without
     /// `retry-after`, such an answer cannot be distinguished from one to a call that is forbidden.
     fn advise_after_403(&self, reply: &Reply) {
-        if reply.last.status == Some(403) && reply.last.has_rest && !self.queue.names_status(403) {
+        let is_later = self.options.again.as_ref().is_some_and(|again| again.names_status(403));
+        if reply.last.status == Some(403) && reply.last.has_rest && !is_later {
             self.events.send_once(Event::Forbidden);
         }
     }
@@ -207,14 +208,14 @@ impl Shared {
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
         let due_in = verdict.due().map(|due| self.queue.due_in(due, at));
         let waited = started.saturating_duration_since(attempt.ready);
-        let ((pace, paused), cost) = (self.queue.pace_and_pause(&job.key, at), real.reported);
-        let is_overlong = due_in.is_some() && self.queue.overlong_pause(&job.key).is_some();
-        let pause = Paused { rest: paused, is_named: self.queue.has_named_pause(&job.key), is_overlong };
+        let ((pace, pause, overlong), cost) = (self.queue.standing(&job.key, at), real.reported);
+        let overlong = overlong.filter(|_| due_in.is_some());
+        let pause = Paused { is_overlong: overlong.is_some(), ..pause };
         let ended =
             Ended { job, number, outcome, verdict, due_in, pause, pace, reply, cost, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
-        let is_sent_away = due_in.is_some() && self.is_sent_away(&attempt, granted.as_ref()).await;
+        let is_sent_away = self.is_sent_away(overlong, &attempt, granted.as_ref()).await;
         let next = due_in.filter(|_| !is_sent_away).map(|due_in| attempt.next(at + due_in));
         let ended = Event::Ended(ended);
         if ended.is_urgent() {
@@ -228,11 +229,15 @@ impl Shared {
         self.queue.wake_pump();
     }
 
-    /// Whether the server requested a longer pause than allowed. Then the key is abandoned if limits are kept per key;
-    /// otherwise the run ends.
-    async fn is_sent_away(self: &Arc<Self>, attempt: &Attempt, granted: Option<&Granted>) -> bool {
-        let key = &attempt.job.key;
-        let Some(pause) = self.queue.overlong_pause(key) else { return false };
+    /// If the server requested a longer pause than allowed, the key is abandoned if limits are kept per key; otherwise the
+    /// run ends. Returns whether the key was abandoned.
+    async fn is_sent_away(
+        self: &Arc<Self>,
+        overlong: Option<Overlong>,
+        attempt: &Attempt,
+        granted: Option<&Granted>,
+    ) -> bool {
+        let Some(pause) = overlong else { return false };
         let Some(granted) = granted.filter(|_| self.queue.has_keys()) else {
             self.events.send_once(Event::SentAway(pause));
             return false;

@@ -162,7 +162,7 @@ impl RetryPolicy {
     }
 
     /// Whether `--later-on` names this HTTP status.
-    pub(super) fn names_status(&self, status: u16) -> bool {
+    pub(crate) fn names_status(&self, status: u16) -> bool {
         self.later_on.contains(&Later::Http(status))
     }
 

@@ -84,18 +84,25 @@ impl Paced {
         self.retries.started(&None, now, unit, self.pace.start(now));
     }
 
-    fn judge(&mut self, (ended, unit): (Judged, &mut History), life: (&Outcome, &Reply), is_at_end: bool) -> Verdict {
-        let (outcome, reply) = life;
-        let verdict = self.retries.judge(&None, (ended, unit), (outcome, reply, &self.pace), || is_at_end, |_| 0);
-        let until = ended.at + self.retries.pause_left(&None, ended.at);
-        for report in self.retries.take_reports().into_values() {
-            self.pace.succeeded(report.served, ended.at);
-            for start in report.refused {
-                self.pace.refused(start, until);
-            }
+    /// Also returns how long all units are held.
+    fn judge(
+        &mut self,
+        (ended, unit): (Judged, &mut History),
+        (outcome, reply): (&Outcome, &Reply),
+        is_at_end: bool,
+    ) -> (Verdict, Option<Nanos>) {
+        let judged = self.retries.judge(&None, (ended, unit), (outcome, reply, &self.pace), || is_at_end, |_| 0);
+        self.pace.succeeded(judged.report.served, ended.at);
+        for start in judged.report.refused {
+            self.pace.refused(start, judged.until.max(ended.at));
         }
-        verdict
+        (judged.verdict, judged.report.hold)
     }
+}
+
+/// The rest of the pause.
+fn rest(retries: &Retries, key: &Key, now: Nanos) -> Nanos {
+    in_nanos(retries.standing(key, now, now).0.rest)
 }
 
 struct State {
@@ -123,23 +130,21 @@ impl State {
             let no_others_wait = || is_all_read && waiting().all(|waiting| waiting.history.was_refused());
             let chance = |most| chance.u64(..=most);
             let pace = key.and_then(|key| line.pace_of(key)).cloned().unwrap_or_else(|| Pace::new(0));
-            let verdict = retries.judge(&None, judged, (&outcome, &reply, &pace), no_others_wait, chance);
-            let until = end + retries.pause_left(&None, end);
-            for (report, key) in retries.take_reports().into_values().zip(key) {
-                line.served(now, Some(key), report.served);
-                report.refused.into_iter().for_each(|start| line.refused(now, Some(key), start, until));
+            let Judgement { verdict, report, until } =
+                retries.judge(&None, judged, (&outcome, &reply, &pace), no_others_wait, chance);
+            if let Some(hold) = report.hold {
+                self.held.push((now, end + hold));
+                line.hold_all_until(now, end + hold);
             }
+            line.served(now, key, report.served);
+            report.refused.into_iter().for_each(|start| line.refused(now, key, start, until.max(end)));
             self.ends.push((end, attempt.unit, verdict));
             line.ended(now, number);
             if let Some(due) = verdict.due() {
                 add(line, now, due, Try { number: attempt.number + 1, ..attempt });
-                self.sent_away =
-                    self.sent_away.or(self.retries.overlong_pause(&None, end).map(|pause| in_nanos(pause.rest)));
+                let (_, overlong) = self.retries.standing(&None, end, end);
+                self.sent_away = self.sent_away.or(overlong.map(|pause| in_nanos(pause.rest)));
             }
-        }
-        if let Some(hold) = self.retries.take_hold(&None, now) {
-            self.held.push((now, now + hold));
-            line.hold_all_until(now, now + hold);
         }
     }
 }
@@ -444,7 +449,7 @@ fn a_refusal_after_a_success_may_name_an_overlong_time() {
     let mut judge = |started, at, life: Life| {
         let judged = (Judged { started, at }, &mut History::default());
         retries.judge(judged, (&life.1, &life.2), false);
-        retries.overlong_pause(&None, at).is_some()
+        retries.standing(&None, at, at).1.is_some()
     };
     let found = [judge(2, 10, later(60)), judge(1, 20, ok()), judge(3, 30, later(3601)), judge(4, 40, ok())];
     assert_eq!(found, [false, false, true, false]);
@@ -462,7 +467,7 @@ fn of_many_keys_only_those_that_left_nothing_are_forgotten() {
     retries.pause(&key(0)).unwrap().until = 5 * SECOND;
     retries.pause(&key(1)).unwrap().alone = 1;
     retries.forget(5 * SECOND - 1);
-    assert_eq!((retries.pauses.len(), retries.pause_left(&key(0), 2 * SECOND)), (2, 3 * SECOND));
+    assert_eq!((retries.pauses.len(), rest(&retries, &key(0), 2 * SECOND)), (2, 3 * SECOND));
     assert!(retries.pauses.contains_key(&key(1)));
     // The next search is a second later.
     for number in 2..MANY_PAUSES {
@@ -472,7 +477,7 @@ fn of_many_keys_only_those_that_left_nothing_are_forgotten() {
     assert_eq!(retries.pauses.len(), MANY_PAUSES);
     retries.forget(6 * SECOND - 1);
     assert_eq!(retries.pauses.keys().cloned().collect::<Vec<_>>(), [key(1)]);
-    assert_eq!(retries.pause_left(&key(0), 0), 0);
+    assert_eq!(rest(&retries, &key(0), 0), 0);
 }
 
 #[test]
@@ -589,8 +594,8 @@ fn an_overlong_pause_has_the_reason_of_its_last_extension() {
             };
             let judged = (Judged { started: now, at: now }, &mut unit);
             retries.judge(judged, (&Outcome::Exited(22), &answer.into()), false);
-            found = found.or(retries.overlong_pause(&None, now));
-            now += retries.pause_left(&None, now);
+            found = found.or(retries.standing(&None, now, now).1);
+            now += rest(&retries, &None, now);
         }
         let found = found.expect("the pause is too long");
         assert_eq!(found.why, why, "{waits:?}");
@@ -724,8 +729,7 @@ fn pauses_all_again(served: u64, is_other_refused: bool) -> bool {
         let outcome = if is_served { Outcome::Ok } else { Outcome::Exited(22) };
         let reply = status(if is_served { 200 } else { 503 });
         let ended = Judged { started: now, at: now + MILLISECOND };
-        retries.judge((ended, unit), (&outcome, &reply), false);
-        retries.take_hold(&None, ended.at).is_some()
+        retries.judge((ended, unit), (&outcome, &reply), false).1.is_some()
     };
     let [mut unit, mut other] = [History::default(); 2];
     assert!(ends(&mut unit, 0, false), "the first one pauses all");
@@ -761,10 +765,10 @@ fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
         let history = if is_one { &mut unit } else { &mut other };
         retries.started(now, history);
         let ended = Judged { started: now, at: now + MILLISECOND };
-        let verdict = retries.judge((ended, history), (&life.1, &life.2), false);
+        let (verdict, hold) = retries.judge((ended, history), (&life.1, &life.2), false);
         answers += usize::from(is_one);
         if answers == 1 && is_one {
-            (pauses, is_slowed) = (retries.take_hold(&None, ended.at).is_some(), retries.pace.learned().is_some());
+            (pauses, is_slowed) = (hold.is_some(), retries.pace.learned().is_some());
         }
         if verdict == Verdict::Failed {
             break;
