@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{NanoClock, Nanos, SystemClock, in_nanos};
 use throttle_limits::limits::Pace;
-use throttle_limits::line::{Crowd, Unit};
+use throttle_limits::line::Unit;
 
 /// The queue of waiting attempts.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Queue {
     begun: (Instant, Nanos),
     options: Arc<Options>,
     /// Whether every unit of the input has entered the queue.
-    is_all_read: AtomicBool,
+    pub(super) is_all_read: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -60,21 +60,6 @@ impl Queue {
         })
     }
 
-    /// Whether keys have limits of their own.
-    pub(super) fn has_keys(&self) -> bool {
-        self.grants.has_keys()
-    }
-
-    /// Records that every unit of the input has entered the queue.
-    pub(super) fn has_all(&self) {
-        self.is_all_read.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether every unit of the input has entered the queue.
-    pub(super) fn is_all_read(&self) -> bool {
-        self.is_all_read.load(Ordering::SeqCst)
-    }
-
     /// Whether the pump has to wait for the end of all commands: they may be tried again, or it passes their ends, real
     /// costs or failures on to the bucket.
     pub(super) fn needs_ends(&self) -> bool {
@@ -102,7 +87,7 @@ impl Queue {
                 state.new.bytes += job.length;
             }
         }
-        if self.grants.is_shared() && self.has_keys() && job.refused().is_some() {
+        if self.grants.is_shared() && self.grants.has_keys() && job.refused().is_some() {
             // No request to the bucket for a command that cannot run.
             return self.grants.refuse(attempt, Refusal::Unread);
         }
@@ -175,7 +160,7 @@ impl Queue {
         let judged = Judged { started: self.at(running.started), at: self.at(at) };
         let (key, history) = (&running.attempt.job.key, &mut running.attempt.history);
         let no_others_wait = || {
-            let mut are_refused = self.is_all_read();
+            let mut are_refused = self.is_all_read.load(Ordering::SeqCst);
             let mut note = |attempt: &Attempt| are_refused &= attempt.history.was_refused();
             {
                 let line = self.grants.line();
@@ -197,7 +182,7 @@ impl Queue {
         report.hold = report.hold.map(rest).filter(|hold| *hold > 0);
         if let (Some(granted), Some(time)) = (&running.granted, report.hold) {
             let until = now.saturating_add(time);
-            match self.has_keys() {
+            match self.grants.has_keys() {
                 true => self.grants.line().hold_until(now, granted.key, until),
                 false if self.grants.is_shared() => {}
                 false => self.grants.line().hold_all_until(now, until),
@@ -293,11 +278,11 @@ impl Queue {
     pub(super) fn is_full(&self) -> bool {
         let line = self.grants.line();
         // Without keys, one new unit waits in the line. It may need another attempt, so a place is kept for it.
-        let ahead = if self.has_keys() { self.options.ahead } else { self.options.ahead.saturating_sub(1) };
-        line.is_full(ahead) && (self.has_keys() || !line.is_empty())
+        let (ahead, has_keys) = (self.options.ahead, self.grants.has_keys());
+        line.is_full(if has_keys { ahead } else { ahead.saturating_sub(1) }) && (has_keys || !line.is_empty())
     }
 
-    /// The memory of the waiting attempts, in bytes.
+    /// The memory of the waiting attempts, in bytes. The line is free again afterwards: reading may take long.
     pub(super) fn memory(&self) -> usize {
         self.grants.line().memory()
     }
@@ -335,11 +320,6 @@ impl Queue {
     /// The units that wait for their first attempt, and their bytes in the input.
     pub(super) fn new_units(&self) -> Passed {
         self.lock().new
-    }
-
-    /// The size of the queue, for a message.
-    pub(super) fn crowd(&self) -> Crowd {
-        self.grants.line().crowd()
     }
 
     /// Returns when `source` can be read, when the pump was woken, or at `until`. Returns at once if `is_news` returns

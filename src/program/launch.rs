@@ -262,13 +262,13 @@ fn drive(
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     keep_jobs(&run)?;
     let _ = stops.set(Arc::clone(&run));
-    let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), launcher.clone());
+    let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), Arc::clone(launcher));
     let result = long_wait::run(is_announced, &mut flow, &grants, &run.report);
     launcher.flush();
     run.outcomes().set_skipped(flow.batches().skipped(), flow.batches().done_before());
-    launcher.slots().drain();
+    launcher.slots.drain();
     launcher.flush();
-    if !launcher.slots().stop() {
+    if !launcher.slots.stop() {
         signals::wait_for_end();
     }
     run.close_ledger();

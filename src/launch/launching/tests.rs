@@ -88,7 +88,7 @@ fn the_end_is_told_only_when_no_unit_waits() {
         flow.fill(&grants).unwrap();
         assert!(!flow.is_over(&grants).unwrap(), "three units wait");
     }
-    assert!(flow.queue().is_all_read());
+    assert!(flow.queue().is_all_read.load(Ordering::SeqCst));
     let mut passed = Passed::default();
     for waiting in [2, 1, 0] {
         start_next(&mut flow, &mut passed);
@@ -103,15 +103,15 @@ fn the_end_is_told_only_when_no_unit_waits() {
 #[test]
 fn the_end_is_not_told_while_jobs_are_ready_that_were_held_up() {
     let mut flow = launching(3, unsorted(), None);
-    let (grants, shared) = (Arc::clone(&flow.queue().grants), Arc::clone(&flow.launcher.shared));
+    let (grants, launcher) = (Arc::clone(&flow.queue().grants), Arc::clone(&flow.launcher));
     let mut passed = Passed::default();
     start_next(&mut flow, &mut passed);
-    shared.is_held_up.store(true, Ordering::SeqCst);
+    launcher.is_held_up.store(true, Ordering::SeqCst);
     for _ in 0..9 {
         flow.fill(&grants).unwrap();
     }
     assert!(grants.is_empty() && !flow.is_over(&grants).unwrap());
-    shared.is_held_up.store(false, Ordering::SeqCst);
+    launcher.is_held_up.store(false, Ordering::SeqCst);
     let begun = Instant::now();
     flow.wait(&grants, None).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(20) && !flow.is_over(&grants).unwrap());

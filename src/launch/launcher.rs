@@ -23,6 +23,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant, SystemTime};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
@@ -35,10 +36,13 @@ pub trait Screen: Send + Sync {
     fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>);
 }
 
-/// The state that the pump's thread and the commands' tasks share.
-pub(super) struct Shared {
+/// Starts commands, and attends to them. The pump's thread and the commands' tasks share it.
+pub struct Launcher {
+    /// The runtime of the commands' tasks.
+    pub(super) tasks: Handle,
     pub(super) options: Arc<Options>,
-    pub(super) slots: Slots,
+    /// The slots of running commands.
+    pub slots: Slots,
     pub(super) queue: Queue,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
     /// Held while the ledger may block.
@@ -54,7 +58,7 @@ pub(super) struct Shared {
     pub(super) wanted_terminal: Mutex<BTreeSet<u64>>,
 }
 
-impl Shared {
+impl Launcher {
     /// Decides what follows from the end of an attempt, prints the command's output, and records the end. The last step
     /// of a command's task.
     pub(super) async fn finish(self: &Arc<Self>, mut running: Running, outcome: Outcome, collected: Collected) {
@@ -238,7 +242,7 @@ impl Shared {
         granted: Option<&Granted>,
     ) -> bool {
         let Some(pause) = overlong else { return false };
-        let Some(granted) = granted.filter(|_| self.queue.has_keys()) else {
+        let Some(granted) = granted.filter(|_| self.queue.grants.has_keys()) else {
             self.events.send_once(Event::SentAway(pause));
             return false;
         };
