@@ -2,7 +2,7 @@
 
 use super::attempt::Attempt;
 use super::event::Event;
-use super::job::{Batches, Read};
+use super::job::Batches;
 use super::launcher::Launcher;
 use super::queue::Queue;
 use super::temporary::is_shortage;
@@ -24,22 +24,13 @@ pub struct Launching<R> {
     reported: u64,
     /// Whether a full queue was reported.
     has_reported_full_queue: bool,
-    /// Whether all input was read.
-    has_ended: bool,
     keyless: Keyless,
 }
 
 impl<R: Source> Launching<R> {
     /// Runs commands for the jobs of `batches`, which must use the launcher's template.
     pub fn new(batches: Batches<R>, launcher: Arc<Launcher>) -> Self {
-        Launching {
-            batches,
-            launcher,
-            reported: 0,
-            has_reported_full_queue: false,
-            has_ended: false,
-            keyless: Keyless::default(),
-        }
+        Launching { batches, launcher, reported: 0, has_reported_full_queue: false, keyless: Keyless::default() }
     }
 
     /// The source of jobs.
@@ -108,7 +99,7 @@ impl<R: Source> Launching<R> {
     fn read(&mut self) -> Result<(), FlowError> {
         // A source that never waits is read until a unit is complete.
         while self.read_once()? && self.batches.waiting() == 0 && self.queue().is_empty() {}
-        if self.has_ended && self.batches.waiting() == 0 {
+        if self.batches.is_over() {
             self.queue().is_all_read.store(true, Ordering::SeqCst);
         }
         Ok(())
@@ -121,11 +112,15 @@ impl<R: Source> Launching<R> {
             // Otherwise jobs that wait for more units of their key would wait for ever.
             self.batches.close_all();
         }
-        let read = if self.reads(is_full) { self.cut_or_read() } else { Ok(Read::Nothing) };
-        self.has_ended |= matches!(read, Ok(Read::End));
+        let mut has_read = Ok(false);
+        if self.reads(is_full) {
+            has_read = self.batches.fill(false, self.queue().memory());
+            // The run may end here, and nobody would report the next job later.
+            self.report_next();
+        }
         // After an error, too: what was cut before may start.
         self.sort();
-        Ok(read? == Read::Some)
+        has_read
     }
 
     /// Whether more input is read. `is_full`: the queue is full.
@@ -138,14 +133,7 @@ impl<R: Source> Launching<R> {
     /// be ready and still not start while too much output waits.
     fn has_done_all(&self) -> bool {
         let (queue, slots) = (self.queue(), &self.launcher.slots);
-        self.has_ended && self.batches.waiting() == 0 && (!queue.needs_ends() || slots.count() == 0) && queue.is_empty()
-    }
-
-    fn cut_or_read(&mut self) -> Result<Read, FlowError> {
-        let cut = self.batches.cut();
-        // The run may end here, and nobody would report the next job later.
-        self.report_next();
-        if cut? { Ok(Read::Some) } else { self.batches.read(false, self.queue().memory()) }
+        self.batches.is_over() && (!queue.needs_ends() || slots.count() == 0) && queue.is_empty()
     }
 
     /// Reports, once, that the queue is full and reading stops.
@@ -237,9 +225,9 @@ impl<R: Source> Flow for Launching<R> {
         }
         let (is_full, ready) = (self.is_full(), self.batches.waiting());
         // Input that would not be read ends no wait.
-        let may_read = !self.has_ended && self.reads(is_full) && self.batches.wants_more(self.queue().memory());
+        let may_read = self.reads(is_full) && self.batches.wants_more(self.queue().memory());
         let source = if may_read { self.batches.source_fd() } else { None };
-        let is_uncut = !self.has_ended && self.reads(is_full) && self.batches.has_uncut();
+        let is_uncut = self.reads(is_full) && self.batches.has_uncut();
         let is_news = || {
             let is_over = until.is_none() && self.has_done_all();
             is_uncut || is_over || ((is_full || ready > 0) && !self.is_full() && !self.waits_in_line())

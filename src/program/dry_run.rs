@@ -125,7 +125,7 @@ impl Plan {
             write_rest(&mut out, job, *shape, time).map(ControlFlow::Continue)
         };
         let batches = launch::batches(commands, source, known, self.sorting.look.clone());
-        let mut flow = DryRun { batches, show, is_over: false, ahead: self.sorting.ahead, has_ended: false };
+        let mut flow = DryRun { batches, show, is_over: false, ahead: self.sorting.ahead };
         self.pump(&mut flow)?;
         if flow.is_over {
             // The run ends at the time of --stop-after.

@@ -136,8 +136,7 @@ fn attempts() -> RetryPolicy {
 /// The next job of this flow.
 fn read(flow: &mut Launching<Numbers>) -> Job {
     while flow.batches.waiting() == 0 {
-        flow.batches.cut().unwrap();
-        flow.batches.read(false, 0).unwrap();
+        flow.batches.fill(false, 0).unwrap();
     }
     flow.batches.next().unwrap()
 }
