@@ -188,14 +188,7 @@ impl Launcher {
     fn real(&self, running: &Running, reply: &Reply) -> Real {
         // An attempt that never runs costs nothing.
         let charged = running.granted.as_ref().map_or(&[][..], |granted| &granted.costs);
-        let mut real = self.options.settling.real(charged, reply);
-        if let Some(remark) = real.remark.take() {
-            self.events.send_once(Event::BadReply(remark));
-        }
-        if let Some(why) = real.uncounted.take() {
-            self.events.send_once(Event::UncountedCost(why));
-        }
-        real
+        self.options.settling.real(charged, reply, |event| self.events.send_once(event))
     }
 
     async fn ended(
