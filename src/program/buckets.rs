@@ -13,7 +13,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use throttle::flow::{Bucket as BucketGrants, Grants, Sorting, Terms, short};
+use throttle::flow::{Bucket as BucketGrants, Grants, Sorting, short};
 use throttle::launch::printable;
 use throttle_limits::clock::{self, NanoClock, Nanos, SystemClock, in_nanos};
 use throttle_limits::ledger::operation::{Ask, Operation};
@@ -203,13 +203,11 @@ pub(super) struct Opened<C> {
 }
 
 impl<C> Opened<C> {
-    /// The grants of the run, for units of the type `T`. `runs`: a unit runs until its end. `learns`: a
-    /// bucket learns a pace from refusals.
-    pub(super) fn grants<T: Send>(&mut self, runs: bool, learns: bool) -> Arc<Grants<T>> {
+    /// The grants of the run, for units of the type `T`. `learns`: a bucket learns a pace from refusals.
+    pub(super) fn grants<T: Send>(&mut self, learns: bool) -> Arc<Grants<T>> {
         let sorting = &self.sorting;
         let bucket = self.bucket.take().map(|bucket| BucketGrants::new(Arc::from(bucket), sorting, learns));
-        let terms = Terms { has_keys: sorting.has_keys, runs };
-        Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), bucket, terms))
+        Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), bucket, sorting.has_keys))
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
-use throttle::flow::{Copying, Descriptor, Flow, FlowError, Grants, Silent, Sink, Sorted, Sorting, Source, Terms};
+use throttle::flow::{Copying, Descriptor, Flow, FlowError, Grants, Silent, Sink, Sorted, Sorting, Source};
 use throttle::launch::{DryRun, Job, Known, Outcome, Shape, Template, quoted, room_for_words};
 use throttle_limits::clock::{self, FakeClock, NanoClock, Nanos, SECOND, in_nanos};
 use throttle_limits::limits::Policy;
@@ -62,10 +62,10 @@ pub(super) fn of_units(pipe: &Pipe) -> Result<Exit> {
 }
 
 /// How units are sorted in a dry run. The run applies the limits of a bucket's keys itself, without the bucket
-/// (`shared`). No command runs, so `jobs` does not apply.
+/// (`is_shared`). No command runs, so `jobs` does not apply.
 fn sorted(limits: &Limits, policy: &Policy, stream: Stream) -> Result<Sorting> {
     let sorting = limits.sorting(policy, stream).map_err(|error| anyhow!(error))?;
-    Ok(Sorting { shared: None, jobs: None, ..sorting })
+    Ok(Sorting { is_shared: false, jobs: None, ..sorting })
 }
 
 fn ended(result: Result<(), PumpError>, name: &str) -> Result<Exit> {
@@ -125,7 +125,7 @@ impl Plan {
             write_rest(&mut out, job, *shape, time).map(ControlFlow::Continue)
         };
         let batches = launch::batches(commands, source, known, self.sorting.look.clone());
-        let mut flow = DryRun { batches, show, is_over: false, ahead: self.sorting.ahead, has_ended: false };
+        let mut flow = DryRun { batches, show, is_over: false, ahead: self.sorting.ahead };
         self.pump(&mut flow)?;
         if flow.is_over {
             // The run ends at the time of --stop-after.
@@ -169,8 +169,8 @@ impl Plan {
     }
 
     fn pump<F: Flow>(&self, flow: &mut F) -> Result<(), PumpError> {
-        let terms = Terms { has_keys: self.sorting.has_keys, ..Terms::default() };
-        let grants = Grants::new(self.sorting.begin(self.began), Arc::new(self.clock.clone()), None, terms);
+        let line = self.sorting.begin(self.began);
+        let grants = Grants::new(line, Arc::new(self.clock.clone()), None, self.sorting.has_keys);
         pump::run(flow, &grants, &Silent, &self.meter)
     }
 

@@ -78,7 +78,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let options = Options { settling, ..options(launch, program, &opened) };
     opened.sorting.pace = options.again.as_ref().map(|again| (in_nanos(again.interval), again.learns));
     let learns = options.again.as_ref().is_some_and(|again| again.learns);
-    let grants = opened.grants(true, learns);
+    let grants = opened.grants(learns);
     let Opened { sorting, .. } = opened;
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
@@ -114,7 +114,7 @@ fn options<C>(launch: &Launch, program: Option<OsString>, opened: &Opened<C>) ->
     let (policy, sorting) = (&opened.policy, &opened.sorting);
     let Launch { commands, flags, call, .. } = launch;
     let is_once = call.is_some();
-    let again = flags.again.policy(commands.input.ahead(), args::interval(policy));
+    let again = flags.again.policy(args::interval(policy));
     let again = again.map(|again| RetryPolicy { is_once, ..again });
     Options {
         template: commands.template.clone(),
@@ -262,13 +262,13 @@ fn drive(
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     keep_jobs(&run)?;
     let _ = stops.set(Arc::clone(&run));
-    let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), launcher.clone());
+    let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), Arc::clone(launcher));
     let result = long_wait::run(is_announced, &mut flow, &grants, &run.report);
     launcher.flush();
     run.outcomes().set_skipped(flow.batches().skipped(), flow.batches().done_before());
-    launcher.slots().drain();
+    launcher.slots.drain();
     launcher.flush();
-    if !launcher.slots().stop() {
+    if !launcher.slots.stop() {
         signals::wait_for_end();
     }
     run.close_ledger();

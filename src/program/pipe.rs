@@ -61,12 +61,12 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let is_announced = limits.bucket().is_some() && !reporting.quiet;
     let (framing, name) = (opened.checked, input.name);
     let (passed_on, report) = if opened.sorting.is_sorted {
-        let grants = opened.grants(false, false);
+        let grants = opened.grants(false);
         let report = begin(Arc::clone(&grants) as Arc<dyn Overview>)?;
         let run = Run { framing, grants: &grants, is_announced, input: name, report: &report };
         (run.sort(input.fd, &opened.sorting, reporting), report)
     } else {
-        let grants = opened.grants(false, false);
+        let grants = opened.grants(false);
         let report = begin(Arc::clone(&grants) as Arc<dyn Overview>)?;
         let run = Run { framing, grants: &grants, is_announced, input: name, report: &report };
         (run.pass_on(input.fd, is_fast(&policy), &opened.sorting.look), report)

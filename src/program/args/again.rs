@@ -102,9 +102,8 @@ pub(crate) enum MaxFail {
 }
 
 impl AgainFlags {
-    /// The policy for retries, or `None` without `--attempts`. `ahead` is the most units that may wait for a retry.
-    /// `interval` is the time between two starts of one key.
-    pub(crate) fn policy(&self, ahead: usize, interval: Duration) -> Option<RetryPolicy> {
+    /// The policy for retries, or `None` without `--attempts`. `interval` is the time between two starts of one key.
+    pub(crate) fn policy(&self, interval: Duration) -> Option<RetryPolicy> {
         self.attempts.map(|attempts| RetryPolicy {
             attempts,
             backoff: self
@@ -113,7 +112,6 @@ impl AgainFlags {
             retry_on: self.retry_on.clone(),
             later_on: self.later_on.clone().unwrap_or_default(),
             max_pause: self.max_pause(),
-            ahead,
             interval,
             learns: !self.no_learn,
             is_once: false,

@@ -200,7 +200,7 @@ impl Limits {
             ahead,
             has_keys: keys.is_some() || is_shared && policy.counts_jobs(),
             is_sorted,
-            shared: is_shared.then_some(first),
+            is_shared,
             found: None,
         })
     }

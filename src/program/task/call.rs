@@ -4,7 +4,7 @@
 use crate::program::args::{Grouped, LimitFlags, look};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use throttle::flow::cost::{Cost, CostError};
+use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle::flow::{Look, once_if_equal, short};
 use throttle_limits::ledger::operation::Ask;
@@ -102,7 +102,7 @@ impl Call {
         let costs = self.costs(policy)?;
         if !look.costs.is_empty() || costs.iter().any(|cost| *cost != 1) {
             let fixed = costs.iter().map(|cost| cost.to_string().parse().map(Some));
-            look.costs = fixed.collect::<Result<_, CostError>>().map_err(|error| error.to_string())?;
+            look.costs = fixed.collect::<Result<_, String>>()?;
         }
         look.per = self.key.as_deref().filter(|_| policy.of_keys().is_some()).map(Selector::always);
         Ok(look)

@@ -289,7 +289,6 @@ impl Run {
             retry_on: None,
             later_on: Vec::new(),
             max_pause: Duration::MAX,
-            ahead: usize::MAX,
             interval: Duration::from_nanos(requested_interval),
             learns: row.learns,
             is_once: false,
@@ -523,11 +522,10 @@ impl Run {
             Some((_, pace)) => pace.clone(),
             None => key.iter().find_map(of_line).unwrap_or_else(|| Pace::new(0)),
         };
-        let verdict = retries.judge(&None, (judged, &mut history), (outcome, reply, &pace), no_others_wait, chance);
+        let Judgement { verdict, report, until } =
+            retries.judge(&None, (judged, &mut history), (outcome, reply, &pace), no_others_wait, chance);
         self.histories[unit] = history;
-        let until = self.now + retries.pause_left(&None, self.now);
-        let ServerReport { refused, served, .. } = retries.take_reports().remove(&None).unwrap_or_default();
-        let hold = retries.take_hold(&None, self.now);
+        let (until, ServerReport { hold, refused, served }) = (until.max(self.now), report);
         if let Some((client, pace)) = client {
             pace.succeeded(served, self.now);
             for start in &refused {
