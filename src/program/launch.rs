@@ -58,7 +58,8 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let program = match find(commands) {
         Ok(path) => path,
         Err(missing) => {
-            let limit = launch.limits.named().and_then(|named| args::rest_of_limit(&named.rules, &commands.words));
+            let limit =
+                launch.limits.named.as_ref().and_then(|named| args::rest_of_limit(&named.rules, &commands.words));
             return Ok(advice::refuse(&missing, if commands.is_once { "sh -c" } else { "-c" }, limit));
         }
     };
@@ -66,7 +67,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let mut source = source(commands, reporting)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting, source.source.fd())?;
-    let mut opened = buckets::open_stream(&launch.limits, launch.stream(), |policy| launch.check(policy))?;
+    let mut opened = buckets::open_stream(&launch.limits, launch.stream(), false, |policy| launch.check(policy))?;
     let policy = opened.policy.clone();
     if hints {
         pipe::hint_at_idle_limits(&launch.limits, &policy);
@@ -98,7 +99,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let options = Options { is_signalled: Arc::clone(&report.is_signalled), ..options };
     let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();
     report.names_keys_after = keys_end_it.then(|| in_nanos(second() * SECONDS_BEFORE_KEYS));
-    let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
+    let is_announced = launch.limits.bucket.is_some() && !reporting.quiet;
     if launch.call.is_none() {
         input::hint_at_unused_stdin(&commands.input, reporting);
     }
@@ -110,7 +111,7 @@ fn begun(launch: &Launch, policy: &Policy) -> Begun {
     Begun { limits: launch.limits.list(policy), jobs: launch.flags.jobs(), command: args::own_command_line() }
 }
 
-fn options<C>(launch: &Launch, program: Option<OsString>, opened: &Opened<C>) -> Options {
+fn options(launch: &Launch, program: Option<OsString>, opened: &Opened) -> Options {
     let (policy, sorting) = (&opened.policy, &opened.sorting);
     let Launch { commands, flags, call, .. } = launch;
     let is_once = call.is_some();

@@ -120,8 +120,8 @@ impl Task {
 
     pub(crate) fn bucket(&self) -> Option<&Bucket> {
         match self {
-            Task::Launch(launch) => launch.limits.bucket(),
-            Task::Pipe(pipe) => pipe.limits.bucket(),
+            Task::Launch(launch) => launch.limits.bucket.as_ref(),
+            Task::Pipe(pipe) => pipe.limits.bucket.as_ref(),
             Task::Once(Once { bucket, .. }) | Task::Bucket(bucket, _) => Some(bucket),
             Task::Plot(_) => None,
         }

@@ -46,9 +46,10 @@ impl Launch {
     pub(super) fn once(bucket: Option<Bucket>, args: Args) -> Result<Self, String> {
         let all = words(&args);
         let Args { limit, shared, input, command, mut launch, mut report } = args;
-        let limits = match bucket {
-            Some(bucket) => Limits::Shared(bucket, Grouped::for_bucket(&limit.rate, limit.burst)?),
-            None => Limits::none(&limit, &shared)?,
+        let limits = if bucket.is_some() {
+            Limits { bucket, named: Grouped::for_bucket(&limit.rate, limit.burst)? }
+        } else {
+            Limits::none(&limit, &shared)?
         };
         let call = Call::new(&limit, shared.key, true)?;
         // A single command has the terminal and the output for itself.

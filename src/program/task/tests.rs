@@ -41,7 +41,7 @@ fn units_are_lines_by_default() {
         (&["-r", "5MB/s"], Framing::Bytes),
     ] {
         let Pipe { limits, input, .. } = pipe(args);
-        assert_eq!(input.framing(&limits.named().unwrap().policy()), Ok(framing), "{args:?}");
+        assert_eq!(input.framing(&limits.named.unwrap().policy()), Ok(framing), "{args:?}");
     }
 }
 
@@ -252,7 +252,7 @@ fn a_bucket_stores_costs_but_not_the_number_of_one_call() {
 fn a_stream_with_limits_ignores_the_bucket_of_the_environment() {
     let environment = Environment::new(Some("a b".into()), None, None);
     let task = |args: &[&str]| Task::from_environment(args, &environment);
-    assert!(matches!(task(&["-r", "5/s"]), Ok(Task::Pipe(pipe)) if matches!(pipe.limits, Limits::Own(_))));
+    assert!(matches!(task(&["-r", "5/s"]), Ok(Task::Pipe(pipe)) if pipe.limits.bucket.is_none()));
     for args in [&[][..], &["true"], &["--once"], &["--show"], &["--set", "-r", "5/s"]] {
         let error = task(args).expect_err("it is needed");
         assert!(error.starts_with("THROTTLE_BUCKET 'a b': a bucket name has only"), "{args:?}: {error}");
@@ -268,5 +268,5 @@ fn units_are_dropped_only_under_limits_of_the_stream_itself() {
         assert_eq!(error, "--drop cannot be used with a bucket; write for example -r 5/s --drop", "{args:?}");
     }
     let Ok(Task::Pipe(pipe)) = task(&["-r", "5/s", "--drop"]) else { panic!("no pipe") };
-    assert!(matches!(pipe.limits, Limits::Own(_)) && pipe.stream().drop_after == Some(Duration::ZERO));
+    assert!(pipe.limits.bucket.is_none() && pipe.stream().drop_after == Some(Duration::ZERO));
 }
