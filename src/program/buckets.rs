@@ -62,8 +62,8 @@ pub(super) fn open(
     named: Option<&Grouped>,
     max_wait: Option<Duration>,
 ) -> Result<Box<AnyBucket>, StoreError> {
-    let opened =
-        open_with(bucket, named.map(Grouped::kept).as_ref(), patience(bucket, max_wait), lock_deadline(max_wait))?;
+    let policy = named.map(|named| &named.policy);
+    let opened = open_with(bucket, policy, patience(bucket, max_wait), lock_deadline(max_wait))?;
     agree(named, &*opened)?;
     Ok(opened)
 }
@@ -88,8 +88,8 @@ pub(super) fn ask_one(once: &Once, begins: impl FnOnce(&Arc<AnyBucket>)) -> Resu
     let opened: Arc<AnyBucket> = match &bucket.kind {
         Kind::File(_) => Arc::from(open(bucket, named, max_wait)?),
         Kind::Server(address) => {
-            let policy = named.map(Grouped::kept);
-            Arc::new(Redis::unasked(address.clone(), policy.as_ref(), patience(bucket, max_wait))?)
+            let policy = named.map(|named| &named.policy);
+            Arc::new(Redis::unasked(address.clone(), policy, patience(bucket, max_wait))?)
         }
     };
     let due = || {
@@ -227,7 +227,7 @@ pub(super) fn open_stream(
         let policy = opened.policy();
         (Some(opened), policy)
     } else {
-        let policy = named.map(Grouped::kept).unwrap_or_default();
+        let policy = limits.policy();
         check(&policy).map_err(|error| anyhow!(error))?;
         (None, policy)
     };

@@ -22,6 +22,7 @@ use std::io::{self, Cursor, IsTerminal};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
+use throttle::flow::cost::Cost;
 use throttle::flow::framing::{Buffer, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Grants, Look, Overview, Source, start_thread};
@@ -72,11 +73,12 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     if hints {
         pipe::hint_at_idle_limits(&launch.limits, &policy);
     }
-    let settling = settling(launch, &opened.sorting.look, &policy);
+    let mut settled = opened.sorting.look.costs.clone();
     if let Some(call) = &launch.call {
+        settled = call.settled(&policy).map_err(|error| anyhow!(error))?;
         opened.sorting.look = call.look(&policy, opened.sorting.look).map_err(|error| anyhow!(error))?;
     }
-    let options = Options { settling, ..options(launch, program, &opened) };
+    let options = Options { settling: settling(launch, settled, &policy), ..options(launch, program, &opened) };
     opened.sorting.pace = options.again.as_ref().map(|again| (in_nanos(again.interval), again.learns));
     let learns = options.again.as_ref().is_some_and(|again| again.learns);
     let grants = opened.grants(true, learns);
@@ -141,11 +143,11 @@ fn options(launch: &Launch, program: Option<OsString>, opened: &Opened) -> Optio
 }
 
 /// The limits that the cost in a reply settles: first the limits of all units, then the limits of each key.
-fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
+fn settling(launch: &Launch, costs: Vec<Option<Cost>>, policy: &Policy) -> Settling {
     let longest = in_nanos(launch.flags.again.max_pause());
     let policies = [policy].into_iter().chain(policy.of_keys().map(|keys| &keys.each));
     let most_more = policies.flat_map(|policy| (0..policy.len()).map(|place| policy.lets_through(place, longest)));
-    Settling::new(look.costs.iter().cloned().zip(most_more))
+    Settling::new(costs.into_iter().zip(most_more))
 }
 
 /// One second. Tests set `THROTTLE_TEST_SHORTER_WAITS` to divide it, which shortens all waits. A release ignores this

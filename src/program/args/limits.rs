@@ -89,7 +89,7 @@ pub(crate) struct Limits {
     /// The bucket that stores the limits. Limits on the command line must agree with it. `None`: this run alone stores
     /// the limits of the command line.
     pub(crate) bucket: Option<Bucket>,
-    /// The limits of the command line; `None` if only the bucket has limits.
+    /// The limits of the command line; `None` if only the bucket has limits, or if there are none.
     pub(crate) named: Option<Grouped>,
 }
 
@@ -109,36 +109,38 @@ impl Limits {
         let is_private = shared.bucket.is_none() && !flags.rate.is_empty();
         let bucket = if is_private { None } else { Bucket::named(shared, environment)? };
         if bucket.is_some() {
-            return Ok(Limits { bucket, named: Grouped::for_bucket(&flags.rate, flags.burst)? });
+            return Ok(Limits { bucket, named: Grouped::for_bucket(&flags.rate, flags.burst, false)? });
         }
         if shared.on_store_error.is_some() {
             let or = if is_private { " (with -r, THROTTLE_BUCKET is not used)" } else { ", or THROTTLE_BUCKET=NAME" };
             return Err(format!("--on-store-error needs a bucket on a server; name the bucket: --bucket NAME{or}"));
         }
-        let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command, launch))?;
+        let mut named = Grouped::new(&flags.rate, flags.burst, false)?.ok_or_else(|| without_rate(command, launch))?;
         named.jobs_without_keys().map_or(Ok(()), Err)?;
         named.leave_out_idle();
         Ok(Limits { bucket, named: Some(named) })
     }
 
-    /// No limits, for one call without a bucket.
+    /// Checks that there are no limits, for one call without a bucket.
     ///
     /// # Errors
     /// A flag is about limits or a bucket.
-    pub(crate) fn none(flags: &LimitFlags, shared: &SharedFlags) -> Result<Self, String> {
+    pub(crate) fn ensure_none(flags: &LimitFlags, shared: &SharedFlags) -> Result<(), String> {
         let is_given = [
             (!flags.rate.is_empty(), "--rate"),
             (flags.burst.is_some(), "--burst"),
             (shared.key.is_some(), "--key"),
             (shared.on_store_error.is_some(), "--on-store-error"),
         ];
-        if let Some((_, flag)) = is_given.into_iter().find(|(is_given, _)| *is_given) {
-            return Err(format!(
-                "{flag}: one call without a bucket has no limits; name a bucket, like --bucket NAME --once"
-            ));
-        }
-        let unlimited = "unlimited".parse::<Rule>()?;
-        Ok(Limits { bucket: None, named: Grouped::new(&[unlimited], None)? })
+        let given = is_given.into_iter().find(|(is_given, _)| *is_given);
+        given.map_or(Ok(()), |(_, flag)| {
+            Err(format!("{flag}: one call without a bucket has no limits; name a bucket, like --bucket NAME --once"))
+        })
+    }
+
+    /// The policy of the command line.
+    pub(crate) fn policy(&self) -> Policy {
+        self.named.as_ref().map_or_else(|| Policy::unlimited(false), |named| named.policy.clone())
     }
 
     /// The limits that can never bind, whether they were left out or are in `policy`, the policy in force.
@@ -202,8 +204,7 @@ impl Limits {
 
     /// The limits as the user wrote them, or else `policy`, which the bucket stores.
     pub(crate) fn written(&self, policy: &Policy) -> String {
-        let join = |named: &Grouped| named.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-        self.named.as_ref().map_or_else(|| policy.to_string(), join)
+        self.named.as_ref().map_or_else(|| policy.to_string(), Grouped::written)
     }
 }
 

@@ -49,14 +49,14 @@ pub(crate) struct Commands {
 impl Pipe {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
         let named = limits.named.as_ref();
-        let framing = args.input.framing(&named.map(Grouped::policy).unwrap_or_default())?;
+        let framing = args.input.framing(&limits.policy())?;
         if let Some(mistake) = named.and_then(Grouped::jobs_without_commands) {
             return Err(mistake);
         }
         let drop_after = args.limit.drop.then(|| args.shared.max_wait.unwrap_or_default());
         let keep_order = args.launch.keep_order;
         // The limits of a bucket are known only after it is opened.
-        let has_keys = named.is_none_or(|named| named.per.is_some());
+        let has_keys = named.is_none_or(|named| named.policy.of_keys().is_some());
         if keep_order && (!has_keys || args.input.ahead.is_some()) {
             return Err(KEPT_ORDER.to_owned());
         }
@@ -112,7 +112,7 @@ impl Launch {
         let launch = Launch { commands: Commands::new(args, &limits)?, limits, flags, reporting, call: None };
         // The limits of a bucket are known only after it is opened.
         if let Some(named) = &launch.limits.named {
-            launch.check(&named.kept())?;
+            launch.check(&named.policy)?;
         }
         Ok(launch)
     }
@@ -144,8 +144,7 @@ impl Launch {
 impl Commands {
     fn new(args: Args, limits: &Limits) -> Result<Self, String> {
         let Args { input, launch, command: words, .. } = args;
-        let named = limits.named.as_ref().map(Grouped::policy);
-        Commands::check(&named.unwrap_or_default())?;
+        Commands::check(&limits.policy())?;
         let framing = input.framing(&Policy::default())?;
         if framing == Framing::Bytes {
             return Err(NO_BYTES.to_owned());
