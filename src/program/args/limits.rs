@@ -5,6 +5,7 @@ use super::foreign_flags;
 use super::grouped::{Grouped, Idle, idle_in};
 use super::launch::LaunchFlags;
 use super::rule::Rule;
+use super::values::from_text;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -49,7 +50,7 @@ pub(crate) struct LimitFlags {
     /// go at once, then one every 200 ms. After a pause of a second, five units may go at once again.
     ///
     /// The default is 10 ms' worth of the rate, at least 1.
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| text.parse::<Amount>())]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = from_text(str::parse::<Amount>))]
     #[arg(help = "Units at once after a pause [default: 10 ms of rate]", long_help)]
     pub(crate) burst: Option<Amount>,
 
