@@ -29,7 +29,7 @@ pub(super) struct Retries {
 #[derive(Debug)]
 pub(super) struct Judgement {
     pub(super) verdict: Verdict,
-    /// What the attempt shows about the server. A hold begins at the end of the attempt.
+    /// The facts about the server that the attempt shows. A hold begins at the end of the attempt.
     pub(super) report: ServerReport,
     /// The end of the pause. Nothing of the key starts before it.
     pub(super) until: Nanos,

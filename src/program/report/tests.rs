@@ -42,7 +42,7 @@ impl Sink for Slow {
 fn report(args: &[&str]) -> (FakeClock, Arc<Grants<First>>, Report) {
     let Task::Pipe(pipe) = Task::from_words(args).unwrap() else { panic!("{args:?}") };
     let Pipe { limits, input, reporting, .. } = *pipe;
-    let policy = &limits.named().unwrap().policy();
+    let policy = &limits.policy();
     let unit = UnitName::of(input.framing(policy).unwrap());
     let clock = FakeClock::at(Duration::from_secs(1000));
     let line = Line::new(&Rules { all: &[(policy, 0)], ..Rules::default() }, clock.now());

@@ -1,4 +1,4 @@
-//! What a bucket keeps, at one moment.
+//! The content of a bucket at one moment.
 
 use super::state::Replica;
 use crate::clock::Nanos;
@@ -71,7 +71,7 @@ pub struct KeyView {
 }
 
 impl Replica {
-    /// What the bucket keeps at `now`.
+    /// The content of the bucket at `now`.
     pub(crate) fn view(&self, now: Nanos) -> View {
         let now = now.max(self.now());
         let waiting = |(cost, at): (u64, Nanos)| Waiting { cost, wait: at.saturating_sub(now) };
