@@ -11,7 +11,6 @@ pub mod bucket;
 mod bytes;
 mod costs;
 mod grant;
-mod hash;
 mod joint;
 mod keys;
 mod levels;
@@ -30,13 +29,14 @@ pub(crate) use bytes::{from_bytes, to_bytes};
 pub(crate) use costs::Cost;
 pub use costs::CostList;
 pub use grant::{Charged, Grant, Refusal};
-pub(crate) use hash::Hashes;
 pub use joint::Limits;
 pub use keys::{AsKey, KeyId, Keys};
 pub use levels::Levels;
 pub use pace::{Pace, Served, Start};
 pub use policy::{OfKeys, Policy, PolicyError};
 pub(crate) use state::Gaining;
+/// The hashes of std have random keys, so nobody can choose keys that collide.
+pub(crate) use std::hash::RandomState as Hashes;
 
 /// The key of units that have no key.
 pub const NO_KEY: &[u8] = b"(none)";

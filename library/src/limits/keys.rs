@@ -1,7 +1,7 @@
 //! The states of many keys, in at most 100 bytes for each key, without its name. A key is forgotten only if its state
 //! equals the state of a new key.
 
-use super::hash::Hashes;
+use super::Hashes;
 use super::joint::Limits;
 use super::levels::Levels;
 use crate::clock::Nanos;
@@ -113,7 +113,7 @@ impl<K: Hash> Keys<K> {
     }
 
     pub(crate) fn hasher(&self) -> Hashes {
-        self.hasher
+        self.hasher.clone()
     }
 
     /// The number of stored keys.
@@ -158,7 +158,7 @@ impl<K: Hash> Keys<K> {
     /// enough memory; if not, the table keeps its room.
     #[must_use]
     pub fn try_reserve(&mut self, more: usize, spare: usize) -> bool {
-        let (hasher, chunks) = (self.hasher, &self.chunks);
+        let (hasher, chunks) = (&self.hasher, &self.chunks);
         let Some(wanted) = self.table.len().checked_add(more) else { return false };
         if self.table.try_reserve(more, |id| hash_of(hasher, chunks, *id)).is_err() {
             return false;
@@ -191,7 +191,7 @@ impl<K: Hash> Keys<K> {
         } else if let Usage::Free(next) = std::mem::replace(self.slot_mut(id), slot).usage {
             self.first_free = next;
         }
-        let (hasher, chunks) = (self.hasher, &self.chunks);
+        let (hasher, chunks) = (&self.hasher, &self.chunks);
         self.table.insert_unique(hash, id, |id| hash_of(hasher, chunks, *id));
         KeyId(id)
     }
@@ -274,7 +274,7 @@ impl<K: Hash> Keys<K> {
 
     /// Forgets a key, whose state equals the state of a new key.
     pub fn forget(&mut self, id: KeyId) {
-        let hash = hash_of(self.hasher, &self.chunks, id.0);
+        let hash = hash_of(&self.hasher, &self.chunks, id.0);
         if let Ok(found) = self.table.find_entry(hash, |own| *own == id.0) {
             found.remove();
             let usage = Usage::Free(self.first_free);
@@ -289,7 +289,7 @@ impl<K: Hash> Keys<K> {
         if self.len() < self.end as usize / 4
             && self.chunks.iter().flatten().all(|slot| !matches!(slot.usage, Usage::InUse(_)))
         {
-            let old = std::mem::replace(self, Keys::with_hasher(self.few, self.hasher));
+            let old = std::mem::replace(self, Keys::with_hasher(self.few, self.hasher.clone()));
             for slot in old.chunks.into_iter().flatten() {
                 if let Some(key) = &slot.key {
                     self.store(self.hasher.hash_one(key), slot);
@@ -319,7 +319,7 @@ fn slot<K>(chunks: &[Vec<Slot<K>>], id: u32) -> &Slot<K> {
     &chunks[chunk][place]
 }
 
-fn hash_of<K: Hash>(hasher: Hashes, chunks: &[Vec<Slot<K>>], id: u32) -> u64 {
+fn hash_of<K: Hash>(hasher: &Hashes, chunks: &[Vec<Slot<K>>], id: u32) -> u64 {
     slot(chunks, id).key.as_ref().map_or(0, |key| hasher.hash_one(key))
 }
 

@@ -135,7 +135,7 @@ impl<K: Hash> Table<K> {
         let hasher = Hashes::new();
         let limits = KeyLimits::new(limits, rules);
         let shard = |_| {
-            let (keys, limits) = (Keys::with_hasher(SEARCH_THRESHOLD, hasher), limits.clone());
+            let (keys, limits) = (Keys::with_hasher(SEARCH_THRESHOLD, hasher.clone()), limits.clone());
             let limiters = HashMap::new();
             Shard(Mutex::new(Part { keys, limiters, search_at: SEARCH_THRESHOLD, latest: 0, limits, is_closed: false }))
         };
