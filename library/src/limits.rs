@@ -30,13 +30,12 @@ pub(crate) use costs::Cost;
 pub use costs::CostList;
 pub use grant::{Charged, Grant, Refusal};
 pub use joint::Limits;
+pub(crate) use keys::Hashes;
 pub use keys::{AsKey, KeyId, Keys};
 pub use levels::Levels;
 pub use pace::{Pace, Served, Start};
 pub use policy::{OfKeys, Policy, PolicyError};
 pub(crate) use state::Gaining;
-/// The hashes of std have random keys, so nobody can choose keys that collide.
-pub(crate) use std::hash::RandomState as Hashes;
 
 /// The key of units that have no key.
 pub const NO_KEY: &[u8] = b"(none)";

@@ -176,24 +176,6 @@ pub trait Store: Debug {
         let now = self.sync()?;
         Ok(with_replica(self, |replica| replica.view(now)))
     }
-
-    /// The end of the pause of the bucket, if it is paused, according to the ledger as last read.
-    fn paused_until(&self) -> Option<Nanos> {
-        with_replica(self, |replica| replica.paused_until())
-    }
-
-    /// Units that conform now, according to the ledger as last read.
-    fn available(&self) -> u64 {
-        let now = self.clock().now();
-        with_replica(self, |replica| replica.available(now))
-    }
-
-    /// The time by which these further costs will have been granted if requests never pause, according to the ledger as
-    /// last read.
-    fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
-        let now = self.clock().now();
-        with_replica(self, |replica| replica.schedule(now, costs))
-    }
 }
 
 /// A grant is not late by less than this.
@@ -218,7 +200,10 @@ fn random() -> u64 {
 }
 
 /// Returns the result of `look` for the ledger as last read.
-pub(crate) fn with_replica<T>(store: &(impl Store + ?Sized), look: impl FnOnce(&mut Replica) -> T) -> T {
+///
+/// # Panics
+/// If a store does not pass its ledger to `look`, as [`Store::see`] requires.
+pub fn with_replica<T>(store: &(impl Store + ?Sized), look: impl FnOnce(&mut Replica) -> T) -> T {
     let (mut look, mut found) = (Some(look), None);
     store.see(&mut |replica| found = look.take().map(|look| look(replica)));
     found.expect("a store shows its ledger")

@@ -10,10 +10,11 @@ use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use throttle_limits::clock::{MILLISECOND, Nanos};
+use throttle_limits::ledger::Replica;
 use throttle_limits::ledger::operation::{self, Ask, Grant, Operation, PLAIN};
 use throttle_limits::limits::{NO_KEY, Pace, Policy, Refusal as BucketRefusal, Served, Start};
 use throttle_limits::line::{self, Charged, KeyId, Unit};
-use throttle_limits::store::{AnyStore, Client, Next as Event, StoreError, check_kind, lock_soon};
+use throttle_limits::store::{AnyStore, Client, Next as Event, StoreError, check_kind, lock_soon, with_replica};
 
 /// The most requests of this process in the bucket. Its other units wait here.
 const MAX_ASKED: usize = 64;
@@ -178,16 +179,12 @@ impl<T: Send> Bucket<T> {
     /// The learned pace of a key.
     pub fn pace(&self, key: Option<&[u8]>) -> Pace {
         let key = self.name(key);
-        let mut found = None;
-        self.store.see(&mut |replica| found = Some(replica.pace(key.as_deref())));
-        found.unwrap_or_else(|| Pace::new(0))
+        with_replica(&*self.store, |replica| replica.pace(key.as_deref()))
     }
 
     /// The index of the limit for which the next unit waits.
     pub(super) fn bound_by(&self) -> Option<usize> {
-        let mut found = None;
-        self.store.see(&mut |replica| found = replica.bound_by());
-        found
+        with_replica(&*self.store, Replica::bound_by)
     }
 
     /// Passes reports on to the bucket.
@@ -272,18 +269,19 @@ impl<T: Send> Bucket<T> {
     /// the answers are here. More would only wait in front of units that are tried again.
     pub fn places(&self) -> usize {
         let (now, round_trip) = (self.store.clock().now(), self.store.round_trip());
-        let mut soon = self.soon.load(Ordering::Relaxed).min(MAX_ASKED as u64);
-        self.store.see(&mut |replica| {
+        let soon = self.soon.load(Ordering::Relaxed).min(MAX_ASKED as u64);
+        let allowed = with_replica(&*self.store, |replica| {
             let within = 2 * round_trip + replica.horizon();
-            soon = soon.min(replica.available_within(now, within).saturating_add(1));
+            replica.available_within(now, within).saturating_add(1)
         });
+        let soon = soon.min(allowed);
         usize::try_from(soon).unwrap_or(MAX_ASKED).max(1).saturating_sub(self.units())
     }
 
     pub(super) fn wants_more(&self, wanted: u64) -> bool {
-        let mut quantum = 0;
-        self.store.see(&mut |replica| quantum = replica.quantum());
-        wanted.saturating_add(self.state().client.wanted()) < quantum && self.store.available() < quantum
+        let now = self.store.clock().now();
+        let (quantum, available) = with_replica(&*self.store, |replica| (replica.quantum(), replica.available(now)));
+        wanted.saturating_add(self.state().client.wanted()) < quantum && available < quantum
     }
 
     /// Gives back what was granted and has not left, cancels what waits, and passes all reports on.
@@ -384,7 +382,7 @@ impl<T: Send> Bucket<T> {
         if !state.client.take_late() {
             return;
         }
-        self.store.see(&mut |replica| state.step = replica.quantum());
+        state.step = with_replica(&*self.store, |replica| replica.quantum());
         state.most = (state.client.wanted() / 2).max(1);
         if state.client.wanted() > state.most {
             let unwanted = state.client.want_nothing();
@@ -396,11 +394,10 @@ impl<T: Send> Bucket<T> {
     /// it were killed.
     fn ahead(&self) -> u64 {
         let (now, least) = (self.store.clock().now(), 2 * self.store.round_trip() + MIN_WANTED);
-        let mut units = 0;
-        self.store.see(&mut |replica| {
+        let units = with_replica(&*self.store, |replica| {
             let processes = replica.owners().count().max(1) as u64;
             let share = replica.available_within(now, MAX_WANTED) / processes;
-            units = share.max(replica.available_within(now, least.saturating_add(replica.horizon())));
+            share.max(replica.available_within(now, least.saturating_add(replica.horizon())))
         });
         units.saturating_add(1)
     }

@@ -14,7 +14,7 @@ use std::thread::{self, Thread};
 use throttle_limits::clock::{NanoClock, Nanos};
 use throttle_limits::ledger::operation::Operation;
 use throttle_limits::line::{self, Line, Unit};
-use throttle_limits::store::{AnyStore, StoreError};
+use throttle_limits::store::{AnyStore, StoreError, with_replica};
 
 /// The grants of a run with units of the type `T`.
 pub struct Grants<T> {
@@ -313,7 +313,11 @@ impl<T: Send> Overview for Grants<T> {
         };
         let costs: Vec<u64> = if count == 0 { vec![units] } else { sums.iter().map(mean).collect() };
         match &self.bucket {
-            Some(bucket) => Some(bucket.here(now, bucket.store().schedule(&costs)?)),
+            Some(bucket) => {
+                let of_bucket = bucket.store().clock().now();
+                let at = with_replica(&**bucket.store(), |replica| replica.schedule(of_bucket, &costs));
+                Some(bucket.here(now, at?))
+            }
             None => self.line().schedule(now, &costs),
         }
     }
@@ -321,7 +325,10 @@ impl<T: Send> Overview for Grants<T> {
     fn paused_until(&self) -> Option<Nanos> {
         let now = self.now();
         match &self.bucket {
-            Some(bucket) => bucket.store().paused_until().map(|time| bucket.here(now, time)),
+            Some(bucket) => {
+                let until = with_replica(&**bucket.store(), |replica| replica.paused_until());
+                until.map(|time| bucket.here(now, time))
+            }
             None => self.line().held_until().filter(|time| *time > now),
         }
     }

@@ -1,14 +1,16 @@
 //! The states of many keys, in at most 100 bytes for each key, without its name. A key is forgotten only if its state
 //! equals the state of a new key.
 
-use super::Hashes;
 use super::joint::Limits;
 use super::levels::Levels;
 use crate::clock::Nanos;
 use hashbrown::HashTable;
 use std::borrow::Borrow;
 use std::fmt;
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, Hash, RandomState};
+
+/// The hashes of std have random keys, so nobody can choose keys that collide.
+pub(crate) type Hashes = RandomState;
 
 /// The number of slots in the first allocation. Each further allocation is as large as all earlier ones together. The
 /// earlier ones stay, so slots never move, and growth needs no second copy of them. The system provides the memory of
