@@ -66,8 +66,7 @@ impl<N: Hash> Ledger<N> {
         let (key, charged, costs, runs) = (open.key, open.charged, open.costs.clone(), open.runs);
         self.close_before_change();
         if let Some(id) = self.keys.flow(key) {
-            let of = |costs: &[u64]| if costs.iter().all(|cost| *cost == 0) { 0 } else { self.length(costs) };
-            let [was, is] = [&*costs, real].map(of);
+            let [was, is] = [&*costs, real].map(|costs| self.length(costs));
             let finish = &mut self.flows[id].finish;
             *finish = finish.saturating_sub(was).saturating_add(is);
             self.turns.finished(*finish);
