@@ -38,7 +38,7 @@ pub use lock::unpoisoned;
 pub(crate) use look::Keyless;
 pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH, short};
 pub use mark::{BYTE_ORDER_MARK, without_mark};
-pub use next::{Charge, Granted, Leaving, Next, Patience, Refusal, Silent};
+pub use next::{Charge, Granted, Next, Patience, Refusal, Silent};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) use poll::Timer;
 pub use poll::{poll, poll_without_timer};
@@ -50,4 +50,3 @@ pub use splice::enlarge;
 pub use tee::{TeeSink, TeeSource, tee};
 pub(crate) use threads::room;
 pub use threads::{STACK, start_thread};
-pub use units::Terms;

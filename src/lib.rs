@@ -11,3 +11,6 @@ pub mod plot;
 #[cfg(test)]
 #[path = "../library/tests/library/rounds.rs"]
 mod rounds;
+#[cfg(test)]
+#[path = "../tests/program/support/simulated.rs"]
+mod simulated;

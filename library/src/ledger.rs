@@ -12,7 +12,11 @@
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
+#![allow(clippy::must_use_candidate, reason = "this is no public interface")]
+
 mod advance;
+mod asking;
+mod changes;
 mod flows;
 mod grants;
 mod heap;
@@ -25,15 +29,14 @@ mod paces;
 mod replica;
 mod requests;
 mod rules;
-#[cfg(feature = "shared")]
 mod shared;
 mod state;
 mod turns;
 mod view;
-mod waiting;
 
+pub use keys::Name;
 #[cfg(feature = "shared")]
-pub use replica::{Damaged, MAX_HORIZON, Replica};
+pub use replica::{Damaged, KeyView, MAX_HORIZON, Replica, View, Waiting};
 #[cfg(feature = "shared")]
 pub(crate) use replica::{MAX_RETURNABLE, PRESENCE_TTL};
 pub use requests::{Costs, Ticket};

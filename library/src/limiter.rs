@@ -28,6 +28,7 @@ mod panics;
 pub(crate) mod queue;
 mod reservation;
 mod rules;
+pub(crate) mod serve;
 mod settle;
 pub(crate) mod shared;
 pub(crate) mod time;
@@ -35,6 +36,7 @@ mod timer;
 mod units;
 mod wait_time;
 mod warm_up;
+mod watch;
 
 #[cfg(all(test, throttle_loom))]
 mod loom_tests;
@@ -47,7 +49,7 @@ pub use builder::{BuildError, Builder, Refill};
 pub use costs::{Costs, IntoCosts};
 pub use error::AcquireError;
 pub use handle::Limiter;
-pub use keyed::{AcquireKey, AcquireKeyOwned, AcquireKeyToSettle, Keyed};
+pub use keyed::{AcquireKey, AcquireKeyOwned, AcquireKeyToSettle, Keyed, OfAll};
 pub use reservation::Reservation;
 pub(crate) use rules::Rules;
 pub use rules::{OnFull, Oversize};
@@ -61,6 +63,7 @@ pub use warm_up::{AcquireWarm, WarmUp};
 
 use fast_path::Take;
 use queue::{Effects, Queue};
+use serve::Serve;
 use shared::Wait;
 use time::nanos;
 

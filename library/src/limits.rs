@@ -2,6 +2,8 @@
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
+#![allow(clippy::must_use_candidate, reason = "this is no public interface")]
+
 mod account;
 mod agree;
 pub mod bucket;
@@ -9,7 +11,6 @@ pub mod bucket;
 mod bytes;
 mod costs;
 mod grant;
-mod hash;
 mod joint;
 mod keys;
 mod levels;
@@ -21,14 +22,15 @@ mod terms;
 mod window;
 
 pub use account::Account;
+pub(crate) use account::MIN_ALLOWANCE;
 pub use agree::{Cost as SaidCost, Disagreement, Said};
 #[cfg(feature = "shared")]
 pub(crate) use bytes::{from_bytes, to_bytes};
 pub(crate) use costs::Cost;
 pub use costs::CostList;
 pub use grant::{Charged, Grant, Refusal};
-pub(crate) use hash::Hashes;
 pub use joint::Limits;
+pub(crate) use keys::Hashes;
 pub use keys::{AsKey, KeyId, Keys};
 pub use levels::Levels;
 pub use pace::{Pace, Served, Start};

@@ -2,6 +2,8 @@
 //!
 //! Not covered by [semantic versions](crate#what-stays): it is the engine of the program.
 
+#![allow(clippy::must_use_candidate, reason = "this is no public interface")]
+
 use crate::clock::Nanos;
 use crate::ledger::{self, Ledger, Request, Taken, Ticket};
 pub use crate::ledger::{Costs, NamedKey, Refusal, Rules, Run};
@@ -93,7 +95,6 @@ impl<T> From<Ledger> for Line<T> {
 
 impl<T> Line<T> {
     /// A line without units. New keys have buckets made at `now`.
-    #[must_use]
     pub fn new(rules: &Rules<'_>, now: Nanos) -> Self {
         Ledger::new(rules, now).into()
     }
@@ -142,19 +143,16 @@ impl<T> Line<T> {
     }
 
     /// The size of all waiting units, in bytes.
-    #[must_use]
     pub fn memory(&self) -> usize {
         self.memory
     }
 
     /// Whether no more units should be added: at most `ahead` units may wait, and their memory is limited.
-    #[must_use]
     pub fn is_full(&self, ahead: usize) -> bool {
         self.len() >= ahead || self.memory >= MEMORY || (self.is_short || self.ledger.is_short()) && !self.is_empty()
     }
 
     /// A summary of the waiting units.
-    #[must_use]
     pub fn crowd(&self) -> Crowd {
         let (keys, most) = self.busiest();
         let most = most.map(|key| self.name(key).into()).unwrap_or_default();

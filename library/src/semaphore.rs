@@ -3,6 +3,7 @@
 use crate::clock::{Clock, Nanos};
 use crate::limiter::fast_path::Take;
 use crate::limiter::queue::{Denied, Effects, Places, Queue};
+use crate::limiter::serve::Serve;
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
 use crate::limiter::{AcquireError, Acquiring, BuildError, Oversize, PARTS, Request, Rules, Units};

@@ -140,7 +140,7 @@ impl Shared {
             Named::Server(address) => Arc::new(Redis::open(address, policy, Patience::none())?),
         };
         let orders = Desk::open(Arc::clone(&store)).map_err(OpenError::Thread)?;
-        Ok(Shared { store, orders, number: Arc::default(), key: None })
+        Ok(Shared { store, orders, key: None })
     }
 
     /// Waits until these costs are granted. The request is sent when the future is first polled. If the future is
@@ -201,9 +201,7 @@ impl Shared {
     /// The future returns an error if the bucket cannot be used.
     pub fn available(&self) -> impl Future<Output = Result<u64, BucketError>> + Send + use<> {
         let (answer, found) = tokio::sync::oneshot::channel();
-        self.order(Order::Look(Box::new(move |looked| {
-            let _ = answer.send(looked.map(|view| view.available));
-        })));
+        self.order(Order::Look(answer));
         async move { found.await.unwrap_or_else(|_| Err(StoreError::Stopped.into())) }
     }
 

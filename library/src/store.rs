@@ -34,6 +34,8 @@
 //! # }
 //! ```
 
+#![allow(clippy::must_use_candidate, reason = "this is no public interface")]
+
 use crate::clock::{MILLISECOND, NanoClock, Nanos};
 use crate::ledger::Replica;
 use crate::ledger::operation::{Operation, Owner};
@@ -46,17 +48,12 @@ mod file;
 mod named;
 mod redis;
 mod round_trip;
-#[doc(hidden)]
-mod simulated;
-mod view;
 
+pub use crate::ledger::{KeyView, View, Waiting};
 pub use client::{AnyStore, Client, Next};
 pub use file::{File, FileError, Machine, Place, bucket_file};
 pub use named::{Named, folder_of_buckets};
 pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble, redis_answer};
-#[doc(hidden)]
-pub use simulated::Simulated;
-pub use view::{KeyView, View, Waiting};
 
 /// Where the log of a bucket lives. All who read the same log have the same [`Replica`]. A caller sleeps outside of the
 /// store, so it does not delay others.
@@ -177,25 +174,7 @@ pub trait Store: Debug {
     /// [`StoreError`].
     fn view(&self) -> Result<View, StoreError> {
         let now = self.sync()?;
-        Ok(with_replica(self, |replica| View::of(replica, now)))
-    }
-
-    /// The end of the pause of the bucket, if it is paused, according to the ledger as last read.
-    fn paused_until(&self) -> Option<Nanos> {
-        with_replica(self, |replica| replica.paused_until())
-    }
-
-    /// Units that conform now, according to the ledger as last read.
-    fn available(&self) -> u64 {
-        let now = self.clock().now();
-        with_replica(self, |replica| replica.available(now))
-    }
-
-    /// The time by which these further costs will have been granted if requests never pause, according to the ledger as
-    /// last read.
-    fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
-        let now = self.clock().now();
-        with_replica(self, |replica| replica.schedule(now, costs))
+        Ok(with_replica(self, |replica| replica.view(now)))
     }
 }
 
@@ -221,7 +200,10 @@ fn random() -> u64 {
 }
 
 /// Returns the result of `look` for the ledger as last read.
-pub(crate) fn with_replica<T>(store: &(impl Store + ?Sized), look: impl FnOnce(&mut Replica) -> T) -> T {
+///
+/// # Panics
+/// If a store does not pass its ledger to `look`, as [`Store::see`] requires.
+pub fn with_replica<T>(store: &(impl Store + ?Sized), look: impl FnOnce(&mut Replica) -> T) -> T {
     let (mut look, mut found) = (Some(look), None);
     store.see(&mut |replica| found = look.take().map(|look| look(replica)));
     found.expect("a store shows its ledger")
@@ -255,7 +237,6 @@ pub fn check_kind(store: &AnyStore, meant: &Policy) -> Result<(), StoreError> {
 }
 
 /// Locks the mutex, unless another thread keeps it locked for a second.
-#[must_use]
 pub fn lock_soon<T>(mutex: &std::sync::Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
     use std::sync::TryLockError;
     let begun = std::time::Instant::now();
@@ -271,7 +252,6 @@ pub fn lock_soon<T>(mutex: &std::sync::Mutex<T>) -> Option<std::sync::MutexGuard
 
 impl StoreError {
     /// Whether the same request may succeed later without any action by the user.
-    #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
             StoreError::Redis(error) => error.may_pass(),
@@ -333,7 +313,6 @@ pub struct BucketError(std::sync::Arc<StoreError>);
 impl BucketError {
     /// Whether the same request may succeed later without any action by the user; for example, a server does not
     /// answer.
-    #[must_use]
     pub fn may_pass(&self) -> bool {
         self.0.may_pass()
     }

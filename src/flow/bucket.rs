@@ -3,17 +3,18 @@
 
 use super::lock::unpoisoned;
 use super::look::{Sorting, short};
-use super::next::{Charge, Granted, Leaving, Next, Refusal};
+use super::next::{Charge, Granted, Next, Refusal};
 use super::units::Units;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use throttle_limits::clock::{MILLISECOND, Nanos};
+use throttle_limits::ledger::Replica;
 use throttle_limits::ledger::operation::{self, Ask, Grant, Operation, PLAIN};
 use throttle_limits::limits::{NO_KEY, Pace, Policy, Refusal as BucketRefusal, Served, Start};
 use throttle_limits::line::{self, Charged, KeyId, Unit};
-use throttle_limits::store::{AnyStore, Client, Next as Event, StoreError, check_kind, lock_soon};
+use throttle_limits::store::{AnyStore, Client, Next as Event, StoreError, check_kind, lock_soon, with_replica};
 
 /// The most requests of this process in the bucket. Its other units wait here.
 const MAX_ASKED: usize = 64;
@@ -71,7 +72,6 @@ struct State<T> {
     client: Client,
     /// The units with a request, by ticket.
     asked: BTreeMap<u64, (KeyId, Charged, Unit<T>)>,
-    refused: VecDeque<(T, Refusal)>,
     /// How many requests a key may have now.
     of_key: u32,
     /// When units were requested last, on the clock of the line.
@@ -80,6 +80,20 @@ struct State<T> {
     most: u64,
     /// What a run in time adds to that.
     step: u64,
+}
+
+impl<T> State<T> {
+    /// Takes back the requests of an abandoned key, and refuses its units.
+    fn refuse_all_of(&mut self, key: KeyId, units: &Units<T>) {
+        let asked = std::mem::take(&mut self.asked).into_iter();
+        let (of_key, others) = asked.partition(|(_, (of, ..))| *of == key);
+        self.asked = others;
+        for (ticket, (_, charged, unit)) in of_key {
+            self.client.cancel(ticket);
+            units.line().ended(units.now(), charged.number);
+            units.refused().push_back((unit.content, Refusal::SentAway));
+        }
+    }
 }
 
 impl<T> Debug for Bucket<T> {
@@ -93,15 +107,7 @@ impl<T: Send> Bucket<T> {
     /// refusals.
     pub fn new(store: Arc<AnyStore>, sorting: &Sorting, learns: bool) -> Self {
         let client = Client::new(Arc::clone(&store));
-        let state = State {
-            client,
-            asked: BTreeMap::new(),
-            refused: VecDeque::new(),
-            of_key: 0,
-            asked_at: 0,
-            most: u64::MAX,
-            step: 1,
-        };
+        let state = State { client, asked: BTreeMap::new(), of_key: 0, asked_at: 0, most: u64::MAX, step: 1 };
         let (meant, max_wait) = (store.policy(), sorting.max_wait);
         Bucket {
             store,
@@ -170,57 +176,38 @@ impl<T: Send> Bucket<T> {
         news.is_urgent = true;
     }
 
-    /// Refuses the units of abandoned keys.
-    fn refuse_abandoned(&self, units: &Units<T>, state: &mut State<T>) {
-        let abandoned = std::mem::take(&mut unpoisoned(self.news.lock()).abandoned);
-        for key in abandoned {
-            let of_key = state.asked.iter().filter(|(_, (of, ..))| *of == key);
-            for ticket in of_key.map(|(ticket, _)| *ticket).collect::<Vec<_>>() {
-                state.client.cancel(ticket);
-                if let Some((_, charged, unit)) = state.asked.remove(&ticket) {
-                    units.line().ended(units.now(), charged.number);
-                    state.refused.push_back((unit.content, Refusal::SentAway));
-                }
-            }
-        }
-    }
-
     /// The learned pace of a key.
     pub fn pace(&self, key: Option<&[u8]>) -> Pace {
         let key = self.name(key);
-        let mut found = None;
-        self.store.see(&mut |replica| found = Some(replica.pace(key.as_deref())));
-        found.unwrap_or_else(|| Pace::new(0))
+        with_replica(&*self.store, |replica| replica.pace(key.as_deref()))
     }
 
     /// The index of the limit for which the next unit waits.
     pub(super) fn bound_by(&self) -> Option<usize> {
-        let mut found = None;
-        self.store.see(&mut |replica| found = replica.bound_by());
-        found
+        with_replica(&*self.store, Replica::bound_by)
     }
 
     /// Passes reports on to the bucket.
-    pub(super) fn pass_on(&self) {
+    pub(super) fn pass_on(&self, units: &Units<T>) {
         let news = {
             let mut news = unpoisoned(self.news.lock());
             if !news.is_urgent && news.operations.len() < MAX_ASKED {
                 return;
             }
-            let abandoned = std::mem::take(&mut news.abandoned);
-            std::mem::replace(&mut *news, News { abandoned, ..News::default() })
+            std::mem::take(&mut *news)
         };
         let mut state = self.state();
         if news.gives_back {
             state.client.put_back();
         }
+        news.abandoned.into_iter().for_each(|key| state.refuse_all_of(key, units));
         news.operations.into_iter().for_each(|operation| state.client.report(operation));
     }
 
     /// Passes all reports on, at the end of the run.
-    pub(super) fn pass_all_on(&self) -> Result<(), StoreError> {
+    pub(super) fn pass_all_on(&self, units: &Units<T>) -> Result<(), StoreError> {
         unpoisoned(self.news.lock()).is_urgent = true;
-        self.pass_on();
+        self.pass_on(units);
         let client = &mut self.state().client;
         if client.has_outgoing() {
             // The run does not wait for a server that is away.
@@ -248,14 +235,14 @@ impl<T: Send> Bucket<T> {
 
     pub(super) fn is_empty(&self) -> bool {
         let state = self.state();
-        state.asked.is_empty() && state.refused.is_empty() && state.client.wanted() == 0
+        state.asked.is_empty() && state.client.wanted() == 0
     }
 
     /// The number of units that have left the line and wait for the bucket.
     pub fn units(&self) -> usize {
         let state = self.state();
         let plain = usize::try_from(state.client.wanted()).unwrap_or(usize::MAX);
-        plain.saturating_add(state.asked.len() + state.refused.len())
+        plain.saturating_add(state.asked.len())
     }
 
     /// Calls `look` with each unit that has left the line and waits for the bucket.
@@ -265,19 +252,12 @@ impl<T: Send> Bucket<T> {
 
     /// Takes out all units that have left the line.
     pub fn drain(&self) -> Vec<T> {
-        let mut state = self.state();
-        let asked = std::mem::take(&mut state.asked).into_values().map(|(.., unit)| unit.content);
-        let refused = std::mem::take(&mut state.refused).into_iter().map(|(unit, _)| unit);
-        asked.chain(refused).collect()
+        std::mem::take(&mut self.state().asked).into_values().map(|(.., unit)| unit.content).collect()
     }
 
     /// When the bucket has news, on the clock of the line.
     pub(super) fn next_event(&self, now: Nanos) -> Option<Nanos> {
-        let state = self.state();
-        if !state.refused.is_empty() || !unpoisoned(self.news.lock()).abandoned.is_empty() {
-            return Some(now);
-        }
-        state.client.next_event().map(|time| self.here(now, time))
+        self.state().client.next_event().map(|time| self.here(now, time))
     }
 
     /// When the next unit leaves, on the clock of the line, as far as it is known.
@@ -289,18 +269,19 @@ impl<T: Send> Bucket<T> {
     /// the answers are here. More would only wait in front of units that are tried again.
     pub fn places(&self) -> usize {
         let (now, round_trip) = (self.store.clock().now(), self.store.round_trip());
-        let mut soon = self.soon.load(Ordering::Relaxed).min(MAX_ASKED as u64);
-        self.store.see(&mut |replica| {
+        let soon = self.soon.load(Ordering::Relaxed).min(MAX_ASKED as u64);
+        let allowed = with_replica(&*self.store, |replica| {
             let within = 2 * round_trip + replica.horizon();
-            soon = soon.min(replica.available_within(now, within).saturating_add(1));
+            replica.available_within(now, within).saturating_add(1)
         });
+        let soon = soon.min(allowed);
         usize::try_from(soon).unwrap_or(MAX_ASKED).max(1).saturating_sub(self.units())
     }
 
     pub(super) fn wants_more(&self, wanted: u64) -> bool {
-        let mut quantum = 0;
-        self.store.see(&mut |replica| quantum = replica.quantum());
-        wanted.saturating_add(self.state().client.wanted()) < quantum && self.store.available() < quantum
+        let now = self.store.clock().now();
+        let (quantum, available) = with_replica(&*self.store, |replica| (replica.quantum(), replica.available(now)));
+        wanted.saturating_add(self.state().client.wanted()) < quantum && available < quantum
     }
 
     /// Gives back what was granted and has not left, cancels what waits, and passes all reports on.
@@ -317,12 +298,11 @@ impl<T: Send> Bucket<T> {
     /// The next event; see [`Grants::poll`](super::Grants::poll).
     pub(super) fn poll(&self, units: &Units<T>, room: u64) -> Result<Next<T>, StoreError> {
         let mut state = self.state();
-        self.refuse_abandoned(units, &mut state);
         loop {
-            if let Some((unit, why)) = state.refused.pop_front() {
+            let at = self.request(units, room, &mut state);
+            if let Some((unit, why)) = units.refused().pop_front() {
                 return Ok(Next::Refused(unit, why));
             }
-            let at = self.request(units, room, &mut state);
             let event = state.client.poll(room)?;
             self.back_off(units, &mut state);
             self.check_policy()?;
@@ -330,7 +310,7 @@ impl<T: Send> Bucket<T> {
                 Event::Go(grant) if grant.ticket == PLAIN => {
                     state.most = state.most.saturating_add(state.step);
                     let since = grant.has_waited.then(|| self.here(units.now(), grant.at));
-                    return Ok(Next::Run(grant.units, since, Leaving::OfBucket));
+                    return Ok(Next::Run(grant.units, since, None));
                 }
                 Event::Go(grant) => {
                     if let Some(unit) = state.asked.remove(&grant.ticket) {
@@ -388,7 +368,7 @@ impl<T: Send> Bucket<T> {
                     state.asked_at = now;
                     state.asked.insert(ticket, (key, charged, unit));
                 }
-                line::Next::Refused(_, unit, why) => state.refused.push_back((unit.content, why.into())),
+                line::Next::Refused(_, unit, why) => units.refused().push_back((unit.content, why.into())),
                 line::Next::At(time) => return Some(time),
                 line::Next::Nothing => return None,
             }
@@ -402,7 +382,7 @@ impl<T: Send> Bucket<T> {
         if !state.client.take_late() {
             return;
         }
-        self.store.see(&mut |replica| state.step = replica.quantum());
+        state.step = with_replica(&*self.store, |replica| replica.quantum());
         state.most = (state.client.wanted() / 2).max(1);
         if state.client.wanted() > state.most {
             let unwanted = state.client.want_nothing();
@@ -414,11 +394,10 @@ impl<T: Send> Bucket<T> {
     /// it were killed.
     fn ahead(&self) -> u64 {
         let (now, least) = (self.store.clock().now(), 2 * self.store.round_trip() + MIN_WANTED);
-        let mut units = 0;
-        self.store.see(&mut |replica| {
+        let units = with_replica(&*self.store, |replica| {
             let processes = replica.owners().count().max(1) as u64;
             let share = replica.available_within(now, MAX_WANTED) / processes;
-            units = share.max(replica.available_within(now, least.saturating_add(replica.horizon())));
+            share.max(replica.available_within(now, least.saturating_add(replica.horizon())))
         });
         units.saturating_add(1)
     }

@@ -1,11 +1,10 @@
 //! Costs: how much of a limit each unit takes.
 
 use super::mark::without_mark;
-use super::selector::{Part, SelectorError, escaped, meant_as_json, too_large};
+use super::selector::{Part, escaped, meant_as_json, number_alone, too_large};
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
-use thiserror::Error;
 use throttle_limits::rate::Amount;
 
 /// The cost of a unit: `800`, `f3`, `/max_tokens` or `bytes/4`, or a sum of these. `,else=100` may follow.
@@ -14,7 +13,7 @@ use throttle_limits::rate::Amount;
 /// use throttle::flow::cost::Cost;
 /// let cost: Cost = "f2+bytes/4+300".parse()?;
 /// assert_eq!(cost.of(b"hello 50"), Some(352));
-/// # Ok::<(), throttle::flow::cost::CostError>(())
+/// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -34,6 +33,8 @@ enum Term {
 
 /// Characters that may follow a term.
 const ENDS: [char; 2] = [',', '+'];
+
+const NOT_DIVIDED: &str = "only bytes can be divided, and only by a whole number; write for example bytes/4+300";
 
 impl Cost {
     /// The cost of `unit`, which has no delimiter. The cost is a whole number; a unit with cost 0 passes free. `None`
@@ -97,7 +98,7 @@ impl Cost {
     ///
     /// # Errors
     /// The message shows a right spelling.
-    pub fn read(text: &str) -> Result<(Self, &str), CostError> {
+    pub fn read(text: &str) -> Result<(Self, &str), String> {
         let mut cost = Cost::default();
         let mut rest = cost.add(text)?;
         while let Some(next) = rest.strip_prefix('+') {
@@ -107,7 +108,7 @@ impl Cost {
     }
 
     /// Adds the first term of `text`, and returns the rest.
-    fn add<'a>(&mut self, text: &'a str) -> Result<&'a str, CostError> {
+    fn add<'a>(&mut self, text: &'a str) -> Result<&'a str, String> {
         if let Some(part) = Part::read(text, &ENDS) {
             let (part, rest) = part?;
             self.terms.push(Term::Part(part));
@@ -125,9 +126,11 @@ impl Cost {
     ///
     /// # Errors
     /// This cost can always be read, so `otherwise` would never be used.
-    pub fn or_else(self, otherwise: u64) -> Result<Self, CostError> {
+    pub fn or_else(self, otherwise: u64) -> Result<Self, String> {
         match self.fixed() {
-            Some(cost) => Err(CostError::ElseNeverUsed(cost)),
+            Some(cost) => {
+                Err(format!("else= is never used with a fixed number; write cost={cost} alone, or cost=f3,else=100"))
+            }
             None => Ok(Cost { otherwise: Some(otherwise), ..self }),
         }
     }
@@ -136,45 +139,18 @@ impl Cost {
     ///
     /// # Errors
     /// The text is not a number.
-    pub fn read_else(text: &str) -> Result<u64, CostError> {
-        amount(text).ok_or_else(|| CostError::Else(text.to_owned()))
+    pub fn read_else(text: &str) -> Result<u64, String> {
+        let why =
+            "else= needs a whole number, the cost of a unit whose own cost cannot be read; write for example else=100";
+        amount(text).ok_or_else(|| why.to_owned())
     }
 }
 
-/// Why a text is not a cost. The message shows a right spelling.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the messages are the documentation")]
-pub enum CostError {
-    #[error("the cost is missing; write a number, f3, /max_tokens or bytes/4, like cost=800")]
-    Empty,
-    #[error("{0}")]
-    Part(#[from] SelectorError),
-    #[error("a cost is a whole number that is not negative, like cost=800")]
-    NotWhole,
-    #[error("field {0} is written f{0}")]
-    Field(u64),
-    #[error("only bytes can be divided, and only by a whole number; write for example bytes/4+300")]
-    Bytes,
-    #[error("the number of bytes is named bytes; write cost=bytes or cost=bytes/4")]
-    Byte,
-    #[error("nothing can be divided by 0; write for example bytes/4")]
-    DividedByZero,
-    #[error("a cost is a number in the unit or its number of bytes; write for example f3, /max_tokens or bytes/4")]
-    NoNumber,
-    #[error("unknown cost '{word}'; write {pointer} for JSON, otherwise for example 800, f3 or bytes/4")]
-    Unknown { word: String, pointer: String },
-    #[error("else= is never used with a fixed number; write cost={0} alone, or cost=f3,else=100")]
-    ElseNeverUsed(u64),
-    #[error("unexpected text after the cost: '{0}'; a comma in a JSON Pointer is \\,, a plus \\+")]
-    More(String),
-    #[error("else= needs a whole number, the cost of a unit whose own cost cannot be read; write for example else=100")]
-    Else(String),
-}
-
 /// Parses the text after `bytes`.
-fn divisor(text: &str) -> Result<NonZeroU64, CostError> {
+fn divisor(text: &str) -> Result<NonZeroU64, String> {
     let per = if text.is_empty() { Some(1) } else { text.strip_prefix('/').and_then(amount) };
-    NonZeroU64::new(per.ok_or(CostError::Bytes)?).ok_or(CostError::DividedByZero)
+    let zero = || "nothing can be divided by 0; write for example bytes/4".to_owned();
+    NonZeroU64::new(per.ok_or(NOT_DIVIDED)?).ok_or_else(zero)
 }
 
 /// Parses a number in an option: `800` or `4k`.
@@ -192,35 +168,46 @@ fn whole_number(text: &[u8]) -> Option<u64> {
     if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
 }
 
-/// The error for a word that is not a cost, with a guess at its meaning.
-fn unknown(word: &str) -> CostError {
+/// The message about a word that is not a cost, with a guess at its meaning.
+fn unknown(word: &str) -> String {
     let number = word.trim_start_matches(['$', '{', 'F']).trim_end_matches('}');
-    match word {
-        "" => CostError::Empty,
-        "byte" | "Bytes" | "size" | "length" | "len" => CostError::Byte,
-        "host" => CostError::NoNumber,
-        _ if word.starts_with("re:") => CostError::NoNumber,
-        _ if word.split_once('/').is_some_and(|(divided, _)| divided.parse::<Cost>().is_ok()) => CostError::Bytes,
-        _ if number.len() < word.len() && number.parse::<u64>().is_ok_and(|number| number > 0) => {
-            CostError::Field(number.parse().unwrap_or(1))
+    let is_divided = || word.split_once('/').is_some_and(|(divided, _)| divided.parse::<Cost>().is_ok());
+    let text = match word {
+        "" => "the cost is missing; write a number, f3, /max_tokens or bytes/4, like cost=800",
+        "byte" | "Bytes" | "size" | "length" | "len" => {
+            "the number of bytes is named bytes; write cost=bytes or cost=bytes/4"
         }
-        _ if word.trim_start_matches(['+', '-', '.']).starts_with(|c: char| c.is_ascii_digit()) => CostError::NotWhole,
-        _ => match meant_as_json(word) {
-            Some(error) => CostError::Part(error),
-            None => CostError::Unknown { word: word.to_owned(), pointer: format!("/{}", escaped(word)) },
-        },
-    }
+        _ if word == "host" || word.starts_with("re:") => {
+            "a cost is a number in the unit or its number of bytes; write for example f3, /max_tokens or bytes/4"
+        }
+        _ if is_divided() => NOT_DIVIDED,
+        _ if number.len() < word.len() && number.parse::<u64>().is_ok_and(|number| number > 0) => {
+            return number_alone(number.parse().unwrap_or(1));
+        }
+        _ if word.trim_start_matches(['+', '-', '.']).starts_with(|c: char| c.is_ascii_digit()) => {
+            "a cost is a whole number that is not negative, like cost=800"
+        }
+        _ => {
+            return meant_as_json(word).unwrap_or_else(|| {
+                let pointer = escaped(word);
+                format!("unknown cost '{word}'; write /{pointer} for JSON, otherwise for example 800, f3 or bytes/4")
+            });
+        }
+    };
+    text.to_owned()
 }
 
 impl FromStr for Cost {
-    type Err = CostError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, CostError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match Cost::read(text)? {
             (cost, "") => Ok(cost),
             (cost, rest) => match rest.strip_prefix(",else=") {
                 Some(otherwise) => cost.or_else(Cost::read_else(otherwise)?),
-                None => Err(CostError::More(rest.to_owned())),
+                None => Err(format!(
+                    "unexpected text after the cost: '{rest}'; a comma in a JSON Pointer is \\,, a plus \\+"
+                )),
             },
         }
     }

@@ -5,15 +5,16 @@
 
 use super::bucket::Bucket;
 use super::lock::unpoisoned;
-use super::next::{Granted, Leaving, Next, Refusal};
-use super::units::{Terms, Units};
+use super::next::{Granted, Next, Refusal};
+use super::units::Units;
 use std::fmt::{Debug, Formatter};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, Thread};
 use throttle_limits::clock::{NanoClock, Nanos};
 use throttle_limits::ledger::operation::Operation;
 use throttle_limits::line::{self, Line, Unit};
-use throttle_limits::store::{AnyStore, StoreError};
+use throttle_limits::store::{AnyStore, StoreError, with_replica};
 
 /// The grants of a run with units of the type `T`.
 pub struct Grants<T> {
@@ -21,6 +22,9 @@ pub struct Grants<T> {
     /// The units that were granted with costs of their own: the sum of each cost, and the number of these units.
     charged: Mutex<(Vec<u64>, u64)>,
     bucket: Option<Bucket<T>>,
+    has_keys: bool,
+    /// Whether the run is over: nothing leaves any more.
+    is_retired: AtomicBool,
     /// The pump's thread, once it runs.
     pump: Mutex<Option<Thread>>,
 }
@@ -57,14 +61,16 @@ impl<T> Debug for Grants<T> {
 }
 
 impl<T: Send> Grants<T> {
-    /// The grants of `line`, whose times are those of `clock`. If there is a `bucket`, it applies the limits.
+    /// The grants of `line`, whose times are those of `clock`. If there is a `bucket`, it applies the limits. `has_keys`:
+    /// keys have limits of their own.
     pub fn new(
         line: Line<T>,
         clock: Arc<dyn NanoClock + Send + Sync>,
         bucket: Option<Bucket<T>>,
-        terms: Terms,
+        has_keys: bool,
     ) -> Self {
-        Grants { units: Units::new(line, clock, terms), charged: Mutex::default(), bucket, pump: Mutex::default() }
+        let (charged, is_retired, pump) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
+        Grants { units: Units::new(line, clock), charged, bucket, has_keys, is_retired, pump }
     }
 
     /// The units that wait.
@@ -79,7 +85,7 @@ impl<T: Send> Grants<T> {
 
     /// Whether keys have limits of their own.
     pub fn has_keys(&self) -> bool {
-        self.units.terms.has_keys
+        self.has_keys
     }
 
     /// Whether a shared bucket applies the limits.
@@ -112,7 +118,7 @@ impl<T: Send> Grants<T> {
 
     /// Adds a unit that will never leave. The pump returns it as soon as possible.
     pub fn refuse(&self, unit: T, why: Refusal) {
-        self.units.refuse(unit, why);
+        self.units.refused().push_back((unit, why));
     }
 
     /// Takes out the units that will never leave.
@@ -150,13 +156,6 @@ impl<T: Send> Grants<T> {
         is_empty && self.bucket.as_ref().is_none_or(Bucket::is_empty)
     }
 
-    /// Whether a unit waits for the limits, and not for the time of another attempt.
-    pub fn has_arrived(&self) -> bool {
-        let now = self.now();
-        let has_arrived = self.line().arrived(now) > 0;
-        has_arrived || self.bucket.as_ref().is_some_and(|bucket| !bucket.is_empty())
-    }
-
     /// When a unit may leave, or is refused, if nothing happens before. `None` if no such time is known.
     pub fn due_at(&self) -> Option<Nanos> {
         if !self.units.refused().is_empty() {
@@ -168,23 +167,24 @@ impl<T: Send> Grants<T> {
         own.into_iter().chain(of_bucket).min()
     }
 
-    /// The index of the limit for which the next unit waits.
-    pub fn bound_by(&self) -> usize {
-        match &self.bucket {
-            _ if self.units.terms.has_keys => 0,
-            Some(bucket) => bucket.bound_by().unwrap_or(usize::MAX),
-            None => self.line().bound_by().unwrap_or(usize::MAX),
-        }
-    }
-
-    /// When the next unit goes, after [`poll`](Self::poll) has returned `until`.
-    pub fn next_at(&self, until: Nanos) -> Nanos {
-        let now = self.now();
-        let known = match &self.bucket {
-            Some(bucket) => bucket.leaves_at(now),
-            None => self.line().grants_at(now),
+    /// The index of the limit for which the next unit waits, and when that unit goes, after [`poll`](Self::poll) has
+    /// returned `until`. `None` if all units wait for the times of further attempts.
+    pub(super) fn waits_for(&self, until: Nanos) -> Option<(usize, Nanos)> {
+        let (mut line, now) = (self.line(), self.now());
+        let has_arrived = line.arrived(now) > 0;
+        let (limit, next) = match &self.bucket {
+            None if has_arrived => (line.bound_by(), line.grants_at(now)),
+            None => return None,
+            Some(bucket) => {
+                // The line is not locked while the bucket is.
+                drop(line);
+                if !has_arrived && bucket.is_empty() {
+                    return None;
+                }
+                (bucket.bound_by(), bucket.leaves_at(now))
+            }
         };
-        known.unwrap_or(until)
+        Some((if self.has_keys { 0 } else { limit.unwrap_or(usize::MAX) }, next.unwrap_or(until)))
     }
 
     /// The next event, for a sink that accepts at most `room` units. Only the pump's thread may call this.
@@ -192,7 +192,7 @@ impl<T: Send> Grants<T> {
     /// # Errors
     /// [`StoreError::Stopped`] once the run has [retired](Overview::retire); or the bucket cannot be reached.
     pub fn poll(&self, room: u64) -> Result<Next<T>, StoreError> {
-        if self.units.is_retired() && !self.is_empty() {
+        if self.is_retired() && !self.is_empty() {
             return Err(StoreError::Stopped);
         }
         if let Some((unit, why)) = self.units.refused().pop_front() {
@@ -207,7 +207,7 @@ impl<T: Send> Grants<T> {
         }
         let mut line = self.line();
         Ok(match line.poll(self.now(), room) {
-            line::Next::Run(run) => Next::Run(run.units, run.has_waited.then_some(run.charged.at), Leaving::Run(run)),
+            line::Next::Run(run) => Next::Run(run.units, run.has_waited.then_some(run.charged.at), Some(run)),
             line::Next::Go(key, unit, charged) => {
                 self.count(&unit.costs);
                 Next::Go(Granted::new(key, charged, &unit), unit.content)
@@ -220,7 +220,7 @@ impl<T: Send> Grants<T> {
 
     /// Passes the reports of servers on to a shared bucket.
     pub(super) fn pass_on(&self) {
-        self.bucket.iter().for_each(Bucket::pass_on);
+        self.bucket.iter().for_each(|bucket| bucket.pass_on(&self.units));
     }
 
     /// Passes all reports on, at the end of the run.
@@ -228,7 +228,7 @@ impl<T: Send> Grants<T> {
     /// # Errors
     /// The bucket cannot be reached.
     pub(super) fn pass_all_on(&self) -> Result<(), StoreError> {
-        self.bucket.as_ref().map_or(Ok(()), Bucket::pass_all_on)
+        self.bucket.as_ref().map_or(Ok(()), |bucket| bucket.pass_all_on(&self.units))
     }
 
     /// Counts the costs of a unit, for [`schedule`](Overview::schedule).
@@ -240,17 +240,13 @@ impl<T: Send> Grants<T> {
     }
 
     /// Reports that plain units have left now: windows count them from now on.
-    pub fn has_left(&self, leaving: &Leaving) {
-        if let Leaving::Run(run) = leaving {
-            self.line().run_left(self.now(), run);
-        }
+    pub(super) fn run_has_left(&self, run: &line::Run) {
+        self.line().run_left(self.now(), run);
     }
 
-    /// Reports that a unit has left now: windows count it from now on.
+    /// Reports that a unit has left now: windows of the line count it from now on.
     pub fn unit_has_left(&self, granted: &Granted) {
-        if granted.charge.is_none() {
-            self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs);
-        }
+        self.line().handed_over(self.now(), granted.key, granted.charged, &granted.costs);
     }
 
     /// Settles a unit at its real costs.
@@ -261,7 +257,6 @@ impl<T: Send> Grants<T> {
             }
             _ => self.line().settle(self.now(), granted.charged.number, real),
         }
-        self.wake();
     }
 
     /// Reports that a unit no longer runs: its cost is final, and it takes no job of its key any more.
@@ -270,24 +265,23 @@ impl<T: Send> Grants<T> {
             (Some(bucket), Some(charge)) if charge.is_kept => {
                 bucket.tell(Operation::Ended(vec![charge.number]), bucket.counts_jobs());
             }
-            (None, _) if self.units.terms.runs => self.line().ended(self.now(), granted.charged.number),
+            (None, _) => self.line().ended(self.now(), granted.charged.number),
             _ => {}
         }
     }
 
+    fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::SeqCst)
+    }
+
     /// Sleeps until this time, or until the run has [retired](Overview::retire).
     pub(super) fn sleep_until(&self, time: Nanos) {
-        self.units.clock.sleep_unless(time, &|| self.units.is_retired());
+        self.units.clock.sleep_unless(time, &|| self.is_retired());
     }
 
-    /// Records that the calling thread is the pump's, for [`wake`](Self::wake).
+    /// Records that the calling thread is the pump's, for [`retire`](Overview::retire).
     pub(super) fn is_polled_here(&self) {
         *unpoisoned(self.pump.lock()) = Some(thread::current());
-    }
-
-    /// Wakes the pump's thread if it sleeps. The sleep ends if the run has retired, or if a report is urgent.
-    pub fn wake(&self) {
-        unpoisoned(self.pump.lock()).iter().for_each(Thread::unpark);
     }
 }
 
@@ -297,8 +291,9 @@ impl<T: Send> Overview for Grants<T> {
     }
 
     fn retire(&self) {
-        if !self.units.retire() {
-            self.wake();
+        if !self.is_retired.swap(true, Ordering::SeqCst) {
+            // The pump may sleep.
+            unpoisoned(self.pump.lock()).iter().for_each(Thread::unpark);
         }
         if let Some(bucket) = &self.bucket {
             bucket.retire();
@@ -306,7 +301,7 @@ impl<T: Send> Overview for Grants<T> {
     }
 
     fn left(&self) -> Option<Vec<i128>> {
-        (self.bucket.is_none() && !self.units.terms.has_keys).then(|| self.line().left(self.now()))
+        (self.bucket.is_none() && !self.has_keys).then(|| self.line().left(self.now()))
     }
 
     fn schedule(&self, units: u64) -> Option<Nanos> {
@@ -318,7 +313,11 @@ impl<T: Send> Overview for Grants<T> {
         };
         let costs: Vec<u64> = if count == 0 { vec![units] } else { sums.iter().map(mean).collect() };
         match &self.bucket {
-            Some(bucket) => Some(bucket.here(now, bucket.store().schedule(&costs)?)),
+            Some(bucket) => {
+                let of_bucket = bucket.store().clock().now();
+                let at = with_replica(&**bucket.store(), |replica| replica.schedule(of_bucket, &costs));
+                Some(bucket.here(now, at?))
+            }
             None => self.line().schedule(now, &costs),
         }
     }
@@ -326,7 +325,10 @@ impl<T: Send> Overview for Grants<T> {
     fn paused_until(&self) -> Option<Nanos> {
         let now = self.now();
         match &self.bucket {
-            Some(bucket) => bucket.store().paused_until().map(|time| bucket.here(now, time)),
+            Some(bucket) => {
+                let until = with_replica(&**bucket.store(), |replica| replica.paused_until());
+                until.map(|time| bucket.here(now, time))
+            }
             None => self.line().held_until().filter(|time| *time > now),
         }
     }

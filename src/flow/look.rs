@@ -173,9 +173,8 @@ pub struct Sorting {
     pub has_keys: bool,
     /// Whether units need not leave in the order of the input, or may be dropped.
     pub is_sorted: bool,
-    /// For a shared bucket that keeps the limits: how many of the costs belong to limits of all keys. The other costs
-    /// belong to limits of each key.
-    pub shared: Option<usize>,
+    /// Whether a shared bucket keeps the limits.
+    pub is_shared: bool,
     /// The stored state of a bucket with the same limits. The line begins with this state, at its time.
     pub found: Option<Arc<View>>,
 }
@@ -185,7 +184,7 @@ impl Sorting {
     pub fn begin<T>(&self, now: Nanos) -> Line<T> {
         let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
         let all: Vec<_> = self.all.iter().map(|(policy, kind)| (policy, *kind)).collect();
-        let is_shared = self.shared.is_some();
+        let is_shared = self.is_shared;
         let (named, jobs, max_wait) = (&self.named[..], self.jobs, self.max_wait);
         // A shared bucket counts the failures of all processes.
         let fails = self.fails.filter(|_| !is_shared);

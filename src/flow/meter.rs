@@ -84,8 +84,6 @@ pub struct Wait {
     pub since: Nanos,
     /// When it ends.
     pub until: Nanos,
-    /// The number of units granted for that time.
-    pub units: u64,
 }
 
 /// The most lateness that is recorded, in nanoseconds. Longer lateness is recorded as this value.
@@ -109,10 +107,10 @@ impl Meter {
         self.lock().enter(phase, now);
     }
 
-    /// Records that the current wait for a limit ends at `until`, when `units` leave.
-    pub fn waits_until(&self, until: Nanos, units: u64) {
+    /// Records that the current wait for a limit ends at `until`.
+    pub fn waits_until(&self, until: Nanos) {
         let mut record = self.lock();
-        record.reading.wait = Some(Wait { since: record.since, until, units });
+        record.reading.wait = Some(Wait { since: record.since, until });
     }
 
     /// Records a pause until `until`. Time in a pause does not count as a wait for limits.
@@ -222,8 +220,8 @@ mod tests {
     fn a_current_wait_is_reported_until_it_ends() {
         let meter = Meter::new(0, 1);
         meter.enter(Phase::Limit(0), 10);
-        meter.waits_until(500, 3);
-        let wait = Some(Wait { since: 10, until: 500, units: 3 });
+        meter.waits_until(500);
+        let wait = Some(Wait { since: 10, until: 500 });
         assert_eq!((meter.read(20).wait, meter.read(30).wait), (wait, wait));
         meter.passed(1, 1, 500);
         assert_eq!(meter.read(501).wait, None);

@@ -9,7 +9,8 @@ use throttle_limits::line::{self, Charged, Costs, KeyId, Unit};
 #[derive(Debug)]
 pub enum Next<T> {
     /// This number of plain units may leave now. The time is that of their grant; `None` if they did not have to wait.
-    Run(u64, Option<Nanos>, Leaving),
+    /// The line has to know when its run has left.
+    Run(u64, Option<Nanos>, Option<line::Run>),
     /// This unit may leave now.
     Go(Granted, T),
     /// This unit never leaves.
@@ -75,15 +76,6 @@ pub struct Granted {
     pub due: Nanos,
     /// Its charge in a shared bucket.
     pub charge: Option<Charge>,
-}
-
-/// Units that are about to leave.
-#[derive(Debug)]
-pub enum Leaving {
-    /// Plain units of the line.
-    Run(line::Run),
-    /// Units of a shared bucket.
-    OfBucket,
 }
 
 /// The charge of a unit in a shared bucket.

@@ -101,11 +101,13 @@ impl<F: Flow> Pump<'_, F> {
         loop {
             let mut passed = Passed::default();
             let result = match self.grants.poll(room)? {
-                Next::Run(units, due, leaving) => {
+                Next::Run(units, due, run) => {
                     self.note_lateness(units, due);
                     self.enter(Phase::Sink);
                     let result = self.flow.run(self.grants, units, &mut passed);
-                    self.grants.has_left(&leaving);
+                    if let Some(run) = run {
+                        self.grants.run_has_left(&run);
+                    }
                     room = room.saturating_sub(units);
                     result
                 }
@@ -168,13 +170,13 @@ impl<F: Flow> Pump<'_, F> {
     fn wait(&mut self, until: Option<Nanos>) -> Result<bool, PumpError> {
         let state = self.note_read_ahead();
         self.grants.paused_until().into_iter().for_each(|until| self.meter.paused_until(until));
-        match until {
+        match until.and_then(|until| self.grants.waits_for(until)) {
             _ if state.waits_for_sink => self.enter(Phase::Sink),
-            Some(until) if self.grants.has_arrived() => {
-                self.enter(Phase::Limit(self.grants.bound_by()));
-                self.meter.waits_until(self.grants.next_at(until), 0);
+            Some((limit, next)) => {
+                self.enter(Phase::Limit(limit));
+                self.meter.waits_until(next);
             }
-            _ => self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source }),
+            None => self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source }),
         }
         let Some(until) = until else {
             self.flow.wait(self.grants, None)?;

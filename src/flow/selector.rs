@@ -1,6 +1,5 @@
 //! Selectors: find the key of a unit, such as its host or its second field.
 
-mod error;
 mod host;
 mod part;
 mod pointer;
@@ -8,12 +7,11 @@ mod pointer;
 #[cfg(test)]
 mod tests;
 
-pub use error::SelectorError;
-pub(super) use error::too_large;
-pub(super) use part::{Part, meant_as_json};
+pub(super) use part::{Part, meant_as_json, number_alone, too_large};
 pub(super) use pointer::escaped;
 
 use super::mark::without_mark;
+use part::FIELD_ZERO;
 use regex::bytes::{Regex, RegexBuilder};
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +27,7 @@ const MAX_REGEX_BYTES: usize = 1 << 20;
 /// let selector: Selector = "host".parse()?;
 /// assert_eq!(selector.key(b"get https://user@Example.org:8080/a").as_deref(), Some(&b"example.org"[..]));
 /// assert_eq!(selector.key(b"no address"), None);
-/// # Ok::<(), throttle::flow::selector::SelectorError>(())
+/// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Selector(Kind);
@@ -77,7 +75,7 @@ impl Selector {
     ///
     /// # Errors
     /// The message shows a right spelling.
-    pub fn read(text: &str) -> Result<(Self, &str), SelectorError> {
+    pub fn read(text: &str) -> Result<(Self, &str), String> {
         if let Some(pattern) = text.strip_prefix("re:") {
             return matching(pattern).map(|regex| (Selector(Kind::Match(regex)), ""));
         }
@@ -102,50 +100,52 @@ impl Selector {
 }
 
 /// Compiles `pattern`, which matches bytes. Classes such as `\w`, and case, cover ASCII only.
-fn matching(pattern: &str) -> Result<Regex, SelectorError> {
+fn matching(pattern: &str) -> Result<Regex, String> {
     if pattern.is_empty() {
-        return Err(SelectorError::NoPattern);
+        return Err("a pattern is missing; write for example re:^[a-z]+".to_owned());
     }
     let compiled = RegexBuilder::new(pattern).unicode(false).size_limit(MAX_REGEX_BYTES).build();
     compiled.map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => SelectorError::PatternTooLarge,
+        regex::Error::CompiledTooBig(_) => {
+            "the pattern is too large: it takes more than 1 MiB; write a shorter one, like re:^[a-z]+".to_owned()
+        }
         // The last line has the reason; earlier lines show the place.
         error => {
             let text = error.to_string();
             let why = text.lines().next_back().unwrap_or_default();
-            SelectorError::Pattern(why.trim_start_matches("error: ").to_owned())
+            let why = why.trim_start_matches("error: ");
+            format!("the pattern is not a regular expression: {why}; write for example re:^[a-z]+")
         }
     })
 }
 
-/// The error for a word that is not a selector, with a guess at its meaning.
-fn unknown(word: &str) -> SelectorError {
+/// The message about a word that is not a selector, with a guess at its meaning.
+fn unknown(word: &str) -> String {
     let number = word.trim_start_matches(['$', '{', '-', 'F']).trim_end_matches('}');
-    match (number.parse(), word.to_lowercase().as_str()) {
-        (_, "") => SelectorError::Empty,
-        (Ok(0), _) => SelectorError::FieldZero,
-        (Ok(number), _) => SelectorError::NumberAlone(number),
+    match (number.parse::<u64>(), word.to_lowercase().as_str()) {
+        (_, "") => "the selector is missing; write host, f2, /user/id or re:REGEX".to_owned(),
+        (Ok(0), _) => FIELD_ZERO.to_owned(),
+        (Ok(number), _) => number_alone(number),
         (
             _,
             "host" | "hosts" | "hostname" | "domains" | "urls" | "hostnames" | "servers" | "sites" | "domain" | "site"
             | "url" | "server" | "{host}",
-        ) => SelectorError::Meant("host"),
-        (_, "re" | "regex" | "regexp") => SelectorError::Meant("re:REGEX, like re:^[a-z]+"),
-        (_, small) if small.starts_with("regex") => SelectorError::Meant("re:REGEX, like re:^[a-z]+"),
-        _ => meant_as_json(word).unwrap_or_else(|| SelectorError::Unknown {
-            word: word.to_owned(),
-            pointer: format!("/{}", escaped(word)),
+        ) => "write host".to_owned(),
+        (_, small) if small == "re" || small.starts_with("regex") => "write re:REGEX, like re:^[a-z]+".to_owned(),
+        _ => meant_as_json(word).unwrap_or_else(|| {
+            let pointer = escaped(word);
+            format!("unknown selector '{word}'; write /{pointer} for JSON, otherwise host, f2 or re:REGEX")
         }),
     }
 }
 
 impl FromStr for Selector {
-    type Err = SelectorError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, SelectorError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match Selector::read(text)? {
             (selector, "") => Ok(selector),
-            (_, rest) => Err(SelectorError::More(rest.to_owned())),
+            (_, rest) => Err(format!("unexpected text after the selector: '{rest}'; a comma in a JSON Pointer is \\,")),
         }
     }
 }

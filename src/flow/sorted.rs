@@ -337,9 +337,7 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
     ) -> Result<(), FlowError> {
         self.outgoing.take(unit.into());
         self.dropping.iter_mut().for_each(|dropping| dropping.has_left(granted.key));
-        if grants.is_shared() {
-            grants.unit_has_left(&granted);
-        } else if grants.line().has_windows() {
+        if grants.line().has_windows() {
             self.handed.push((granted.key, granted.charged, granted.costs));
         }
         Ok(())

@@ -3,34 +3,20 @@
 use super::lock::unpoisoned;
 use super::next::Refusal;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use throttle_limits::clock::{NanoClock, Nanos};
 use throttle_limits::line::Line;
-
-/// The properties of a run that matter for its grants.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Terms {
-    /// Whether keys have limits of their own.
-    pub has_keys: bool,
-    /// Whether a unit runs from its grant until [`Grants::ended`](super::Grants::ended), as a command does.
-    pub runs: bool,
-}
 
 /// The units of a run.
 pub(super) struct Units<T> {
     line: Mutex<Line<T>>,
     pub(super) clock: Arc<dyn NanoClock + Send + Sync>,
-    /// Units that will never be granted.
     refused: Mutex<VecDeque<(T, Refusal)>>,
-    pub(super) terms: Terms,
-    is_retired: AtomicBool,
 }
 
 impl<T> Units<T> {
-    pub(super) fn new(line: Line<T>, clock: Arc<dyn NanoClock + Send + Sync>, terms: Terms) -> Self {
-        let (refused, is_retired) = (Mutex::default(), AtomicBool::new(false));
-        Units { line: Mutex::new(line), clock, refused, terms, is_retired }
+    pub(super) fn new(line: Line<T>, clock: Arc<dyn NanoClock + Send + Sync>) -> Self {
+        Units { line: Mutex::new(line), clock, refused: Mutex::default() }
     }
 
     /// The units that wait. A change of the line is one step, so a panic elsewhere does not leave it half changed.
@@ -43,22 +29,8 @@ impl<T> Units<T> {
         self.clock.now()
     }
 
-    /// Adds a unit that will never leave.
-    pub(super) fn refuse(&self, unit: T, why: Refusal) {
-        self.refused().push_back((unit, why));
-    }
-
+    /// The units that will never leave. The pump takes them out.
     pub(super) fn refused(&self) -> MutexGuard<'_, VecDeque<(T, Refusal)>> {
         unpoisoned(self.refused.lock())
-    }
-
-    /// Whether the run is over: nothing leaves any more.
-    pub(super) fn is_retired(&self) -> bool {
-        self.is_retired.load(Ordering::SeqCst)
-    }
-
-    /// Ends the run. Returns whether it had ended before.
-    pub(super) fn retire(&self) -> bool {
-        self.is_retired.swap(true, Ordering::SeqCst)
     }
 }

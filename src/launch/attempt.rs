@@ -4,7 +4,7 @@ use super::job::{Job, Outcome};
 use super::passed_input::Feed;
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
-use super::retries::{History, Verdict};
+use super::retries::{History, Paused, Verdict};
 use crate::flow::Granted;
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Debug;
@@ -76,18 +76,6 @@ impl Running {
     pub(super) fn seq(&self) -> u64 {
         self.attempt.job.seq
     }
-}
-
-/// A requested pause of all commands, or of the commands of one key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Paused {
-    /// The rest of the pause, from now.
-    pub rest: Duration,
-    /// Whether the server named its end.
-    pub is_named: bool,
-    /// Whether the pause is longer than allowed. Then [`SentAway`](super::Event::SentAway) or
-    /// [`KeySentAway`](super::Event::KeySentAway) reports it.
-    pub is_overlong: bool,
 }
 
 /// An attempt that has ended, or could not start.

@@ -3,9 +3,9 @@
 use super::attempt::Running;
 use super::event::Event;
 use super::job::{Job, Outcome};
+use super::launcher::Launcher;
 use super::options::{GRACE, NEVER, Output};
 use super::printer::Collected;
-use super::shared::Shared;
 use super::spool::Spool;
 use super::target::Target;
 use rustix::buffer::spare_capacity;
@@ -30,22 +30,22 @@ const MAX_PIPE_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 8 * 1024;
 
 /// Attends to the command until its end, prints its output, and sends the event of its end.
-pub(super) async fn attend(shared: Arc<Shared>, running: Running, mut child: Child, target: Target) {
+pub(super) async fn attend(launcher: Arc<Launcher>, running: Running, mut child: Child, target: Target) {
     let job = Arc::clone(&running.attempt.job);
-    let mut out = Stream::new(&shared, &job, child.stdout.take(), true);
-    let mut err = Stream::new(&shared, &job, child.stderr.take(), false);
-    let outcome = watch(&shared, &job, &mut child, target, [&mut out, &mut err]).await;
+    let mut out = Stream::new(&launcher, &job, child.stdout.take(), true);
+    let mut err = Stream::new(&launcher, &job, child.stderr.take(), false);
+    let outcome = watch(&launcher, &job, &mut child, target, [&mut out, &mut err]).await;
     // Frees a file descriptor before other code waits for one.
     drop(child);
-    let closed: io::Result<()> = [out.close(&shared).await, err.close(&shared).await].into_iter().collect();
+    let closed: io::Result<()> = [out.close(&launcher).await, err.close(&launcher).await].into_iter().collect();
     let outcome = closed.map_or_else(Outcome::OutputLost, |()| outcome);
-    shared.finish(running, outcome, Collected { out: out.spool, err: err.spool }).await;
+    launcher.finish(running, outcome, Collected { out: out.spool, err: err.spool }).await;
 }
 
 /// Reads output and watches the timeout concurrently. So the timeout is not delayed when the reader of our output does
 /// not read.
 async fn watch(
-    shared: &Arc<Shared>,
+    launcher: &Arc<Launcher>,
     job: &Arc<Job>,
     child: &mut Child,
     target: Target,
@@ -53,15 +53,15 @@ async fn watch(
 ) -> Outcome {
     let has_ended = Notify::new();
     let living = async {
-        let end = live(shared, child, target).await;
-        let rest = shared.slots.waited_for(job.seq, target);
+        let end = live(launcher, child, target).await;
+        let rest = launcher.slots.waited_for(job.seq, target);
         has_ended.notify_one();
-        end_group(shared, rest, end.kill_at).await;
+        end_group(launcher, rest, end.kill_at).await;
         end
     };
-    let (end, (lost, is_open)) = tokio::join!(living, listen(shared, streams, &has_ended));
-    if is_open && end.kill_at.is_none() && !shared.slots.is_ending() {
-        shared.report(Event::LeftBehind(Arc::clone(job))).await;
+    let (end, (lost, is_open)) = tokio::join!(living, listen(launcher, streams, &has_ended));
+    if is_open && end.kill_at.is_none() && !launcher.slots.is_ending() {
+        launcher.report(Event::LeftBehind(Arc::clone(job))).await;
     }
     outcome(end.status, end.kill_at.is_some(), lost)
 }
@@ -75,16 +75,16 @@ struct End {
 }
 
 /// Waits until the command ends. After the timeout, ends the command.
-async fn live(shared: &Arc<Shared>, child: &mut Child, target: Target) -> End {
-    let timeout = shared.options.timeout.map_or(NEVER, |timeout| timeout.min(NEVER));
-    if let Some(status) = ended_within(shared, child, timeout).await {
+async fn live(launcher: &Arc<Launcher>, child: &mut Child, target: Target) -> End {
+    let timeout = launcher.options.timeout.map_or(NEVER, |timeout| timeout.min(NEVER));
+    if let Some(status) = ended_within(launcher, child, timeout).await {
         return End { status, kill_at: None };
     }
-    let grace = GRACE * shared.options.second;
+    let grace = GRACE * launcher.options.second;
     target.signal(Signal::TERM);
     target.signal(Signal::CONT);
-    let kill_at = Some(shared.slots.ran() + grace);
-    if let Some(status) = ended_within(shared, child, grace).await {
+    let kill_at = Some(launcher.slots.ran() + grace);
+    if let Some(status) = ended_within(launcher, child, grace).await {
         return End { status, kill_at };
     }
     target.signal(Signal::KILL);
@@ -93,35 +93,39 @@ async fn live(shared: &Arc<Shared>, child: &mut Child, target: Target) -> End {
 
 /// The exit status, if the command ended within `time`. If we were stopped meanwhile, the end and the timeout may both
 /// have come; the end counts.
-async fn ended_within(shared: &Shared, child: &mut Child, time: Duration) -> Option<io::Result<ExitStatus>> {
+async fn ended_within(launcher: &Launcher, child: &mut Child, time: Duration) -> Option<io::Result<ExitStatus>> {
     tokio::select! {
         status = child.wait() => return Some(status),
-        () = shared.slots.sleep(time) => {}
+        () = launcher.slots.sleep(time) => {}
     }
     child.try_wait().transpose()
 }
 
 /// Reads the output until no process holds it open, but at most until one second after the command's end. Returns the
 /// error that lost output, if there was one, and whether a process still holds the output open.
-async fn listen(shared: &Arc<Shared>, [out, err]: [&mut Stream; 2], has_ended: &Notify) -> (Option<io::Error>, bool) {
+async fn listen(
+    launcher: &Arc<Launcher>,
+    [out, err]: [&mut Stream; 2],
+    has_ended: &Notify,
+) -> (Option<io::Error>, bool) {
     let (mut out_buffer, mut err_buffer) = (Vec::new(), Vec::new());
     let is_open = |out: &Stream, err: &Stream| out.pipe.is_some() || err.pipe.is_some();
     let mut lost = None;
     let left_behind = async {
         has_ended.notified().await;
-        shared.slots.sleep(shared.options.second).await;
+        launcher.slots.sleep(launcher.options.second).await;
     };
     tokio::pin!(left_behind);
     while is_open(out, err) {
         tokio::select! {
             read = read_some(&mut out.pipe, &mut out_buffer), if out.pipe.is_some() => {
-                lost = lost.or(out.take(shared, read, &mut out_buffer).await.err());
+                lost = lost.or(out.take(launcher, read, &mut out_buffer).await.err());
             }
             read = read_some(&mut err.pipe, &mut err_buffer), if err.pipe.is_some() => {
-                lost = lost.or(err.take(shared, read, &mut err_buffer).await.err());
+                lost = lost.or(err.take(launcher, read, &mut err_buffer).await.err());
             }
             () = &mut left_behind => {
-                lost = lost.or(out.drain(shared).await.err()).or(err.drain(shared).await.err());
+                lost = lost.or(out.drain(launcher).await.err()).or(err.drain(launcher).await.err());
                 return (lost, is_open(out, err));
             }
         }
@@ -130,16 +134,16 @@ async fn listen(shared: &Arc<Shared>, [out, err]: [&mut Stream; 2], has_ended: &
 }
 
 /// Waits for the rest of the group after a timeout or when the run ends. Kills the rest at `kill_at`, if that is given.
-async fn end_group(shared: &Arc<Shared>, rest: Target, kill_at: Option<Duration>) {
+async fn end_group(launcher: &Arc<Launcher>, rest: Target, kill_at: Option<Duration>) {
     let mut killed_at = None;
-    while (kill_at.is_some() || shared.slots.is_ending()) && shared.slots.survives(rest) {
+    while (kill_at.is_some() || launcher.slots.is_ending()) && launcher.slots.survives(rest) {
         let now = Instant::now();
-        let overdue = kill_at.is_some_and(|kill_at| shared.slots.ran() >= kill_at);
+        let overdue = kill_at.is_some_and(|kill_at| launcher.slots.ran() >= kill_at);
         if overdue {
             rest.signal(Signal::KILL);
         }
         // A process that still seems to exist by then cannot be signalled, or is a zombie on a system without /proc.
-        if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + shared.options.second {
+        if (overdue || launcher.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + launcher.options.second {
             break;
         }
         sleep(Duration::from_millis(20)).await;
@@ -180,14 +184,19 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<impl Pipe + 'static>, is_stdout: bool) -> Self {
+    fn new(launcher: &Arc<Launcher>, job: &Job, pipe: Option<impl Pipe + 'static>, is_stdout: bool) -> Self {
         let pipe = pipe.map(|pipe| -> Box<dyn Pipe> { Box::new(pipe) });
-        let tag = shared.options.tag.then(|| shared.tag(job, is_stdout));
+        let tag = launcher.options.tag.then(|| launcher.tag(job, is_stdout));
         Stream { pipe, spool: Spool::default(), tag, at_start: true, is_stdout, is_cut: false }
     }
 
     /// Takes the bytes that were read into `buffer`. Closes the pipe at the end of the output or after an error.
-    async fn take(&mut self, shared: &Arc<Shared>, read: io::Result<usize>, buffer: &mut Vec<u8>) -> io::Result<()> {
+    async fn take(
+        &mut self,
+        launcher: &Arc<Launcher>,
+        read: io::Result<usize>,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<()> {
         if !matches!(read, Ok(1..)) {
             self.pipe = None;
             return read.map(drop);
@@ -196,23 +205,23 @@ impl Stream {
         if self.is_cut {
             return Ok(());
         }
-        let kept = self.keep(shared, bytes).await;
+        let kept = self.keep(launcher, bytes).await;
         self.is_cut = kept.is_err();
         kept
     }
 
-    async fn keep(&mut self, shared: &Arc<Shared>, bytes: Vec<u8>) -> io::Result<()> {
+    async fn keep(&mut self, launcher: &Arc<Launcher>, bytes: Vec<u8>) -> io::Result<()> {
         let bytes = self.tagged(bytes);
-        let by_line = shared.options.output == Output::Lines;
+        let by_line = launcher.options.output == Output::Lines;
         let whole = memchr::memrchr(b'\n', &bytes).filter(|_| by_line).map_or(0, |last| last + 1);
         let (ended, begun) = bytes.split_at(whole);
-        shared.store(&mut self.spool, ended).await?;
+        launcher.store(&mut self.spool, ended).await?;
         if ended.is_empty() {
-            return shared.store(&mut self.spool, begun).await;
+            return launcher.store(&mut self.spool, begun).await;
         }
         let lines = std::mem::take(&mut self.spool);
-        shared.store(&mut self.spool, begun).await?;
-        shared.print_lines(lines, self.is_stdout).await
+        launcher.store(&mut self.spool, begun).await?;
+        launcher.print_lines(lines, self.is_stdout).await
     }
 
     /// Puts the tag before each line that begins in `bytes`.
@@ -229,7 +238,7 @@ impl Stream {
 
     /// Takes the bytes that are in the pipe now. A slow reader or a stop may have kept us from reading them, and the
     /// runtime may not have noticed them yet.
-    async fn drain(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
+    async fn drain(&mut self, launcher: &Arc<Launcher>) -> io::Result<()> {
         let (mut buffer, mut taken) = (Vec::new(), 0);
         while let Some(pipe) = self.pipe.as_ref().filter(|_| taken < MAX_PIPE_BYTES) {
             buffer.reserve(READ_BYTES);
@@ -238,7 +247,7 @@ impl Stream {
                 Err(Errno::INTR) => {}
                 read => {
                     taken += buffer.len();
-                    self.take(shared, read.map_err(io::Error::from), &mut buffer).await?;
+                    self.take(launcher, read.map_err(io::Error::from), &mut buffer).await?;
                 }
             }
         }
@@ -247,14 +256,14 @@ impl Stream {
 
     /// Ends an incomplete last line, so that the next command's output begins on a new line. Closes the pipe, which a
     /// process that was left behind may hold open: the next command may need the file.
-    async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
+    async fn close(&mut self, launcher: &Arc<Launcher>) -> io::Result<()> {
         self.pipe = None;
-        let by_line = shared.options.output == Output::Lines;
+        let by_line = launcher.options.output == Output::Lines;
         if !self.at_start && !self.is_cut && (by_line || self.tag.is_some()) {
-            shared.store(&mut self.spool, b"\n").await?;
+            launcher.store(&mut self.spool, b"\n").await?;
         }
         if by_line {
-            return shared.print_lines(std::mem::take(&mut self.spool), self.is_stdout).await;
+            return launcher.print_lines(std::mem::take(&mut self.spool), self.is_stdout).await;
         }
         Ok(())
     }

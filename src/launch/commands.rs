@@ -4,12 +4,12 @@ use super::attempt::{Attempt, Ledger, Running};
 use super::child;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
+use super::launcher::{Launcher, Screen};
 use super::options::{NEVER, Options, Output};
 use super::passed_input::Feed;
 use super::printer::{Collected, Printer};
 use super::queue::Queue;
 use super::reply_file::{ReplyFile, expect_replies};
-use super::shared::{Screen, Shared};
 use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
@@ -26,7 +26,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{self, Stdio};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,13 +40,6 @@ const MAX_BLOCKED_THREADS: usize = 8;
 
 /// The bytes that fit into any pipe before it is read: one page (pipe(7)).
 const MIN_PIPE_BYTES: u64 = 4096;
-
-/// Starts and ends commands.
-#[derive(Clone)]
-pub struct Launcher {
-    pub(super) shared: Arc<Shared>,
-    tasks: tokio::runtime::Handle,
-}
 
 /// The jobs that waited when a run ended.
 #[derive(Debug)]
@@ -72,7 +65,7 @@ impl Launcher {
         ledger: Option<Arc<dyn Ledger>>,
         grants: Arc<Grants<Attempt>>,
         events: Events,
-    ) -> io::Result<Self> {
+    ) -> io::Result<Arc<Self>> {
         expect_replies();
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").thread_stack_size(STACK).enable_all();
@@ -87,10 +80,12 @@ impl Launcher {
         // Commands outlive the launcher, so the runtime that attends to them is never dropped.
         std::mem::forget(runtime);
         let slots = Slots::new(options.jobs, options.burst);
-        let queue = Queue::new(&options, grants)?;
+        let options = Arc::new(options);
+        let queue = Queue::new(Arc::clone(&options), grants)?;
         let one = || Arc::new(Semaphore::new(1));
         let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
-        let shared = Shared {
+        Ok(Arc::new(Launcher {
+            tasks,
             options,
             slots,
             queue,
@@ -102,8 +97,7 @@ impl Launcher {
             screen,
             events,
             wanted_terminal: Mutex::default(),
-        };
-        Ok(Launcher { shared: Arc::new(shared), tasks })
+        }))
     }
 
     /// Checks that a command will find room for its files. Must be called before the first command, after everything
@@ -112,7 +106,7 @@ impl Launcher {
     /// # Errors
     /// The system has no room for the files of a command: its input, its reply, and a pipe for each output.
     pub fn expect_room_for_a_command(&self) -> io::Result<()> {
-        let pipes = if self.shared.options.output == Output::Direct { 0 } else { 2 };
+        let pipes = if self.options.output == Output::Direct { 0 } else { 2 };
         // The error of a shortage names no file.
         let named = |error: io::Error| io::Error::new(error.kind(), format!("/dev/null: {error}"));
         let _input = File::open("/dev/null").map_err(|error| if is_shortage(&error) { error } else { named(error) })?;
@@ -122,60 +116,50 @@ impl Launcher {
 
     /// Whether each command gets a reply file, for retries or for its real cost.
     fn replies(&self) -> bool {
-        let Options { again, settling, .. } = &self.shared.options;
+        let Options { again, settling, .. } = &*self.options;
         again.is_some() || settling.is_any()
-    }
-
-    /// The slots of running commands.
-    pub fn slots(&self) -> &Slots {
-        &self.shared.slots
     }
 
     /// Takes out the waiting jobs. Must be called when no command runs and none will start.
     pub fn take_waiting(&self) -> Waiting {
-        let queue = &self.shared.queue;
+        let queue = &self.queue;
         let waiting = queue.drain();
-        let is_all_started = waiting.is_empty() && queue.is_all_read();
+        let is_all_started = waiting.is_empty() && queue.is_all_read.load(Ordering::SeqCst);
         let (first, again): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|attempt| attempt.number == 1);
         let mut again: Vec<_> = again.into_iter().map(|attempt| attempt.job).collect();
         again.sort_by_key(|job| job.seq);
         // Without keys, a first attempt enters the queue only at its turn. Such a job was already reported as the next
         // job of the input, and must not be counted twice.
-        let unstarted = if queue.has_keys() { first.iter().map(|attempt| attempt.job.unit_count()).sum() } else { 0 };
+        let unstarted =
+            if queue.grants.has_keys() { first.iter().map(|attempt| attempt.job.unit_count()).sum() } else { 0 };
         Waiting { again, unstarted, is_all_started }
-    }
-
-    /// Prints the output that waits for the output of earlier jobs. Must be called when no command runs and none will
-    /// start. Returns the successful jobs whose output cannot be printed. May block.
-    pub fn print_rest(&self) -> Vec<Arc<Job>> {
-        self.shared.print_rest()
     }
 
     /// Returns when every event that was sent before was reported to the user.
     pub fn flush(&self) {
         // The receiver drops the sender once the event was reported. This call then returns an error, which can be
         // ignored.
-        let _ = self.shared.events.send_and_wait(Event::Flush).blocking_recv();
+        let _ = self.events.send_and_wait(Event::Flush).blocking_recv();
     }
 
     /// Ends the commands that were stopped because they wanted the terminal, which they will not get.
     pub fn end_commands_that_want_the_terminal(&self) {
-        for (seq, target) in self.shared.slots.running() {
+        for (seq, target) in self.slots.running() {
             self.end_if_it_wants_the_terminal(seq, target);
         }
     }
 
     fn end_if_it_wants_the_terminal(&self, seq: u64, target: Target) {
         if matches!(target, Target::Group(_)) && is_stopped_for_the_terminal(target.pid()) {
-            unpoisoned(self.shared.wanted_terminal.lock()).insert(seq);
+            unpoisoned(self.wanted_terminal.lock()).insert(seq);
             target.signal(Signal::KILL);
         }
     }
 
     /// Starts the chosen attempt once it has a slot. A refused attempt fails without a start. Returns the job if this is
     /// its first attempt.
-    pub(super) fn start_next(&self) -> Option<Arc<Job>> {
-        let Shared { options, queue, slots, screen, events, .. } = &*self.shared;
+    pub(super) fn start_next(self: &Arc<Self>) -> Option<Arc<Job>> {
+        let Launcher { options, queue, slots, screen, events, .. } = &**self;
         let job = queue.chosen()?;
         if job.refused().is_none() {
             screen.trace(&mut options.template.fill(&job.units));
@@ -206,10 +190,9 @@ impl Launcher {
 
     /// Starts the command and attends to it until its end. A task does both: a start takes a while, and several starts
     /// can overlap.
-    fn run(&self, mut running: Running, command: Result<Command, Outcome>, input: Option<Spool>) {
-        let launcher = self.clone();
+    fn run(self: &Arc<Self>, mut running: Running, command: Result<Command, Outcome>, input: Option<Spool>) {
+        let launcher = Arc::clone(self);
         self.tasks.spawn(async move {
-            let shared = Arc::clone(&launcher.shared);
             let started = match command {
                 Ok(command) => launcher.spawn(&mut running, command, input).await,
                 Err(outcome) => Err(outcome),
@@ -219,9 +202,9 @@ impl Launcher {
                     // The command may have been stopped before its process id was recorded.
                     launcher.end_if_it_wants_the_terminal(running.seq(), target);
                     launcher.report_start(&running, &child);
-                    child::attend(shared, running, child, target).await;
+                    child::attend(launcher, running, child, target).await;
                 }
-                Err(outcome) => shared.finish(running, outcome, Collected::default()).await,
+                Err(outcome) => launcher.finish(running, outcome, Collected::default()).await,
             }
         });
     }
@@ -229,7 +212,7 @@ impl Launcher {
     /// Reports the command's process to a bucket that counts commands. Nothing waits for this report: it matters only
     /// if this process is killed. The pump may wait for a slot meanwhile.
     fn report_start(&self, running: &Running, child: &Child) {
-        let bucket = self.shared.queue.grants.shared().filter(|bucket| bucket.counts_jobs());
+        let bucket = self.queue.grants.shared().filter(|bucket| bucket.counts_jobs());
         let charge = running.granted.as_ref().and_then(|granted| granted.charge.as_ref());
         if let (Some(pid), Some(charge), Some(bucket)) = (child.id(), charge, bucket)
             && let Some(process) = bucket.store().owner_of(pid)
@@ -246,13 +229,13 @@ impl Launcher {
         mut command: Command,
         mut input: Option<Spool>,
     ) -> Result<(Child, Target), Outcome> {
-        let Shared { slots, options, .. } = &*self.shared;
+        let Launcher { slots, options, .. } = self;
         let (seq, attempt) = (running.seq(), &running.attempt);
-        let wait = |error: &io::Error| self.shared.note_shortage(error);
+        let wait = |error: &io::Error| self.note_shortage(error);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
         command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));
-        if self.shared.queue.has_keys() {
+        if self.queue.grants.has_keys() {
             command.env_remove("THROTTLE_KEY"); // An outer run may have set it.
         }
         command.envs(attempt.job.key.as_deref().map(|key| ("THROTTLE_KEY", without_nul(key))));
@@ -296,7 +279,7 @@ impl Launcher {
     /// Opens the standard input of a command, if it has one that is not open yet: the `units`, or our own input with the
     /// thread that feeds it.
     fn input(&self, units: Option<&Spool>) -> io::Result<(Option<Stdio>, Option<Feed>)> {
-        match (&self.shared.options.passed_input, units) {
+        match (&self.options.passed_input, units) {
             (Some(passed), _) => passed.attach().map(|(input, feed)| (Some(input), feed)),
             (None, Some(units)) => as_input(units).map(|input| (Some(input.into()), None)),
             (None, None) => Ok((None, None)),
@@ -305,7 +288,7 @@ impl Launcher {
 
     /// Makes the command. Its environment and its standard input are set later.
     fn command(&self, units: &Units) -> Command {
-        let options = &self.shared.options;
+        let options = &self.options;
         let mut words = options.template.fill(units);
         // The words are never empty: no template is empty, and if the first word is {} the job has a unit.
         let name = words.next().unwrap_or(Cow::Borrowed(OsStr::new("")));
@@ -324,7 +307,7 @@ impl Launcher {
     /// The target for signals to the child; `None` if it has no process id. A child that was not reaped always has one.
     fn target(&self, child: &Child) -> Option<Target> {
         let pid = Pid::from_raw(child.id()?.cast_signed())?;
-        Some(if self.shared.options.in_our_group { Target::Process(pid) } else { Target::Group(pid) })
+        Some(if self.options.in_our_group { Target::Process(pid) } else { Target::Group(pid) })
     }
 }
 

@@ -1,6 +1,6 @@
 //! A dry run: shows jobs instead of running them.
 
-use super::job::{Batches, Job, Outcome, Read};
+use super::job::{Batches, Job, Outcome};
 use crate::flow::{Flow, FlowError, Granted, Grants, Passed, Refusal, Source, State};
 use std::io;
 use std::ops::ControlFlow;
@@ -18,8 +18,6 @@ pub struct DryRun<R, S> {
     pub is_over: bool,
     /// The most jobs that wait before reading stops.
     pub ahead: usize,
-    /// Whether all input was read.
-    pub has_ended: bool,
 }
 
 impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> DryRun<R, S> {
@@ -28,7 +26,7 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> 
     fn reads(&self, grants: &Grants<Job>) -> bool {
         let line = grants.line();
         let ahead = if grants.has_keys() { self.ahead } else { 1 };
-        !self.has_ended && !self.is_over && !line.is_full(ahead)
+        !self.batches.is_over() && !self.is_over && !line.is_full(ahead)
     }
 
     fn show(
@@ -54,7 +52,7 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> 
         if grants.line().is_full(self.ahead) {
             self.batches.close_all();
         } else if self.reads(grants) && grants.due_at().is_none_or(|due| due > grants.now()) {
-            self.has_ended = self.batches.fill(true)? == Read::End;
+            self.batches.fill(true, 0)?;
         }
         while let Some(job) = self.batches.next().filter(|_| !self.is_over) {
             let (key, size) = (job.key.clone(), job.memory() + size_of::<Job>());
@@ -92,7 +90,7 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<ControlFlow<()>>> 
     }
 
     fn is_over(&mut self, grants: &Grants<Job>) -> Result<bool, FlowError> {
-        Ok(self.is_over || self.has_ended && grants.is_empty())
+        Ok(self.is_over || self.batches.is_over() && grants.is_empty())
     }
 
     /// Lets no time pass while there is more to read.

@@ -311,24 +311,25 @@ impl<R: Source> Batches<R> {
         self.buffer.is_finished()
     }
 
-    pub(super) fn fill(&mut self, wait: bool) -> Result<Read, FlowError> {
-        if self.cut()? { Ok(Read::Some) } else { self.read(wait, 0) }
+    /// Whether all input was read, and every job was taken out.
+    pub(super) fn is_over(&self) -> bool {
+        self.buffer.is_finished() && self.open.is_empty() && self.ready.is_empty()
     }
 
-    /// Reads more input. Jobs that were taken out still hold `taken` bytes of memory. A long unit is not read while
-    /// they leave too little memory for it.
-    pub(super) fn read(&mut self, wait: bool, taken: usize) -> Result<Read, FlowError> {
-        if !self.may_cut() {
-            return Ok(Read::Nothing);
+    /// Cuts what was read, or else reads more. Returns whether there was anything. Jobs that were taken out still hold
+    /// `taken` bytes of memory. A long unit is not read while they leave too little memory for it.
+    pub(super) fn fill(&mut self, wait: bool, taken: usize) -> Result<bool, FlowError> {
+        if self.cut()? {
+            return Ok(true);
+        }
+        if !self.wants_more(taken) {
+            return Ok(false);
         }
         if self.buffer.is_finished() {
-            return Ok(if self.close_all() { Read::Some } else { Read::End });
+            Ok(self.close_all())
+        } else {
+            read_into(&mut self.buffer, &mut self.source, wait)
         }
-        if !self.buffer.wants_more(taken) {
-            return Ok(Read::Nothing);
-        }
-        let has_read = read_into(&mut self.buffer, &mut self.source, wait)?;
-        Ok(if has_read { Read::Some } else { Read::Nothing })
     }
 
     /// Cuts the input that was read, so that the number of jobs is known. Units for standard input are cut only when
@@ -353,9 +354,11 @@ impl<R: Source> Batches<R> {
         Ok(self.ready.len() > before)
     }
 
-    /// Whether more input would be read, if it is there. Jobs that were taken out still hold `taken` bytes of memory.
+    /// Whether more input would be read, if it is there, or the last jobs are still gathered. Jobs that were taken out
+    /// still hold `taken` bytes of memory.
     pub(super) fn wants_more(&self, taken: usize) -> bool {
-        self.may_cut() && (self.buffer.is_finished() || self.buffer.wants_more(taken))
+        let is_gathering = self.buffer.is_finished() && !self.open.is_empty();
+        self.may_cut() && (is_gathering || self.buffer.wants_more(taken))
     }
 
     /// Whether input was read that can be cut now.
@@ -497,17 +500,6 @@ impl<R: Source> Batches<R> {
         }
         !open.is_empty()
     }
-}
-
-/// The result of reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Read {
-    /// Something was read.
-    Some,
-    /// Nothing is available now, or the buffer has no room.
-    Nothing,
-    /// The input has ended.
-    End,
 }
 
 /// A source of the numbers from 1 to N, as lines.

@@ -1,9 +1,9 @@
 //! The flow of units to commands: reads jobs into the queue, waits for slots, and starts the granted attempts.
 
 use super::attempt::Attempt;
-use super::commands::Launcher;
 use super::event::Event;
-use super::job::{Batches, Read};
+use super::job::Batches;
+use super::launcher::Launcher;
 use super::queue::Queue;
 use super::temporary::is_shortage;
 use crate::flow::{Flow, FlowError, Granted, Grants, Keyless, News, Passed, Refusal, Source, State};
@@ -19,27 +19,18 @@ const MAX_SOUGHT: usize = 64;
 /// A flow from a source of units to commands.
 pub struct Launching<R> {
     batches: Batches<R>,
-    launcher: Launcher,
+    launcher: Arc<Launcher>,
     /// The number of the latest job that was reported as next.
     reported: u64,
     /// Whether a full queue was reported.
     has_reported_full_queue: bool,
-    /// Whether all input was read.
-    has_ended: bool,
     keyless: Keyless,
 }
 
 impl<R: Source> Launching<R> {
     /// Runs commands for the jobs of `batches`, which must use the launcher's template.
-    pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
-        Launching {
-            batches,
-            launcher,
-            reported: 0,
-            has_reported_full_queue: false,
-            has_ended: false,
-            keyless: Keyless::default(),
-        }
+    pub fn new(batches: Batches<R>, launcher: Arc<Launcher>) -> Self {
+        Launching { batches, launcher, reported: 0, has_reported_full_queue: false, keyless: Keyless::default() }
     }
 
     /// The source of jobs.
@@ -48,7 +39,7 @@ impl<R: Source> Launching<R> {
     }
 
     fn queue(&self) -> &Queue {
-        &self.launcher.shared.queue
+        &self.launcher.queue
     }
 
     /// Starts the chosen attempt. Counts a first attempt in `passed`, with its job's bytes in the input.
@@ -64,31 +55,31 @@ impl<R: Source> Launching<R> {
     /// Otherwise a job enters it only while not enough usual attempts wait. A suspect is not usual: its unit was refused again
     /// and again, perhaps because of the unit itself and not because of the pace. New units go before most suspects.
     fn sort(&mut self) {
-        let shared = Arc::clone(&self.launcher.shared);
-        let has_keys = shared.queue.has_keys();
+        let launcher = Arc::clone(&self.launcher);
+        let has_keys = launcher.queue.grants.has_keys();
         let most = if has_keys { usize::MAX } else { MAX_SOUGHT };
         for _ in 0..most {
-            if !has_keys && (self.is_full() || shared.queue.has_enough()) {
+            if !has_keys && (self.is_full() || launcher.queue.has_enough()) {
                 return;
             }
             let Some(job) = self.batches.next() else { return };
-            let per = shared.options.per.as_ref().filter(|_| self.keyless.note(job.key.is_some()));
+            let per = launcher.options.per.as_ref().filter(|_| self.keyless.note(job.key.is_some()));
             if let Some(per) = per {
-                shared.events.send(Event::News(News::NoKeys(per.clone())));
+                launcher.events.send(Event::News(News::NoKeys(per.clone())));
             }
-            shared.queue.add(job);
+            launcher.queue.add(job);
         }
     }
 
     /// Whether the queue or the held output is full, so that no new unit is read or started. Units in the queue may
     /// still start, because output in input order may wait for any of them.
     fn is_full(&self) -> bool {
-        self.queue().is_full() || self.launcher.shared.is_held_up.load(Ordering::SeqCst)
+        self.queue().is_full() || self.launcher.is_held_up.load(Ordering::SeqCst)
     }
 
     fn report_next(&mut self) {
-        let oldest = if self.queue().has_keys() { None } else { self.queue().oldest_new() };
-        if oldest.is_none() && !self.queue().has_keys() && self.queue().new_units().units > 0 {
+        let oldest = if self.queue().grants.has_keys() { None } else { self.queue().oldest_new() };
+        if oldest.is_none() && !self.queue().grants.has_keys() && self.queue().new_units().units > 0 {
             return; // The reported job still waits for its grant.
         }
         let next = oldest.as_deref().or_else(|| self.batches.peek());
@@ -96,20 +87,20 @@ impl<R: Source> Launching<R> {
         let first = job.names.iter().next().map(|(number, name)| (number, name.to_vec()));
         self.reported = job.seq;
         let (skipped, done_before) = (self.batches.skipped(), self.batches.done_before());
-        self.launcher.shared.events.send(Event::Next { first, skipped, done_before });
+        self.launcher.events.send(Event::Next { first, skipped, done_before });
     }
 
     /// Whether the ready jobs stay outside the queue because enough usual attempts wait in it.
     fn waits_in_line(&self) -> bool {
-        !self.queue().has_keys() && self.queue().has_enough()
+        !self.queue().grants.has_keys() && self.queue().has_enough()
     }
 
     /// Reads available input, and moves jobs into the queue.
     fn read(&mut self) -> Result<(), FlowError> {
         // A source that never waits is read until a unit is complete.
         while self.read_once()? && self.batches.waiting() == 0 && self.queue().is_empty() {}
-        if self.has_ended && self.batches.waiting() == 0 {
-            self.queue().has_all();
+        if self.batches.is_over() {
+            self.queue().is_all_read.store(true, Ordering::SeqCst);
         }
         Ok(())
     }
@@ -117,43 +108,44 @@ impl<R: Source> Launching<R> {
     /// Reads once, and moves jobs into the queue. Returns whether something was read.
     fn read_once(&mut self) -> Result<bool, FlowError> {
         let is_full = self.is_full();
-        if is_full && self.queue().has_keys() {
+        if is_full && self.queue().grants.has_keys() {
             // Otherwise jobs that wait for more units of their key would wait for ever.
             self.batches.close_all();
         }
-        let read = if self.reads(is_full) { self.cut_or_read() } else { Ok(Read::Nothing) };
-        self.has_ended |= matches!(read, Ok(Read::End));
+        let mut has_read = Ok(false);
+        if self.reads(is_full) {
+            has_read = self.batches.fill(false, self.queue().memory());
+            // The run may end here, and nobody would report the next job later.
+            self.report_next();
+        }
         // After an error, too: what was cut before may start.
         self.sort();
-        Ok(read? == Read::Some)
+        has_read
     }
 
     /// Whether more input is read. `is_full`: the queue is full.
     fn reads(&self, is_full: bool) -> bool {
-        !is_full && (self.queue().has_keys() || self.batches.waiting() == 0)
+        !is_full && (self.queue().grants.has_keys() || self.batches.waiting() == 0)
     }
 
     /// Whether the run is over. It is not while a running command may need another attempt or a report of its end. The
     /// next attempt enters the queue before the slot of the ended command is freed, so the queue is checked last. Jobs may
     /// be ready and still not start while too much output waits.
     fn has_done_all(&self) -> bool {
-        let (queue, slots) = (self.queue(), &self.launcher.shared.slots);
-        self.has_ended && self.batches.waiting() == 0 && (!queue.needs_ends() || slots.count() == 0) && queue.is_empty()
-    }
-
-    fn cut_or_read(&mut self) -> Result<Read, FlowError> {
-        let cut = self.batches.cut();
-        // The run may end here, and nobody would report the next job later.
-        self.report_next();
-        if cut? { Ok(Read::Some) } else { self.batches.read(false, self.queue().memory()) }
+        let (queue, slots) = (self.queue(), &self.launcher.slots);
+        self.batches.is_over() && (!queue.needs_ends() || slots.count() == 0) && queue.is_empty()
     }
 
     /// Reports, once, that the queue is full and reading stops.
     fn report_full_queue(&mut self) {
         if !std::mem::replace(&mut self.has_reported_full_queue, true) {
             let queue = self.queue();
-            let news = if queue.has_keys() { Event::News(News::Full(queue.crowd())) } else { Event::QueueFull };
-            self.launcher.shared.events.send(news);
+            let news = if queue.grants.has_keys() {
+                Event::News(News::Full(queue.grants.line().crowd()))
+            } else {
+                Event::QueueFull
+            };
+            self.launcher.events.send(news);
         }
     }
 }
@@ -164,7 +156,7 @@ impl<R: Source> Flow for Launching<R> {
     /// If the system has no room for the units, tries again while a command runs: its end may free room.
     fn fill(&mut self, _: &Grants<Attempt>) -> Result<(), FlowError> {
         match self.read() {
-            Err(FlowError::Hold(error)) if is_shortage(&error) && self.launcher.shared.slots.count() > 0 => {
+            Err(FlowError::Hold(error)) if is_shortage(&error) && self.launcher.slots.count() > 0 => {
                 thread::sleep(Duration::from_millis(10));
                 Ok(())
             }
@@ -181,7 +173,7 @@ impl<R: Source> Flow for Launching<R> {
     fn room(&mut self, grants: &Grants<Attempt>) -> Result<u64, FlowError> {
         self.batches.cut_ahead();
         self.report_next();
-        let slots = &self.launcher.shared.slots;
+        let slots = &self.launcher.slots;
         let has_room = slots.free() > 0;
         let room = slots.wait();
         if !has_room {
@@ -199,17 +191,13 @@ impl<R: Source> Flow for Launching<R> {
 
     fn go(
         &mut self,
-        grants: &Grants<Attempt>,
+        _: &Grants<Attempt>,
         granted: Granted,
         unit: Attempt,
         passed: &mut Passed,
     ) -> Result<(), FlowError> {
-        let of_bucket = grants.is_shared().then(|| granted.clone());
         self.queue().choose(unit, granted);
         self.start(passed);
-        if let Some(granted) = &of_bucket {
-            grants.unit_has_left(granted);
-        }
         Ok(())
     }
 
@@ -237,9 +225,9 @@ impl<R: Source> Flow for Launching<R> {
         }
         let (is_full, ready) = (self.is_full(), self.batches.waiting());
         // Input that would not be read ends no wait.
-        let may_read = !self.has_ended && self.reads(is_full) && self.batches.wants_more(self.queue().memory());
+        let may_read = self.reads(is_full) && self.batches.wants_more(self.queue().memory());
         let source = if may_read { self.batches.source_fd() } else { None };
-        let is_uncut = !self.has_ended && self.reads(is_full) && self.batches.has_uncut();
+        let is_uncut = self.reads(is_full) && self.batches.has_uncut();
         let is_news = || {
             let is_over = until.is_none() && self.has_done_all();
             is_uncut || is_over || ((is_full || ready > 0) && !self.is_full() && !self.waits_in_line())

@@ -5,9 +5,9 @@
 
 use super::event::{Event, Success};
 use super::job::Job;
+use super::launcher::Launcher;
 use super::options::Output;
 use super::printer::{Collected, Printer};
-use super::shared::Shared;
 use super::spool::Spool;
 use super::template::printable;
 use super::temporary::{TemporaryError, is_shortage, of_the_system};
@@ -18,7 +18,7 @@ use std::sync::{Arc, MutexGuard};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-impl Shared {
+impl Launcher {
     /// The tag before each line of a command's standard output or error: its first unit and a tab. For a terminal the
     /// unit is escaped.
     pub(super) fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
@@ -63,19 +63,20 @@ impl Shared {
             self.done(success);
             return Ok(());
         }
-        let shared = Arc::clone(self);
+        let launcher = Arc::clone(self);
         let finish = move |printer: &mut Printer| {
-            shared.done(printer.finish(seq, &result, success)?);
+            launcher.done(printer.finish(seq, &result, success)?);
             // A failure to write the held output of other commands does not lose the output of this command.
-            let _ = shared.note(printer.write_held(&mut |success| shared.done(Some(success))));
+            let _ = launcher.note(printer.write_held(&mut |success| launcher.done(Some(success))));
             Ok(())
         };
         self.print_with(finish).await
     }
 
     /// Prints as much as possible of the output that still waits for the output of earlier jobs, which will never come.
-    /// Returns the successful jobs whose output was not printed. May block.
-    pub(super) fn print_rest(&self) -> Vec<Arc<Job>> {
+    /// Must be called when no command runs and none will start. Returns the successful jobs whose output was not printed.
+    /// May block.
+    pub fn print_rest(&self) -> Vec<Arc<Job>> {
         let mut lost = Vec::new();
         let rest = |printer: &mut Printer| {
             lost = printer.write_rest(|success| self.done(Some(success)));
@@ -110,8 +111,8 @@ impl Shared {
         self: &Arc<Self>,
         act: impl FnOnce(&mut Printer) -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
-        let shared = Arc::clone(self);
-        let printed = self.on_a_thread(Some(&self.printing), move || shared.print_beside(act)).await;
+        let launcher = Arc::clone(self);
+        let printed = self.on_a_thread(Some(&self.printing), move || launcher.print_beside(act)).await;
         self.note(printed.unwrap_or_else(|| Err(ErrorKind::TimedOut.into())))
     }
 

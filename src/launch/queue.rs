@@ -6,10 +6,9 @@ use super::attempt::{Attempt, Running};
 use super::job::{Job, Key, Outcome};
 use super::options::{NEVER, Options};
 use super::reply::Reply;
-use super::retries::{Judged, Overlong, Retries, Verdict};
+use super::retries::{Judged, Judgement, Overlong, Paused, Retries, Verdict};
 use super::wakes::Wakes;
 use crate::flow::{Bucket, Granted, Grants, Passed, Refusal, ServerReport, unpoisoned};
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{NanoClock, Nanos, SystemClock, in_nanos};
 use throttle_limits::limits::Pace;
-use throttle_limits::line::{Crowd, Unit};
+use throttle_limits::line::Unit;
 
 /// The queue of waiting attempts.
 #[derive(Debug)]
@@ -28,14 +27,9 @@ pub(super) struct Queue {
     pub(super) wakes: Wakes,
     /// The same moment on both clocks, to convert an `Instant` to nanoseconds.
     begun: (Instant, Nanos),
-    /// The most waiting units before reading stops.
-    ahead: usize,
-    /// Whether replies settle the costs of commands.
-    settles: bool,
-    /// Whether a shared bucket counts the failures of keys.
-    counts_failures: bool,
+    options: Arc<Options>,
     /// Whether every unit of the input has entered the queue.
-    is_all_read: AtomicBool,
+    pub(super) is_all_read: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -54,39 +48,24 @@ type Chosen = (Attempt, Result<Granted, Outcome>);
 impl Queue {
     /// # Errors
     /// The system has no room for the files that wake the pump.
-    pub(super) fn new(options: &Options, grants: Arc<Grants<Attempt>>) -> io::Result<Self> {
+    pub(super) fn new(options: Arc<Options>, grants: Arc<Grants<Attempt>>) -> io::Result<Self> {
         let state = State { retries: options.again.clone().map(Retries::new), chosen: None, new: Passed::default() };
         Ok(Queue {
             state: Mutex::new(state),
             wakes: Wakes::new()?,
             begun: (Instant::now(), SystemClock.now()),
-            ahead: options.ahead,
-            settles: options.settling.is_any(),
-            counts_failures: options.fails.is_some() && grants.is_shared(),
+            options,
             is_all_read: AtomicBool::new(false),
             grants,
         })
     }
 
-    /// Whether keys have limits of their own.
-    pub(super) fn has_keys(&self) -> bool {
-        self.grants.has_keys()
-    }
-
-    /// Records that every unit of the input has entered the queue.
-    pub(super) fn has_all(&self) {
-        self.is_all_read.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether every unit of the input has entered the queue.
-    pub(super) fn is_all_read(&self) -> bool {
-        self.is_all_read.load(Ordering::SeqCst)
-    }
-
     /// Whether the pump has to wait for the end of all commands: they may be tried again, or it passes their ends, real
     /// costs or failures on to the bucket.
     pub(super) fn needs_ends(&self) -> bool {
-        let is_reported = |bucket: &Bucket<Attempt>| self.settles || self.counts_failures || bucket.counts_jobs();
+        let is_reported = |bucket: &Bucket<Attempt>| {
+            self.options.settling.is_any() || self.options.fails.is_some() || bucket.counts_jobs()
+        };
         self.lock().retries.is_some() || self.grants.shared().is_some_and(is_reported)
     }
 
@@ -108,12 +87,12 @@ impl Queue {
                 state.new.bytes += job.length;
             }
         }
-        if self.grants.is_shared() && self.has_keys() && job.refused().is_some() {
+        if self.grants.is_shared() && self.grants.has_keys() && job.refused().is_some() {
             // No request to the bucket for a command that cannot run.
             return self.grants.refuse(attempt, Refusal::Unread);
         }
         let (size, weight) = (attempt.size(), attempt.history.weight());
-        let (costs, arrived, settles) = (job.costs(), arrived.max(now), self.settles);
+        let (costs, arrived, settles) = (job.costs(), arrived.max(now), self.options.settling.is_any());
         let unit = Unit { age: job.seq, costs, size, arrived, settles, content: attempt };
         self.grants.ask(job.key.as_deref(), unit, weight);
     }
@@ -139,9 +118,7 @@ impl Queue {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let (mut attempt, granted) = state.chosen.take()?;
         state.has_left(&attempt);
-        if let Ok(granted) = &granted
-            && !self.grants.is_shared()
-        {
+        if let Ok(granted) = &granted {
             // Now, because the end of a quick command is reported soon.
             self.grants.unit_has_left(granted);
         }
@@ -163,7 +140,7 @@ impl Queue {
             let (key, has_failed) = (&running.attempt.job.key, matches!(verdict, Verdict::Failed));
             match self.grants.shared() {
                 None => self.grants.line().tried(SystemClock.now(), granted.key, !has_failed),
-                Some(bucket) if self.counts_failures => {
+                Some(bucket) if self.options.fails.is_some() => {
                     if bucket.tried(key.as_deref(), !has_failed) {
                         self.wake_pump();
                     }
@@ -183,7 +160,7 @@ impl Queue {
         let judged = Judged { started: self.at(running.started), at: self.at(at) };
         let (key, history) = (&running.attempt.job.key, &mut running.attempt.history);
         let no_others_wait = || {
-            let mut are_refused = self.is_all_read();
+            let mut are_refused = self.is_all_read.load(Ordering::SeqCst);
             let mut note = |attempt: &Attempt| are_refused &= attempt.history.was_refused();
             {
                 let line = self.grants.line();
@@ -196,38 +173,33 @@ impl Queue {
         };
         let chance = |most| fastrand::u64(..=most);
         let pace = self.pace(key);
-        let verdict = retries.judge(key, (judged, history), (outcome, reply, &pace), no_others_wait, chance);
-        let now = SystemClock.now();
-        let is_held = matches!(verdict, Verdict::Later(_));
-        let hold = if is_held { retries.take_hold(key, now) } else { None };
-        let (reports, until) = (retries.take_reports(), now.saturating_add(retries.pause_left(key, now)));
+        let Judgement { verdict, mut report, until } =
+            retries.judge(key, (judged, history), (outcome, reply, &pace), no_others_wait, chance);
         drop(guard);
-        if let (Some(granted), Some(time)) = (&running.granted, hold) {
+        let now = SystemClock.now();
+        // A part of the hold is over.
+        let rest = |hold| judged.at.saturating_add(hold).saturating_sub(now);
+        report.hold = report.hold.map(rest).filter(|hold| *hold > 0);
+        if let (Some(granted), Some(time)) = (&running.granted, report.hold) {
             let until = now.saturating_add(time);
-            match self.has_keys() {
+            match self.grants.has_keys() {
                 true => self.grants.line().hold_until(now, granted.key, until),
                 false if self.grants.is_shared() => {}
                 false => self.grants.line().hold_all_until(now, until),
             }
         }
-        self.report(key, (hold, until), reports);
+        self.report(key, report, until.max(now));
         verdict
     }
 
     /// Reports to the learned paces, and wakes the pump if something was held. Nothing of the key starts before `until`.
-    fn report(&self, key: &Key, (hold, until): (Option<Nanos>, Nanos), mut reports: BTreeMap<Key, ServerReport>) {
-        let mut is_urgent = hold.is_some();
+    fn report(&self, key: &Key, report: ServerReport, until: Nanos) {
+        let mut is_urgent = report.hold.is_some();
         if let Some(bucket) = self.grants.shared() {
-            if hold.is_some() {
-                reports.entry(key.clone()).or_default().hold = hold;
-            }
-            for (key, report) in reports {
-                is_urgent |= bucket.report(key.as_deref(), report);
-            }
+            is_urgent |= bucket.report(key.as_deref(), report);
         } else {
             let (mut line, now) = (self.grants.line(), SystemClock.now());
-            for (key, report) in reports {
-                let Some(id) = line.find(key.as_deref()) else { continue };
+            if let Some(id) = line.find(key.as_deref()) {
                 line.served(now, Some(id), report.served);
                 report.refused.into_iter().for_each(|start| line.refused(now, Some(id), start, until));
             }
@@ -266,33 +238,17 @@ impl Queue {
     /// Wakes the pump after everything about an attempt's end was recorded.
     pub(super) fn wake_pump(&self) {
         self.wakes.wake();
-        self.grants.wake();
     }
 
-    /// The learned time between two attempts of `key`, if the server allows less than the limits. Also returns the rest
-    /// of the key's pause at `at`.
-    pub(super) fn pace_and_pause(&self, key: &Key, at: Instant) -> (Option<Duration>, Duration) {
-        let at = self.at(at);
-        let known = |retries: &Retries| (retries.learns(), Duration::from_nanos(retries.pause_left(key, at)));
-        let (learns, paused) = self.lock().retries.as_ref().map(known).unwrap_or_default();
+    /// The learned time between two attempts of `key`, if the server allows less than the limits. Also returns the key's
+    /// pause at `at`, and what is left of it now if it is longer than allowed.
+    pub(super) fn standing(&self, key: &Key, at: Instant) -> (Option<Duration>, Paused, Option<Overlong>) {
+        let known = |retries: &Retries| retries.standing(key, self.at(at), SystemClock.now());
+        let (paused, overlong) = self.lock().retries.as_ref().map(known).unwrap_or_default();
         // The bucket may be locked while its server is away.
+        let learns = self.options.again.as_ref().is_some_and(|again| again.learns);
         let learned = if learns { self.pace(key).learned() } else { None };
-        (learned.map(Duration::from_nanos), paused)
-    }
-
-    /// The rest of the pause of `key`, if the pause is longer than allowed.
-    pub(super) fn overlong_pause(&self, key: &Key) -> Option<Overlong> {
-        self.lock().retries.as_ref()?.overlong_pause(key, SystemClock.now())
-    }
-
-    /// Whether a server named the end of the pause of `key`.
-    pub(super) fn has_named_pause(&self, key: &Key) -> bool {
-        self.lock().retries.as_ref().is_some_and(|retries| retries.is_named(key))
-    }
-
-    /// Whether this HTTP status is a request to wait because `--later-on` names it.
-    pub(super) fn names_status(&self, status: u16) -> bool {
-        self.lock().retries.as_ref().is_some_and(|retries| retries.names_status(status))
+        (learned.map(Duration::from_nanos), paused, overlong)
     }
 
     /// Abandons a key. Returns its waiting attempts.
@@ -322,11 +278,11 @@ impl Queue {
     pub(super) fn is_full(&self) -> bool {
         let line = self.grants.line();
         // Without keys, one new unit waits in the line. It may need another attempt, so a place is kept for it.
-        let ahead = if self.has_keys() { self.ahead } else { self.ahead.saturating_sub(1) };
-        line.is_full(ahead) && (self.has_keys() || !line.is_empty())
+        let (ahead, has_keys) = (self.options.ahead, self.grants.has_keys());
+        line.is_full(if has_keys { ahead } else { ahead.saturating_sub(1) }) && (has_keys || !line.is_empty())
     }
 
-    /// The memory of the waiting attempts, in bytes.
+    /// The memory of the waiting attempts, in bytes. The line is free again afterwards: reading may take long.
     pub(super) fn memory(&self) -> usize {
         self.grants.line().memory()
     }
@@ -364,11 +320,6 @@ impl Queue {
     /// The units that wait for their first attempt, and their bytes in the input.
     pub(super) fn new_units(&self) -> Passed {
         self.lock().new
-    }
-
-    /// The size of the queue, for a message.
-    pub(super) fn crowd(&self) -> Crowd {
-        self.grants.line().crowd()
     }
 
     /// Returns when `source` can be read, when the pump was woken, or at `until`. Returns at once if `is_news` returns

@@ -94,22 +94,21 @@ impl Reply {
     /// fields are ignored: `wget -S` writes its messages between the fields.
     pub fn parse(bytes: &[u8], units: u64, now: SystemTime) -> Self {
         let text = String::from_utf8_lossy(whole_lines(bytes));
-        let (mut reply, mut response, mut count) = (Reply::default(), Response::default(), Count::default());
+        let mut responses = vec![Response::default()];
         for line in text.lines().map(str::trim) {
             if let Some(version) = strip_prefix(line, "http/") {
-                let earlier = std::mem::replace(&mut response, Response::starting(version));
-                count.add(&earlier);
-                if earlier.is_error() {
-                    let answer = reply.read(&earlier, now);
-                    reply.earlier.push(answer);
-                }
-            } else if let Some((name, value)) = line.split_once(':') {
+                responses.push(Response::starting(version));
+            } else if let (Some((name, value)), Some(response)) = (line.split_once(':'), responses.last_mut()) {
                 response.add(&name.trim_end().to_ascii_lowercase(), value.trim());
             }
         }
-        count.add(&response);
         let units = usize::try_from(units.max(1)).unwrap_or(usize::MAX);
-        reply.repeated = count.all(&response).checked_sub(units);
+        let mut reply = Reply { repeated: count(&responses).checked_sub(units), ..Reply::default() };
+        let response = responses.pop().unwrap_or_default();
+        for earlier in responses.iter().filter(|earlier| earlier.is_error()) {
+            let answer = reply.read(earlier, now);
+            reply.earlier.push(answer);
+        }
         // A bad field of the last response is the one to report.
         let earlier = reply.bad.take();
         reply.last = reply.read(&response, now);
@@ -208,29 +207,18 @@ impl<'a> Response<'a> {
     fn is_redirect(&self) -> bool {
         matches!(self.status, Some(301..=303 | 307 | 308))
     }
+
+    /// Whether it is an answer to the command's own request, and not an interim one.
+    fn is_final(&self) -> bool {
+        self.status.is_some_and(|status| status >= 200) && !self.is_connected
+    }
 }
 
-/// The number of responses, without interim responses.
-#[derive(Debug, Default)]
-struct Count {
-    redirects: usize,
-    others: usize,
-}
-
-impl Count {
-    fn add(&mut self, response: &Response<'_>) {
-        if response.is_redirect() {
-            self.redirects += 1;
-        } else if response.status.is_some_and(|status| status >= 200) && !response.is_connected {
-            self.others += 1;
-        }
-    }
-
-    /// The number of responses that are no redirects. If the last response is a redirect, the command does not follow
-    /// redirects, so they count as well.
-    fn all(&self, last: &Response<'_>) -> usize {
-        self.others + if last.is_redirect() { self.redirects } else { 0 }
-    }
+/// The number of responses that are no redirects, without interim responses. If the last response is a redirect, the
+/// command does not follow redirects, so they count as well.
+fn count(responses: &[Response<'_>]) -> usize {
+    let follows = !responses.last().is_some_and(Response::is_redirect);
+    responses.iter().filter(|response| if response.is_redirect() { !follows } else { response.is_final() }).count()
 }
 
 /// The unit of a small number in the field `name`, if it is `retry-after` or a relative of it. Symfony sends

@@ -6,7 +6,7 @@ mod policy;
 use super::job::{Key, Outcome};
 use super::reply::Reply;
 use crate::flow::ServerReport;
-use pause::{ENOUGH, Pause, Serves};
+use pause::{Cause, ENOUGH, Pause, Serves};
 pub(crate) use pause::{History, Judged};
 use policy::Meaning;
 pub use policy::{Backoff, Failure, Later, RetryPolicy, Verdict};
@@ -21,31 +21,30 @@ pub(super) struct Retries {
     policy: RetryPolicy,
     /// One for each key, or one for all units.
     pauses: BTreeMap<Key, Pause>,
-    /// Why the latest pause of a key has its end.
-    causes: BTreeMap<Key, Cause>,
     /// No pause is forgotten before this time.
     sweep_at: Nanos,
-    /// Reports for the bucket: one for each key, or one for all units.
-    reports: BTreeMap<Key, ServerReport>,
 }
 
-/// Why a pause has its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    /// The server named this wait, in nanoseconds.
-    Named(Nanos),
-    /// The server named no time, or a time that was too short before.
-    Own,
+/// The decision after the end of an attempt.
+#[derive(Debug)]
+pub(super) struct Judgement {
+    pub(super) verdict: Verdict,
+    /// The facts about the server that the attempt shows. A hold begins at the end of the attempt.
+    pub(super) report: ServerReport,
+    /// The end of the pause. Nothing of the key starts before it.
+    pub(super) until: Nanos,
 }
 
-impl Cause {
-    /// The cause of a pause that takes `pause` nanoseconds from a refusal with this named time.
-    fn of(named: Option<Duration>, pause: Nanos) -> Self {
-        match named.map(in_nanos) {
-            Some(named) if named >= pause => Cause::Named(named),
-            _ => Cause::Own,
-        }
-    }
+/// A requested pause of all commands, or of the commands of one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paused {
+    /// The rest of the pause, from now.
+    pub rest: Duration,
+    /// Whether the server named its end.
+    pub is_named: bool,
+    /// Whether the pause is longer than allowed. Then [`SentAway`](super::Event::SentAway) or
+    /// [`KeySentAway`](super::Event::KeySentAway) reports it.
+    pub is_overlong: bool,
 }
 
 /// A pause that is longer than `--max-pause`.
@@ -79,7 +78,7 @@ const SWEEP: Nanos = SECOND;
 impl Retries {
     /// Begins without failures.
     pub(super) fn new(policy: RetryPolicy) -> Self {
-        Retries { policy, pauses: BTreeMap::new(), causes: BTreeMap::new(), sweep_at: 0, reports: BTreeMap::new() }
+        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0 }
     }
 
     /// Decides what follows from the end of an attempt for a unit of `key`. `no_others_wait` returns whether every unit
@@ -91,14 +90,15 @@ impl Retries {
         (outcome, reply, pace): (&Outcome, &Reply, &Pace),
         no_others_wait: impl FnOnce() -> bool,
         mut chance: impl FnMut(Nanos) -> Nanos,
-    ) -> Verdict {
+    ) -> Judgement {
         let meaning = self.policy.meaning(outcome, reply, history.used + 1);
         if let Some(pause) = self.pauses.get_mut(key) {
             pause.others = pause.others.saturating_sub(u32::from(!history.was_refused()));
             pause.is_at_end = matches!(meaning, Meaning::Later(_)) && pause.others == 0 && no_others_wait();
         }
-        let verdict = self.follows(key, (ended, &mut *history), (meaning, reply, pace), &mut chance);
-        self.pauses.get(key).map_or(verdict, |pause| pause.suspect(history, verdict))
+        let (verdict, report) = self.follows(key, (ended, &mut *history), (meaning, reply, pace), &mut chance);
+        let Some(pause) = self.pauses.get(key) else { return Judgement { verdict, report, until: 0 } };
+        Judgement { verdict: pause.suspect(history, verdict), report, until: pause.until }
     }
 
     fn follows(
@@ -107,26 +107,25 @@ impl Retries {
         (ended, history): (Judged, &mut History),
         (meaning, reply, pace): (Meaning, &Reply, &Pace),
         mut chance: impl FnMut(Nanos) -> Nanos,
-    ) -> Verdict {
+    ) -> (Verdict, ServerReport) {
+        let mut report = ServerReport::default();
         let is_served = meaning == Meaning::Ok || meaning == Meaning::Failed && reply.is_answered();
-        match meaning {
-            _ if is_served => {
-                if let Some(pause) = self.pauses.get_mut(key) {
-                    if pace.listens() {
-                        let report = self.reports.entry(key.clone()).or_default();
-                        report.served = report.served.and(pause.success(*history));
-                    }
-                    pause.succeeded(ended, *history, pace);
-                }
-                if meaning == Meaning::Ok { Verdict::Ok } else { Verdict::Failed }
+        if let Some(pause) = self.pauses.get_mut(key).filter(|_| is_served) {
+            if pace.listens() {
+                report.served = pause.success(*history);
             }
+            pause.succeeded(ended, *history, pace);
+        }
+        let verdict = match meaning {
+            Meaning::Ok => Verdict::Ok,
+            Meaning::Failed => Verdict::Failed,
             Meaning::Again => {
                 history.used += 1;
                 Verdict::Again(ended.at.saturating_add(self.policy.backoff.wait(history.used, &mut chance)))
             }
-            Meaning::Later(named) => self.later(key, (ended, history), (named, pace), chance),
-            Meaning::Failed | Meaning::Ok => Verdict::Failed,
-        }
+            Meaning::Later(named) => self.later(key, (ended, history), (named, pace), (&mut report, chance)),
+        };
+        (verdict, report)
     }
 
     /// Handles a server's request to wait. All units of the key wait, unless the request concerns only this unit.
@@ -135,7 +134,7 @@ impl Retries {
         key: &Key,
         (ended, history): (Judged, &mut History),
         (named, pace): (Option<Duration>, &Pace),
-        mut chance: impl FnMut(Nanos) -> Nanos,
+        (report, mut chance): (&mut ServerReport, impl FnMut(Nanos) -> Nanos),
     ) -> Verdict {
         self.forget(ended.at);
         let policy = &self.policy;
@@ -144,23 +143,21 @@ impl Retries {
         let is_bad = history.refusals > 1 && !history.is_bad && pause.has_served(ENOUGH, history.refused_at);
         history.refused_at = ended.at;
         if serves == Serves::Unknown {
-            let before = pause.until;
-            let until = pause.later((ended, *history), (named, pace), |incidents| policy.pause(incidents));
-            if until > before {
-                self.causes.insert(key.clone(), Cause::of(named, until.saturating_sub(ended.at)));
-            }
-            self.reports.entry(key.clone()).or_default().refused.push(history.start);
+            let is_longer = pause.later((ended, *history), (named, pace), |incidents| policy.pause(incidents));
+            // A longer pause ends this run, and other users of the bucket should wait no longer than this run would.
+            let hold = pause.until.saturating_sub(ended.at).min(in_nanos(policy.max_pause));
+            report.hold = Some(hold).filter(|hold| is_longer && *hold > 0);
+            report.refused.push(history.start);
             if history.refusals == 0 {
                 (pause.new_at, history.first_refused_at) = (ended.at, ended.at);
             }
             history.refusals += 1;
-            return Verdict::Later(until);
+            return Verdict::Later(pause.until);
         }
         pause.alone += 1;
         if is_bad {
             history.is_bad = true;
-            let report = self.reports.entry(key.clone()).or_default();
-            report.served = report.served.and(Served::default().but_one());
+            report.served = Served::default().but_one();
         }
         let is_sure = serves == Serves::Enough;
         // With one attempt for each unit, the first refusal that certainly concerns only the unit is forgiven. The
@@ -176,11 +173,6 @@ impl Retries {
             true => Verdict::Later(due),
             false => Verdict::Failed,
         }
-    }
-
-    /// Whether a pace is learned: see [`RetryPolicy::learns`].
-    pub(super) fn learns(&self) -> bool {
-        self.policy.learns
     }
 
     /// Records the start of a unit of `key`, as the learned pace counts it.
@@ -206,61 +198,30 @@ impl Retries {
         self.pause(key).map_or_else(History::default, |_| History::left_over(now))
     }
 
-    /// How long the pause of `key` lasts after `at`, in nanoseconds.
-    pub(super) fn pause_left(&self, key: &Key, at: Nanos) -> Nanos {
-        self.pauses.get(key).map_or(0, |pause| pause.until.saturating_sub(at))
-    }
-
     /// If many pauses are stored, forgets the finished pauses that left no other state behind.
     fn forget(&mut self, now: Nanos) {
         if self.pauses.len() >= MANY_PAUSES && now >= self.sweep_at {
             self.sweep_at = now.saturating_add(SWEEP);
             let is_left = |pause: &Pause| pause.until > now || pause.alone > 0;
             self.pauses.retain(|_, pause| is_left(pause));
-            self.causes.retain(|key, _| self.pauses.contains_key(key));
         }
     }
 
-    /// Returns how long no unit of `key` may start from `now` on, unless this pause was returned before. The result is
-    /// at most `max_pause`: a longer pause ends this run, and other users of the bucket should wait no longer than this
-    /// run would.
-    pub(super) fn take_hold(&mut self, key: &Key, now: Nanos) -> Option<Nanos> {
-        let pause = self.pauses.get_mut(key)?;
-        let is_news = std::mem::take(&mut pause.is_news);
-        let hold = pause.until.saturating_sub(now).min(in_nanos(self.policy.max_pause));
-        Some(hold).filter(|hold| is_news && *hold > 0)
-    }
-
-    /// Takes the reports for the learned paces: one for each key, or one for all units.
-    pub(super) fn take_reports(&mut self) -> BTreeMap<Key, ServerReport> {
-        std::mem::take(&mut self.reports)
-    }
-
-    /// The rest of the pause of `key`, if the pause is longer than allowed. Its units should then be abandoned.
-    pub(super) fn overlong_pause(&self, key: &Key, now: Nanos) -> Option<Overlong> {
-        let pause = self.pauses.get(key)?;
-        let (since, max_pause) = (pause.since?, self.policy.max_pause);
-        let why = match self.cause(key) {
+    /// The pause of `key` at `at`. Also returns its rest at `now`, if the pause is longer than allowed. The units of the
+    /// key should then be abandoned.
+    pub(super) fn standing(&self, key: &Key, at: Nanos, now: Nanos) -> (Paused, Option<Overlong>) {
+        let Some(pause) = self.pauses.get(key) else { return (Paused::default(), None) };
+        let max_pause = self.policy.max_pause;
+        let why = match pause.cause {
             Cause::Named(wait) if wait > in_nanos(max_pause) => Excess::OneWait,
             Cause::Named(_) => Excess::SumOfWaits,
             Cause::Own => Excess::OwnPauses,
         };
-        let [rest, total] = [now, since].map(|from| Duration::from_nanos(pause.until.saturating_sub(from)));
-        (total > max_pause).then_some(Overlong { rest, total, why })
-    }
-
-    /// Whether the server named the end of the pause of `key`.
-    pub(super) fn is_named(&self, key: &Key) -> bool {
-        self.cause(key) != Cause::Own
-    }
-
-    fn cause(&self, key: &Key) -> Cause {
-        self.causes.get(key).copied().unwrap_or(Cause::Own)
-    }
-
-    /// Whether `--later-on` names this HTTP status.
-    pub(super) fn names_status(&self, status: u16) -> bool {
-        self.policy.names_status(status)
+        let after = |time| Duration::from_nanos(pause.until.saturating_sub(time));
+        let overlong = pause.since.map(|since| Overlong { rest: after(now), total: after(since), why });
+        let overlong = overlong.filter(|overlong| overlong.total > max_pause);
+        let paused = Paused { rest: after(at), is_named: pause.cause != Cause::Own, is_overlong: overlong.is_some() };
+        (paused, overlong)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The real costs of commands, from their replies, for each limit that counts a cost.
 
+use super::event::Event;
 use super::reply::Reply;
 use crate::flow::cost::Cost;
 
@@ -18,10 +19,6 @@ pub(super) struct Real {
     /// The first cost in `costs` that the reply settled. Without limits that count costs: the first cost of the reply,
     /// for the log.
     pub(super) reported: Option<u64>,
-    /// Why the reply is not used as written, for a hint.
-    pub(super) remark: Option<String>,
-    /// Why the reply settles nothing, for a hint at a terminal: no limit counts a cost.
-    pub(super) uncounted: Option<String>,
 }
 
 impl Settling {
@@ -53,9 +50,11 @@ impl Settling {
         }
     }
 
-    /// The real cost of a command that was charged `costs`, from its reply.
-    pub(super) fn real(&self, costs: &[u64], reply: &Reply) -> Real {
-        let mut real = Real { costs: costs.into(), reported: None, remark: self.misplaced(reply), uncounted: None };
+    /// The real cost of a command that was charged `costs`, from its reply. Calls `note` if the reply is not used as
+    /// written.
+    pub(super) fn real(&self, costs: &[u64], reply: &Reply, note: impl FnMut(Event)) -> Real {
+        let mut real = Real { costs: costs.into(), reported: None };
+        let mut remark = self.misplaced(reply);
         for (cost, settled) in real.costs.iter_mut().zip(&self.0) {
             let Some((kind, most_more)) = settled else { continue };
             let reported = reply
@@ -73,20 +72,23 @@ impl Settling {
                         "a reply has 'throttle-cost: {reported}', cut to {most}: a higher cost would delay other units longer than --max-pause"
                     )
                 };
-                real.remark.get_or_insert_with(cut);
+                remark.get_or_insert_with(cut);
             }
             *cost = most.min(*reported);
             real.reported.get_or_insert(*cost);
         }
+        let mut event = remark.map(Event::BadReply);
         if !self.is_any() {
             real.reported = reply.costs.first().map(|(_, reported)| *reported);
-            real.uncounted = real.reported.map(|reported| {
+            let why = |reported| {
                 format!(
                     "a reply has 'throttle-cost: {reported}', but no limit has a cost, so nothing is settled; write for \
                      example -r 5/s,cost=1"
                 )
-            });
+            };
+            event = real.reported.map(why).map(Event::UncountedCost);
         }
+        event.into_iter().for_each(note);
         real
     }
 
@@ -115,14 +117,27 @@ mod tests {
     }
 
     fn real(settling: &Settling, costs: &[u64], reply: &str) -> (Vec<u64>, Option<u64>, String) {
-        let real = settling.real(costs, &Reply::parse(reply.as_bytes(), 1, UNIX_EPOCH));
-        (real.costs.into(), real.reported, real.remark.unwrap_or_default())
+        let mut remark = String::new();
+        let note = |event| {
+            if let Event::BadReply(text) = event {
+                remark = text;
+            }
+        };
+        let real = settling.real(costs, &Reply::parse(reply.as_bytes(), 1, UNIX_EPOCH), note);
+        (real.costs.into(), real.reported, remark)
     }
 
     #[test]
     fn a_cost_without_a_kind_settles_only_a_single_cost() {
         let uncounted = |limits: &[(&str, u64)], reply: &str| {
-            settling(limits).real(&[1], &Reply::parse(reply.as_bytes(), 1, UNIX_EPOCH)).uncounted
+            let mut uncounted = None;
+            let note = |event| {
+                if let Event::UncountedCost(text) = event {
+                    uncounted = Some(text);
+                }
+            };
+            settling(limits).real(&[1], &Reply::parse(reply.as_bytes(), 1, UNIX_EPOCH), note);
+            uncounted
         };
         assert!(
             uncounted(&[("", 0)], "throttle-cost: 0").unwrap().contains("'throttle-cost: 0', but no limit has a cost")

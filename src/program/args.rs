@@ -29,8 +29,6 @@ pub(crate) use chapters::{CHAPTERS, Part};
 #[cfg(test)]
 pub(crate) use definition::{VERBS, command};
 #[cfg(test)]
-pub(crate) use grouped::Group;
-#[cfg(test)]
 pub(crate) use rule::Rule;
 #[cfg(test)]
 pub(crate) use text::{EXAMPLES, SIGNALS, environment};

@@ -13,7 +13,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use throttle::flow::{Bucket as BucketGrants, Grants, Sorting, Terms, short};
+use throttle::flow::{Bucket as BucketGrants, Grants, Sorting, short};
 use throttle::launch::printable;
 use throttle_limits::clock::{self, NanoClock, Nanos, SystemClock, in_nanos};
 use throttle_limits::ledger::operation::{Ask, Operation};
@@ -62,8 +62,8 @@ pub(super) fn open(
     named: Option<&Grouped>,
     max_wait: Option<Duration>,
 ) -> Result<Box<AnyBucket>, StoreError> {
-    let opened =
-        open_with(bucket, named.map(Grouped::kept).as_ref(), patience(bucket, max_wait), lock_deadline(max_wait))?;
+    let policy = named.map(|named| &named.policy);
+    let opened = open_with(bucket, policy, patience(bucket, max_wait), lock_deadline(max_wait))?;
     agree(named, &*opened)?;
     Ok(opened)
 }
@@ -88,13 +88,13 @@ pub(super) fn ask_one(once: &Once, begins: impl FnOnce(&Arc<AnyBucket>)) -> Resu
     let opened: Arc<AnyBucket> = match &bucket.kind {
         Kind::File(_) => Arc::from(open(bucket, named, max_wait)?),
         Kind::Server(address) => {
-            let policy = named.map(Grouped::kept);
-            Arc::new(Redis::unasked(address.clone(), policy.as_ref(), patience(bucket, max_wait))?)
+            let policy = named.map(|named| &named.policy);
+            Arc::new(Redis::unasked(address.clone(), policy, patience(bucket, max_wait))?)
         }
     };
     let due = || {
         agree(named, &*opened)?;
-        check_kept(Some(bucket), &*opened, |policy| call.ask(policy))
+        check_kept(bucket, &*opened, |policy| call.ask(policy))
     };
     if max_wait.is_some_and(|wait| !wait.is_zero()) && opened.is_remote() {
         opened.sync()?;
@@ -192,73 +192,61 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
 }
 
 /// The limits of a stream after opening.
-pub(super) struct Opened<C> {
+pub(super) struct Opened {
     /// The shared bucket. `None`: the run itself applies the limits.
     bucket: Option<Box<AnyBucket>>,
     /// The policy in force.
     pub(super) policy: Policy,
     /// How units are sorted.
     pub(super) sorting: Sorting,
-    pub(super) checked: C,
 }
 
-impl<C> Opened<C> {
-    /// The grants of the run, for units of the type `T`. `runs`: a unit runs until its end. `learns`: a
-    /// bucket learns a pace from refusals.
-    pub(super) fn grants<T: Send>(&mut self, runs: bool, learns: bool) -> Arc<Grants<T>> {
+impl Opened {
+    /// The grants of the run, for units of the type `T`. `learns`: a bucket learns a pace from refusals.
+    pub(super) fn grants<T: Send>(&mut self, learns: bool) -> Arc<Grants<T>> {
         let sorting = &self.sorting;
         let bucket = self.bucket.take().map(|bucket| BucketGrants::new(Arc::from(bucket), sorting, learns));
-        let terms = Terms { has_keys: sorting.has_keys, runs };
-        Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), bucket, terms))
+        Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), bucket, sorting.has_keys))
     }
 }
 
-/// Opens the limits of a stream, and checks whether the command line fits the policy of the bucket.
-pub(super) fn open_stream<C>(
+/// Opens the limits of a stream, and checks whether the command line fits the policy in force. A dry run opens a bucket
+/// only if the command line has no limits, and makes none.
+pub(super) fn open_stream(
     limits: &Limits,
     stream: Stream,
-    check: impl FnOnce(&Policy) -> Result<C, String>,
-) -> Result<Opened<C>> {
-    let (bucket, policy) = match limits {
-        Limits::Own(named) => (None, named.kept()),
-        Limits::Shared(bucket, named) => {
-            let opened = open(bucket, named.as_ref(), None)?;
-            let policy = opened.policy();
-            (Some(opened), policy)
-        }
+    is_dry: bool,
+    check: impl FnOnce(&Policy) -> Result<(), String>,
+) -> Result<Opened> {
+    let (named, bucket) = (limits.named.as_ref(), limits.bucket.as_ref());
+    let (mut opened, policy) = if let Some(bucket) = bucket.filter(|_| !is_dry || named.is_none()) {
+        let opened = open(bucket, named, None)?;
+        check_kept(bucket, &*opened, check)?;
+        let policy = opened.policy();
+        (Some(opened), policy)
+    } else {
+        let policy = limits.policy();
+        check(&policy).map_err(|error| anyhow!(error))?;
+        (None, policy)
     };
-    let checked = match &bucket {
-        Some(opened) => check_kept(limits.bucket(), &**opened, check)?,
-        None => check(&policy).map_err(|error| anyhow!(error))?,
-    };
-    let sorting = limits.sorting(&policy, stream).map_err(|error| anyhow!(error))?;
-    Ok(Opened { bucket, policy, sorting, checked })
-}
-
-/// The policy of a stream. A bucket is opened only if the command line has no limits. A missing bucket is not made.
-pub(super) fn policy(limits: &Limits, check: impl FnOnce(&Policy) -> Result<(), String>) -> Result<Policy> {
-    match limits {
-        Limits::Own(named) | Limits::Shared(_, Some(named)) => Ok(named.kept()),
-        Limits::Shared(bucket, None) => {
-            let opened = open(bucket, None, None)?;
-            check_kept(Some(bucket), &*opened, check)?;
-            Ok(opened.policy())
-        }
+    let mut sorting = limits.sorting(&policy, stream).map_err(|error| anyhow!(error))?;
+    if is_dry {
+        // The run begins with the state and at the time of the bucket, and applies the limits of its keys itself. No
+        // command runs, so `jobs` does not apply.
+        let view = bucket.and_then(|bucket| view_of(bucket).ok()).filter(|view| view.policy == policy);
+        (sorting.found, sorting.is_shared, sorting.jobs) = (view.map(Arc::new), false, None);
+        opened = None;
     }
-}
-
-/// The current state of a stream's bucket, if there is a bucket that can be read.
-pub(super) fn found(limits: &Limits) -> Option<View> {
-    limits.bucket().and_then(|bucket| view_of(bucket).ok())
+    Ok(Opened { bucket: opened, policy, sorting })
 }
 
 /// Checks whether the command line fits the policy of the bucket.
 pub(super) fn check_kept<T>(
-    bucket: Option<&Bucket>,
+    bucket: &Bucket,
     opened: &AnyBucket,
     check: impl FnOnce(&Policy) -> Result<T, String>,
 ) -> Result<T> {
-    let (origin, policy) = (bucket.map_or("", Bucket::origin), opened.policy());
+    let (origin, policy) = (bucket.origin(), opened.policy());
     let checked = args::look(&policy).and_then(|_| check(&policy));
     checked.map_err(|error| anyhow!("{origin}{error}; the bucket {} has the limits {policy}", opened.place()))
 }
@@ -328,7 +316,7 @@ fn number_of(group: &str) -> Result<u32> {
 fn open_with_key(bucket: &Bucket, key: Option<&[u8]>) -> Result<Box<AnyBucket>> {
     let opened = open_briefly(bucket, None)?;
     let has_key = |policy: &Policy| key.is_none() || policy.of_keys().is_some();
-    check_kept(Some(bucket), &*opened, |policy| has_key(policy).then_some(()).ok_or_else(|| NO_KEYS.to_owned()))?;
+    check_kept(bucket, &*opened, |policy| has_key(policy).then_some(()).ok_or_else(|| NO_KEYS.to_owned()))?;
     Ok(opened)
 }
 

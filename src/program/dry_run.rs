@@ -1,13 +1,13 @@
 //! `--dry-run`: the commands that would run or the units that would leave, and when.
 
-use super::args::{Limits, Stream};
+use super::buckets::{self, Opened};
 use super::done::Done;
 use super::exit::Exit;
 use super::launch::{self, BUFFER};
 use super::names::{Names, shown};
 use super::task::{Commands, Launch, Pipe};
 use super::unit_name::{UnitName, blank_skipped, counted, nonzero, size_at_least};
-use super::{buckets, failure, input, records, say::say, signals};
+use super::{failure, input, records, say::say, signals};
 use anyhow::{Result, anyhow};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing, LARGEST};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
-use throttle::flow::{Copying, Descriptor, Flow, FlowError, Grants, Silent, Sink, Sorted, Sorting, Source, Terms};
+use throttle::flow::{Copying, Descriptor, Flow, FlowError, Grants, Silent, Sink, Sorted, Sorting, Source};
 use throttle::launch::{DryRun, Job, Known, Outcome, Shape, Template, quoted, room_for_words};
 use throttle_limits::clock::{self, FakeClock, NanoClock, Nanos, SECOND, in_nanos};
 use throttle_limits::limits::Policy;
@@ -39,11 +39,10 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
         records::ensure_is_no_input(path, opened.source.fd())?;
         Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(reporting.quiet))
     });
-    let policy = buckets::policy(limits, |policy| launch.check(policy))?;
     // The real costs of commands are unknown, so each command is shown at its requested cost.
-    let sorting = sorted(limits, &policy, launch.stream())?;
+    let limits = buckets::open_stream(limits, launch.stream(), true, |policy| launch.check(policy))?;
     let until = flags.again.stop_after.map_or(Nanos::MAX, in_nanos);
-    let plan = Plan { until, ..Plan::new(limits, policy, sorting) };
+    let plan = Plan { until, ..Plan::new(limits) };
     ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)
 }
 
@@ -54,18 +53,10 @@ pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
 pub(super) fn of_units(pipe: &Pipe) -> Result<Exit> {
     let Pipe { limits, input: flags, reporting, .. } = pipe;
     let input = input::open(flags.file())?;
-    let policy = buckets::policy(limits, |policy| pipe.framing(policy).map(drop))?;
-    let framing = flags.framing(&policy).map_err(|error| anyhow!(error))?;
+    let limits = buckets::open_stream(limits, pipe.stream(), true, |policy| pipe.framing(policy).map(drop))?;
+    let framing = pipe.framing(&limits.policy).map_err(|error| anyhow!(error))?;
     input.remark(UnitName::of(framing).plural(), reporting).into_iter().for_each(say);
-    let sorting = sorted(limits, &policy, pipe.stream())?;
-    ended(Plan::new(limits, policy, sorting).units(framing, Descriptor(input.fd)), &input.name)
-}
-
-/// How units are sorted in a dry run. The run applies the limits of a bucket's keys itself, without the bucket
-/// (`shared`). No command runs, so `jobs` does not apply.
-fn sorted(limits: &Limits, policy: &Policy, stream: Stream) -> Result<Sorting> {
-    let sorting = limits.sorting(policy, stream).map_err(|error| anyhow!(error))?;
-    Ok(Sorting { shared: None, jobs: None, ..sorting })
+    ended(Plan::new(limits).units(framing, Descriptor(input.fd)), &input.name)
 }
 
 fn ended(result: Result<(), PumpError>, name: &str) -> Result<Exit> {
@@ -93,10 +84,8 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(limits: &Limits, policy: Policy, mut sorting: Sorting) -> Self {
+    fn new(Opened { policy, sorting, .. }: Opened) -> Self {
         let meter = Meter::new(0, policy.len());
-        // The run begins with the state and at the time of the bucket.
-        sorting.found = buckets::found(limits).filter(|view| view.policy == policy).map(Arc::new);
         let began = sorting.found.as_ref().map_or(0, |found| found.now);
         let (clock, keys) = (FakeClock::at(Duration::from_nanos(began)), RefCell::default());
         Plan { policy, clock, began, until: Nanos::MAX, meter, sorting, keys }
@@ -125,7 +114,7 @@ impl Plan {
             write_rest(&mut out, job, *shape, time).map(ControlFlow::Continue)
         };
         let batches = launch::batches(commands, source, known, self.sorting.look.clone());
-        let mut flow = DryRun { batches, show, is_over: false, ahead: self.sorting.ahead, has_ended: false };
+        let mut flow = DryRun { batches, show, is_over: false, ahead: self.sorting.ahead };
         self.pump(&mut flow)?;
         if flow.is_over {
             // The run ends at the time of --stop-after.
@@ -169,8 +158,8 @@ impl Plan {
     }
 
     fn pump<F: Flow>(&self, flow: &mut F) -> Result<(), PumpError> {
-        let terms = Terms { has_keys: self.sorting.has_keys, ..Terms::default() };
-        let grants = Grants::new(self.sorting.begin(self.began), Arc::new(self.clock.clone()), None, terms);
+        let line = self.sorting.begin(self.began);
+        let grants = Grants::new(line, Arc::new(self.clock.clone()), None, self.sorting.has_keys);
         pump::run(flow, &grants, &Silent, &self.meter)
     }
 

@@ -22,6 +22,7 @@ use std::io::{self, Cursor, IsTerminal};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
+use throttle::flow::cost::Cost;
 use throttle::flow::framing::{Buffer, LARGEST};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Grants, Look, Overview, Source, start_thread};
@@ -58,7 +59,8 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let program = match find(commands) {
         Ok(path) => path,
         Err(missing) => {
-            let limit = launch.limits.named().and_then(|named| args::rest_of_limit(&named.rules, &commands.words));
+            let limit =
+                launch.limits.named.as_ref().and_then(|named| args::rest_of_limit(&named.rules, &commands.words));
             return Ok(advice::refuse(&missing, if commands.is_once { "sh -c" } else { "-c" }, limit));
         }
     };
@@ -66,19 +68,20 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let mut source = source(commands, reporting)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting, source.source.fd())?;
-    let mut opened = buckets::open_stream(&launch.limits, launch.stream(), |policy| launch.check(policy))?;
+    let mut opened = buckets::open_stream(&launch.limits, launch.stream(), false, |policy| launch.check(policy))?;
     let policy = opened.policy.clone();
     if hints {
         pipe::hint_at_idle_limits(&launch.limits, &policy);
     }
-    let settling = settling(launch, &opened.sorting.look, &policy);
+    let mut settled = opened.sorting.look.costs.clone();
     if let Some(call) = &launch.call {
+        settled = call.settled(&policy).map_err(|error| anyhow!(error))?;
         opened.sorting.look = call.look(&policy, opened.sorting.look).map_err(|error| anyhow!(error))?;
     }
-    let options = Options { settling, ..options(launch, program, &opened) };
+    let options = Options { settling: settling(launch, settled, &policy), ..options(launch, program, &opened) };
     opened.sorting.pace = options.again.as_ref().map(|again| (in_nanos(again.interval), again.learns));
     let learns = options.again.as_ref().is_some_and(|again| again.learns);
-    let grants = opened.grants(true, learns);
+    let grants = opened.grants(learns);
     let Opened { sorting, .. } = opened;
     throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
@@ -98,7 +101,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let options = Options { is_signalled: Arc::clone(&report.is_signalled), ..options };
     let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();
     report.names_keys_after = keys_end_it.then(|| in_nanos(second() * SECONDS_BEFORE_KEYS));
-    let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
+    let is_announced = launch.limits.bucket.is_some() && !reporting.quiet;
     if launch.call.is_none() {
         input::hint_at_unused_stdin(&commands.input, reporting);
     }
@@ -110,11 +113,11 @@ fn begun(launch: &Launch, policy: &Policy) -> Begun {
     Begun { limits: launch.limits.list(policy), jobs: launch.flags.jobs(), command: args::own_command_line() }
 }
 
-fn options<C>(launch: &Launch, program: Option<OsString>, opened: &Opened<C>) -> Options {
+fn options(launch: &Launch, program: Option<OsString>, opened: &Opened) -> Options {
     let (policy, sorting) = (&opened.policy, &opened.sorting);
     let Launch { commands, flags, call, .. } = launch;
     let is_once = call.is_some();
-    let again = flags.again.policy(commands.input.ahead(), args::interval(policy));
+    let again = flags.again.policy(args::interval(policy));
     let again = again.map(|again| RetryPolicy { is_once, ..again });
     Options {
         template: commands.template.clone(),
@@ -140,11 +143,11 @@ fn options<C>(launch: &Launch, program: Option<OsString>, opened: &Opened<C>) ->
 }
 
 /// The limits that the cost in a reply settles: first the limits of all units, then the limits of each key.
-fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
+fn settling(launch: &Launch, costs: Vec<Option<Cost>>, policy: &Policy) -> Settling {
     let longest = in_nanos(launch.flags.again.max_pause());
     let policies = [policy].into_iter().chain(policy.of_keys().map(|keys| &keys.each));
     let most_more = policies.flat_map(|policy| (0..policy.len()).map(|place| policy.lets_through(place, longest)));
-    Settling::new(look.costs.iter().cloned().zip(most_more))
+    Settling::new(costs.into_iter().zip(most_more))
 }
 
 /// One second. Tests set `THROTTLE_TEST_SHORTER_WAITS` to divide it, which shortens all waits. A release ignores this
@@ -262,13 +265,13 @@ fn drive(
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     keep_jobs(&run)?;
     let _ = stops.set(Arc::clone(&run));
-    let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), launcher.clone());
+    let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), Arc::clone(launcher));
     let result = long_wait::run(is_announced, &mut flow, &grants, &run.report);
     launcher.flush();
     run.outcomes().set_skipped(flow.batches().skipped(), flow.batches().done_before());
-    launcher.slots().drain();
+    launcher.slots.drain();
     launcher.flush();
-    if !launcher.slots().stop() {
+    if !launcher.slots.stop() {
         signals::wait_for_end();
     }
     run.close_ledger();

@@ -51,7 +51,7 @@ enum Reason {
 pub(super) struct LaunchRun {
     pub(super) report: Arc<Report>,
     outcomes: Arc<Mutex<Outcomes>>,
-    pub(super) launcher: Launcher,
+    pub(super) launcher: Arc<Launcher>,
     /// The first signal that ends the program; 0 is none.
     signal: AtomicI32,
     pub(super) in_our_group: bool,
@@ -96,7 +96,7 @@ impl LaunchRun {
             // Unused grants go back first. So other processes get them while this thread waits for the running
             // commands.
             run.report.grants.retire();
-            while !run.launcher.slots().drains_within(run.second) {
+            while !run.launcher.slots.drains_within(run.second) {
                 // The ends and the real costs of commands that have ended since.
                 run.report.grants.retire();
             }
@@ -113,7 +113,7 @@ impl LaunchRun {
     /// Launches nothing more, waits for the running commands, and ends the program. Returns false if the run was ending
     /// already.
     fn end(&self, reason: Reason) -> bool {
-        if !self.launcher.slots().stop() {
+        if !self.launcher.slots.stop() {
             return false;
         }
         let mut outcomes = self.outcomes();
@@ -130,7 +130,7 @@ impl LaunchRun {
         }
         drop(outcomes);
         if let Reason::ReaderGone | Reason::CannotPrint = reason {
-            self.launcher.slots().end_with(Signal::TERM);
+            self.launcher.slots.end_with(Signal::TERM);
         }
         let _ = self.end.send(reason);
         true
@@ -160,8 +160,8 @@ impl LaunchRun {
     fn announce_wait(self: &Arc<Self>, advice: &'static str) {
         let run = Arc::clone(self);
         let announce = move || {
-            if !run.launcher.slots().drains_within(run.second) && !run.outcomes().quiet {
-                let running = run.launcher.slots().count();
+            if !run.launcher.slots.drains_within(run.second) && !run.outcomes().quiet {
+                let running = run.launcher.slots.count();
                 let them = if running == 1 { "it" } else { "them" };
                 let waiting = UnitName::Command.count(running);
                 run.report.aside(format_args!("waiting for {waiting}; {advice} {them}"));
@@ -172,8 +172,8 @@ impl LaunchRun {
 
     /// Kills all commands, and then ends the program, even if nothing reads its last messages.
     pub(super) fn kill(&self) {
-        self.launcher.slots().end_with(Signal::KILL);
-        self.launcher.slots().drain();
+        self.launcher.slots.end_with(Signal::KILL);
+        self.launcher.slots.drain();
         thread::sleep(self.second);
         signals::die_of(self.signal.load(Ordering::SeqCst));
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Flow, Grants, Patience, Silent, unpoisoned};
 use throttle_limits::clock::{NanoClock, Nanos, SECOND};
-use throttle_limits::store::Store;
+use throttle_limits::store::{Store, with_replica};
 
 /// A wait is announced once it has lasted for this time, if at least the same time is left.
 const ANNOUNCED_AFTER: Nanos = SECOND;
@@ -20,7 +20,8 @@ const LONG_PAUSE: Nanos = 60 * SECOND;
 /// The announcement of a wait for the bucket. A long pause of the bucket has its own text, which is printed everywhere.
 /// For any other wait it is `line`, and only on a terminal.
 pub(super) fn announced(bucket: &dyn Store, line: String) -> Option<String> {
-    let paused = bucket.paused_until().unwrap_or(0).saturating_sub(bucket.clock().now());
+    let until = with_replica(bucket, |replica| replica.paused_until()).unwrap_or(0);
+    let paused = until.saturating_sub(bucket.clock().now());
     if paused >= LONG_PAUSE {
         let (time, until) = (countdown(paused), until_if_read_later(paused));
         return Some(format!("the bucket is paused: nothing is granted for {time}{until}"));

@@ -115,7 +115,7 @@ impl Outcomes {
     pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
         let Launch { commands, reporting, .. } = launch;
         let most = if on_terminal { MAX_NAMED_ON_TERMINAL } else { u64::MAX };
-        let again = launch.flags.again.policy(0, Duration::ZERO);
+        let again = launch.flags.again.policy(Duration::ZERO);
         let is_once = launch.call.is_some();
         Outcomes {
             quiet: reporting.quiet,

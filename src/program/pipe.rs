@@ -41,9 +41,10 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let Pipe { limits, reporting, .. } = pipe;
     let input = input::open(pipe.input.file())?;
     let summary = report::open_summary(reporting, Some(input.fd.as_fd()))?;
-    let check = |policy: &Policy| refuse_jobs(policy).and_then(|()| pipe.framing(policy));
-    let mut opened = buckets::open_stream(limits, pipe.stream(), check)?;
-    let unit = UnitName::of(opened.checked);
+    let check = |policy: &Policy| refuse_jobs(policy).and_then(|()| pipe.framing(policy).map(drop));
+    let mut opened = buckets::open_stream(limits, pipe.stream(), false, check)?;
+    let framing = pipe.framing(&opened.policy).map_err(|error| anyhow!(error))?;
+    let unit = UnitName::of(framing);
     if reporting.sums_up(io::stderr().is_terminal()) {
         hint_at_idle_limits(limits, &opened.policy);
     }
@@ -58,15 +59,15 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
         let report = Arc::new(Report::new(unit, total, grants, (&policy, written, has_keys), summary, progress));
         signal_thread::start(Arc::clone(&report), None).context("cannot handle signals").map(|()| report)
     };
-    let is_announced = limits.bucket().is_some() && !reporting.quiet;
-    let (framing, name) = (opened.checked, input.name);
+    let is_announced = limits.bucket.is_some() && !reporting.quiet;
+    let name = input.name;
     let (passed_on, report) = if opened.sorting.is_sorted {
-        let grants = opened.grants(false, false);
+        let grants = opened.grants(false);
         let report = begin(Arc::clone(&grants) as Arc<dyn Overview>)?;
         let run = Run { framing, grants: &grants, is_announced, input: name, report: &report };
         (run.sort(input.fd, &opened.sorting, reporting), report)
     } else {
-        let grants = opened.grants(false, false);
+        let grants = opened.grants(false);
         let report = begin(Arc::clone(&grants) as Arc<dyn Overview>)?;
         let run = Run { framing, grants: &grants, is_announced, input: name, report: &report };
         (run.pass_on(input.fd, is_fast(&policy), &opened.sorting.look), report)

@@ -24,7 +24,7 @@ pub(super) fn read(task: &mut Task) -> Result<(), String> {
         Task::Launch(launch) => &mut launch.limits,
         _ => return Ok(()),
     };
-    let Some(named) = limits.named_mut() else { return Ok(()) };
+    let Some(named) = &mut limits.named else { return Ok(()) };
     let Some(path) = named.rates().map(Path::to_owned) else { return Ok(()) };
     let about = |what: &str| format!("--rate: rates={}: {what}", path.display());
     let text = contents(&path).map_err(|what| about(&what))?;
@@ -84,7 +84,7 @@ mod tests {
         let (mut task, begun) = (Task::from_words(&args).unwrap(), Instant::now());
         read(&mut task).unwrap();
         let Task::Pipe(pipe) = task else { panic!("{args:?}") };
-        (pipe.limits.named().unwrap().named.clone(), begun.elapsed())
+        (pipe.limits.named.unwrap().named, begun.elapsed())
     }
 
     /// All rules were grouped and printed again for each line: 7 s for a million lines.

@@ -352,8 +352,8 @@ impl Report {
         let again = self.outcomes().map_or(0, |outcomes| outcomes.retries.waiting);
         let (units, now) = (self.units_left(reading)? + again, self.now());
         // Units that wait for their time already have a grant.
-        let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
-        let last_grant = if units > paid { self.grants.schedule(units - paid)?.max(until) } else { until };
+        let until = reading.wait.map_or(0, |wait| wait.until);
+        let last_grant = if units > 0 { self.grants.schedule(units)?.max(until) } else { until };
         let by_limits = last_grant.saturating_sub(now);
         let wait = until.saturating_sub(now);
         let by_pace = if self.has_keys {

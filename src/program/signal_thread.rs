@@ -85,7 +85,7 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
         for signal in delivery.pending() {
             match (signal, commands) {
                 (SIGUSR1 | SIGUSR2, Some(commands)) if commands.is_once() => {
-                    commands.launcher.slots().pass_on(named(signal));
+                    commands.launcher.slots.pass_on(named(signal));
                 }
                 (SIGUSR1, _) => paint(Picture::Status),
                 (SIGTSTP, _) => suspend(commands, paint),
@@ -174,7 +174,7 @@ fn wait(delivery: &Delivery, output: Option<&Stdout>, at_most: Option<Duration>,
 
 /// Passes a signal on to the commands, because they have process groups of their own.
 fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
-    let slots = commands.launcher.slots();
+    let slots = &commands.launcher.slots;
     match signal {
         SIGCONT => slots.release_stopped_starts(),
         SIGCHLD => commands.launcher.end_commands_that_want_the_terminal(),
@@ -193,7 +193,7 @@ fn named(signal: i32) -> Signal {
 /// Stops this process and all commands until this process is continued. Meanwhile there is no bar on the terminal.
 fn suspend(commands: Option<&Arc<LaunchRun>>, paint: impl Fn(Picture)) {
     if let Some(commands) = commands {
-        commands.launcher.slots().suspend();
+        commands.launcher.slots.suspend();
     }
     let (done, hidden) = mpsc::channel();
     paint(Picture::Nothing(done));
@@ -202,6 +202,6 @@ fn suspend(commands: Option<&Arc<LaunchRun>>, paint: impl Fn(Picture)) {
     // This returns when the process is continued.
     signals::stop();
     if let Some(commands) = commands {
-        commands.launcher.slots().resume();
+        commands.launcher.slots.resume();
     }
 }

@@ -13,7 +13,7 @@ use super::args::{Args, Bucket, Environment, Format, Grouped, Kind, Limits, Shar
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use throttle_limits::limits::Policy;
+use throttle_limits::limits::{Policy, Said};
 use throttle_limits::rate::Limit;
 use throttle_limits::store::Place;
 
@@ -120,8 +120,8 @@ impl Task {
 
     pub(crate) fn bucket(&self) -> Option<&Bucket> {
         match self {
-            Task::Launch(launch) => launch.limits.bucket(),
-            Task::Pipe(pipe) => pipe.limits.bucket(),
+            Task::Launch(launch) => launch.limits.bucket.as_ref(),
+            Task::Pipe(pipe) => pipe.limits.bucket.as_ref(),
             Task::Once(Once { bucket, .. }) | Task::Bucket(bucket, _) => Some(bucket),
             Task::Plot(_) => None,
         }
@@ -130,7 +130,7 @@ impl Task {
 
 impl Set {
     fn new(bucket: &Bucket, args: &Args) -> Result<Self, String> {
-        let named = Grouped::for_bucket(&args.limit.rate, args.limit.burst)?
+        let named = Grouped::for_bucket(&args.limit.rate, args.limit.burst, false)?
             .ok_or("--set needs a limit; write for example --set -r 5000/h, --set -r 10MiB/s or --set -r unlimited")?;
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
@@ -144,10 +144,11 @@ impl Set {
             return Err("--group needs the path of a bucket; write for example --bucket ./b --set --group devs -r 5/s"
                 .to_owned());
         }
-        let names_initial =
-            |limit| matches!(limit, Limit::Bucket { initial: Some(_), .. } | Limit::Window { initial: Some(_), .. });
-        let fresh = named.written_all().map(names_initial).collect();
-        Ok(Set { policy: named.kept(), fresh, anew: args.shared.clear, group: args.shared.group.clone() })
+        let names_initial = |said: &Said| {
+            matches!(said.limit, Limit::Bucket { initial: Some(_), .. } | Limit::Window { initial: Some(_), .. })
+        };
+        let fresh = named.said.iter().flatten().map(names_initial).collect();
+        Ok(Set { policy: named.policy, fresh, anew: args.shared.clear, group: args.shared.group.clone() })
     }
 }
 
@@ -156,7 +157,7 @@ impl Set {
 /// # Errors
 /// Limits or a command are given.
 fn ensure_alone(verb: &str, args: &Args) -> Result<(), String> {
-    match Grouped::for_bucket(&args.limit.rate, args.limit.burst)? {
+    match Grouped::for_bucket(&args.limit.rate, args.limit.burst, false)? {
         Some(_) => Err(format!("{verb} sets no limits; leave -r out, or write --set")),
         None if !args.command.is_empty() => Err(format!("{verb} runs nothing; leave the command out")),
         None => Ok(()),

@@ -6,6 +6,7 @@ mod program;
 pub(crate) mod redis;
 pub(crate) mod retries;
 pub(crate) mod server;
+pub(crate) mod simulated;
 pub(crate) mod stores;
 pub(crate) mod terminal;
 mod tools;

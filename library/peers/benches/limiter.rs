@@ -3,6 +3,7 @@
 //! The two of a row take turns, so that what else the machine does slows both. Times are medians of the turns, and the
 //! ratio is the median of their ratios.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::hint::black_box;
@@ -236,6 +237,9 @@ fn acquiring() {
     let limits = ["1000/s,burst=1000000000", "60000/min,burst=1000000000"].map(|limit| limit.parse().expect("a limit"));
     let two = limits.into_iter().fold(Limiter::builder(), Builder::limit).build().expect("two limits");
     alone("two limits, `try_acquire`", &mut each(|| two.try_acquire(1)), MANY, Some(60e-9));
+    let (within, calls) = (granting().keyed_within::<u64>(&granting()).expect("valid rates"), Cell::new(0));
+    let of_next_key = || within.try_acquire(&key(calls.replace(calls.get() + 1), 1000), 1);
+    alone("1000 keys within overall limits", &mut each(of_next_key), MANY, None);
     let ours = granting().build().expect("a valid rate");
     let settled = || async { ours.acquire_to_settle(10).await.map(|granted| granted.settle(3)) };
     alone("`acquire_to_settle`, settled", &mut awaited(&runtime, settled), MANY, Some(100e-9));

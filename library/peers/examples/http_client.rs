@@ -24,7 +24,7 @@ struct Client {
 
 impl Client {
     fn new() -> Result<Self, Error> {
-        let tokens = Limiter::builder().rate(6000, MINUTE).build()?;
+        let tokens = Limiter::builder().rate(6000, MINUTE);
         Ok(Client {
             http: reqwest::Client::new(),
             requests: Limiter::new(20, 2)?,

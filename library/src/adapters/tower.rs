@@ -11,7 +11,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! let all = Limiter::new(100, 10)?;
+//! let all = Limiter::builder().limit("100/s,burst=10".parse()?);
 //! let users: Keyed<u64> = Limiter::builder().limit("2/s,burst=2".parse()?).keyed_within(&all)?;
 //! let service = ServiceBuilder::new()
 //!     .layer(LimitLayer::per_key(&users, |request: &Request| request.user).shed())

@@ -23,7 +23,7 @@ pub(crate) fn unpoisoned<G>(locked: LockResult<G>) -> G {
 }
 
 /// Locks `mutex` even if it is poisoned.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 

@@ -3,12 +3,13 @@
 use super::flows::{Flow, Hold};
 use super::grants::Opening;
 use super::heap::Item;
-use super::requests::NONE;
+use super::requests::{Costs, NONE};
 use super::state::{Ledger, Next, Refusal, Run, Taken};
 use super::turns::{Decision, FRACTION_BITS, Tag};
 use crate::clock::Nanos;
-use crate::limits::{Charged, KeyId, Levels, Limits, NO_KEY};
+use crate::limits::{AsKey, Charged, KeyId, Levels, Limits, NO_KEY};
 use std::borrow::Cow;
+use std::hash::Hash;
 
 /// The overall limits, as decisions see them.
 pub(super) struct Overall<'a> {
@@ -58,7 +59,15 @@ impl<'a> Overall<'a> {
     }
 }
 
+/// A ledger whose keys have names.
 impl Ledger {
+    /// [`pass_key`](Self::pass_key) for the key with this name. `None` stands for units without a key.
+    pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
+        self.pass_key(now, key.unwrap_or(NO_KEY), costs)
+    }
+}
+
+impl<N: Hash> Ledger<N> {
     /// Grants the next request if it conforms now, or returns the time of the next call. The caller accepts at most
     /// `room` units. With no room nothing is granted, and later grants are not for a time without room.
     ///
@@ -92,7 +101,10 @@ impl Ledger {
             let oldest = now.saturating_sub(self.settings.allowance);
             if due.at < oldest && !self.settings.is_shared {
                 self.close(oldest, true);
-                continue;
+                // It was due before it expires.
+                let again = self.decide().filter(|again| self.settings.grants_due && again.flow == due.flow);
+                let Some(again) = again.filter(|again| again.at <= limit) else { continue };
+                return self.grant(again, room);
             }
             return self.grant(due, room);
         }
@@ -121,7 +133,7 @@ impl Ledger {
     /// Charges a request that has just arrived and is younger than all waiting requests. It must conform now, and no
     /// other request may go first. Otherwise returns `None`: the request has to [wait](Self::ask). With a rule about
     /// jobs, every request has to wait, because its end must be reported.
-    pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
+    pub fn pass_key(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized), costs: &[u64]) -> Option<KeyId> {
         let now = self.tick(now);
         if self.settings.jobs.is_some()
             || self.hold.until > now
@@ -129,12 +141,16 @@ impl Ledger {
         {
             return None;
         }
-        let key = self.find_free(key.unwrap_or(NO_KEY), now)?;
-        if !self.all.is_empty() && self.all.conforms_at(&self.levels, now, costs)?.0 > now {
+        let (key, is_new) = self.find_free(key, now)?;
+        let (each, levels) = self.keys.state_mut(key);
+        let all_conform =
+            self.all.is_empty() || self.all.conforms_at(&self.levels, now, costs).is_some_and(|(at, _)| at <= now);
+        if !all_conform || each.take(levels, now, costs).is_err() {
+            if is_new {
+                self.keys.forget(key);
+            }
             return None;
         }
-        let (each, levels) = self.keys.state_mut(key);
-        each.take(levels, now, costs).ok()?;
         let virtual_time = self.turns.virtual_time(now, |time| self.is_at_rest(time));
         if !self.all.is_empty() {
             self.all.charge(&mut self.levels, [now; 4], costs);
@@ -143,9 +159,42 @@ impl Ledger {
         Some(key)
     }
 
+    /// Like [`pass_key`](Self::pass_key), for a grant that will be settled, or reported as [ended](Self::ended). It takes a
+    /// turn, which the real cost corrects.
+    pub(crate) fn pass_to_settle(
+        &mut self,
+        now: Nanos,
+        key: &(impl AsKey<N> + ?Sized),
+        costs: &Costs,
+    ) -> Option<Charged> {
+        let key = self.pass_key(now, key, costs)?;
+        let id = self.flow(key);
+        let finish = self.tag_of(id, self.now).saturating_add(self.length(costs));
+        self.flows[id].finish = finish;
+        self.turns.finished(finish);
+        Some(self.open_now(id, costs))
+    }
+
+    /// A grant that costs nothing until it is settled, whatever waits. `None` without room for its key.
+    pub(crate) fn open_nothing(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized)) -> Option<Charged> {
+        let now = self.tick(now);
+        if !self.has_room_of(now, key) {
+            return None;
+        }
+        let key = self.find_or_add(key, now);
+        let id = self.flow(key);
+        Some(self.open_now(id, &Costs::One(0)))
+    }
+
+    fn open_now(&mut self, id: u32, costs: &Costs) -> Charged {
+        self.granted += 1;
+        let charged = Charged { at: self.now, counted: self.now, number: self.granted };
+        self.open(id, &Opening { costs, charged, settles: true, learns: false, units: 1 });
+        charged
+    }
+
     /// A request of this key has just [passed](Self::pass). Returns the number of further requests with these costs
     /// that may be granted at once. 0 if that number is unknown.
-    #[must_use]
     pub fn more(&self, key: KeyId, costs: &[u64]) -> u64 {
         if self.settings.jobs.is_some() || self.settings.has_windows {
             return 0;
@@ -241,18 +290,18 @@ impl Ledger {
     }
 
     /// The key with this name, if a request of it that arrives now need not wait for another request, for the end of a
-    /// hold, or for room in the table.
+    /// hold, or for room in the table. Also returns whether the key was added.
     #[inline]
-    fn find_free(&mut self, name: &[u8], now: Nanos) -> Option<KeyId> {
+    fn find_free(&mut self, name: &(impl AsKey<N> + ?Sized), now: Nanos) -> Option<(KeyId, bool)> {
         if self.turns.waits_at(now) {
             return None;
         }
         if let Some(key) = self.keys.find(name) {
             let is_free = |id: u32| self.flows[id].is_free(now);
-            return self.keys.flow(key).is_none_or(is_free).then_some(key);
+            return self.keys.flow(key).is_none_or(is_free).then_some((key, false));
         }
         self.forget();
-        self.has_room(now).then(|| self.keys.add(name, now))
+        self.has_room(now).then(|| (self.keys.add(name, now), true))
     }
 
     /// Decides which flow is granted next, and when.

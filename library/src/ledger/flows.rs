@@ -47,12 +47,10 @@ impl Hold {
     }
 
     /// The hold as it is saved: 0 if it was over at `first`.
-    #[cfg(feature = "shared")]
     pub(super) fn saved(self, first: Nanos) -> (Nanos, bool) {
         if self.empties || self.until > first { (self.until, self.empties) } else { (0, false) }
     }
 
-    #[cfg(feature = "shared")]
     pub(super) fn restored((until, empties): (Nanos, bool)) -> Hold {
         Hold { until, empties }
     }
@@ -98,12 +96,10 @@ impl Debt {
     }
 
     /// The length that is still to be granted to usual requests.
-    #[cfg(feature = "shared")]
     pub(super) fn served(self) -> Tag {
         self.served
     }
 
-    #[cfg(feature = "shared")]
     pub(super) fn restore(&mut self, served: Tag) {
         *self = Debt { served, ..Debt::default() };
     }
@@ -315,14 +311,12 @@ impl Flows {
     }
 
     /// The numbers of all flows that are not free.
-    #[cfg(feature = "shared")]
     pub(super) fn in_use(&self) -> Vec<u32> {
         let free: std::collections::BTreeSet<u32> = self.free.iter().copied().collect();
         self.ids().filter(|id| !free.contains(id)).collect()
     }
 
     /// The keys of the flows whose holds are still to empty the buckets of their keys.
-    #[cfg(feature = "shared")]
     pub(super) fn held(&self) -> Vec<KeyId> {
         self.holds.iter().map(|hold| self[hold.id].key).collect()
     }

@@ -6,6 +6,7 @@ use super::requests::Costs;
 use super::state::{Ledger, Open, Run};
 use crate::clock::Nanos;
 use crate::limits::{Charged, KeyId, Levels, Limits};
+use std::hash::Hash;
 
 /// A grant that was just charged.
 pub(super) struct Opening<'a> {
@@ -18,7 +19,7 @@ pub(super) struct Opening<'a> {
     pub(super) units: u64,
 }
 
-impl Ledger {
+impl<N: Hash> Ledger<N> {
     /// Stores a grant that runs or will be settled.
     pub(super) fn open(&mut self, id: u32, opening: &Opening<'_>) {
         let Opening { costs, charged, learns, units, .. } = *opening;
@@ -43,6 +44,22 @@ impl Ledger {
     /// then as if the unit had cost that from the start. A credit is lost if it would have overflowed the bucket
     /// meanwhile. Later units owe the excess of a higher cost. The turns of the key change in the same way.
     pub fn settle(&mut self, now: Nanos, number: u64, real: &[u64]) {
+        let latest = now.max(self.now).max(self.turns.last());
+        self.correct(now, number, real, |limits, levels, charged, costs| {
+            limits.settle(levels, [latest; 2], charged, [costs, real]);
+        });
+    }
+
+    /// Reports that an open grant was not used, and closes it. Windows may have been replaced since, and then do not know it.
+    pub(crate) fn give_back(&mut self, now: Nanos, number: u64) {
+        let latest = now.max(self.now).max(self.turns.last());
+        self.correct(now, number, &[0], |limits, levels, charged, costs| {
+            limits.give_back(levels, latest, charged, costs);
+        });
+    }
+
+    /// Corrects a grant whose real costs are these, the limits by `act`.
+    fn correct(&mut self, now: Nanos, number: u64, real: &[u64], act: impl Fn(&Limits, &mut Levels, Charged, &[u64])) {
         let now = self.tick(now);
         let Some(open) = self.grants.get_mut(&number).filter(|open| open.settles) else { return };
         open.settles = false;
@@ -54,8 +71,7 @@ impl Ledger {
             *finish = finish.saturating_sub(was).saturating_add(is);
             self.turns.finished(*finish);
         }
-        let latest = now.max(self.turns.last());
-        self.revise(key, |limits, levels| limits.settle(levels, [latest; 2], charged, [&costs, real]));
+        self.revise(key, |limits, levels| act(limits, levels, charged, &costs));
         if !runs {
             self.drop_grant(now, number);
         }
@@ -98,6 +114,20 @@ impl Ledger {
         }
     }
 
+    /// Reports that the unit of an open grant is handed over now. Returns `false`, and changes nothing, if a window has
+    /// given its room to other grants since.
+    pub(crate) fn hand_over_open(&mut self, now: Nanos, number: u64) -> bool {
+        let Some(open) = self.grants.get(&number).filter(|_| self.settings.has_windows) else { return true };
+        let (key, charged, costs, now) = (open.key, open.charged, open.costs.clone(), self.now.max(now));
+        let (each, levels) = self.keys.state(key);
+        let keeps = |limits: &Limits, levels: &Levels| limits.keeps_room(levels, charged, &costs, now, false);
+        let is_kept = keeps(each, levels) && keeps(&self.all, &self.levels);
+        if is_kept {
+            self.handed_over(now, key, charged, &costs);
+        }
+        is_kept
+    }
+
     /// Like [`handed_over`](Self::handed_over), for plain units.
     pub fn run_left(&mut self, now: Nanos, run: &Run) {
         self.handed_over(now, run.key, run.charged, &[run.units]);
@@ -130,6 +160,7 @@ impl Ledger {
             }
         }
         self.release(id);
+        self.forget_too_many();
     }
 
     /// Corrects the overall limits and the limits of a key for a unit that has left.

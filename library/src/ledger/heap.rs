@@ -52,7 +52,6 @@ impl Heap {
     }
 
     /// The item with this number.
-    #[cfg(feature = "shared")]
     pub(super) fn find(&self, id: u32) -> Option<Item> {
         self.items.get(*self.places.get(id as usize)? as usize).copied()
     }

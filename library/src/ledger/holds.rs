@@ -5,8 +5,9 @@ use super::heap::Item;
 use super::state::Ledger;
 use crate::clock::Nanos;
 use crate::limits::KeyId;
+use std::hash::Hash;
 
-impl Ledger {
+impl<N: Hash> Ledger<N> {
     /// Holds a key: nothing is granted to it before `until`. At that time its buckets are emptied, unless the hold is
     /// [lifted](Self::lift) before. A shorter hold than the present one changes nothing.
     pub fn hold_until(&mut self, now: Nanos, key: KeyId, until: Nanos) {

@@ -2,8 +2,9 @@
 
 use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{AsKey, KeyId, Keys, Levels, Limits};
+use hashbrown::HashTable;
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// Up to this many keys are kept without a check whether they can be forgotten.
@@ -21,13 +22,13 @@ const MIN_SWEEP_INTERVAL: Nanos = 100 * MILLISECOND;
 
 /// The states of all keys. A key has a flow while its requests wait or run.
 #[derive(Clone, Debug)]
-pub(super) struct Table {
+pub(super) struct Table<N> {
     each: Limits,
     /// Keys with their own limits. `named` has the keys that are not stored yet. `own` has the stored keys, which are
     /// never forgotten.
-    named: HashMap<Box<[u8]>, Arc<Limits>>,
+    named: HashTable<(N, Arc<Limits>)>,
     own: HashMap<KeyId, Arc<Limits>>,
-    keys: Keys<Name>,
+    keys: Keys<N>,
     /// The largest number of keys that may be stored.
     most: usize,
     /// Whether memory for more keys is short.
@@ -41,19 +42,22 @@ pub(super) struct Table {
     fresh_from: Nanos,
 }
 
-/// A short name needs no allocation.
+/// The name of a key. A short one needs no allocation.
 #[derive(Clone, Debug)]
-enum Name {
+pub struct Name(Bytes);
+
+#[derive(Clone, Debug)]
+enum Bytes {
     Short(u8, [u8; Name::SHORT]),
     Long(Box<[u8]>),
 }
 
-impl Table {
-    /// A table in which each key has the limits `each`, unless the key is in `named`.
-    pub(super) fn new(each: Limits, named: HashMap<Box<[u8]>, Arc<Limits>>, most: usize) -> Self {
+impl<N: Hash> Table<N> {
+    /// A table in which each key has the limits `each`.
+    pub(super) fn new(each: Limits, most: usize) -> Self {
         Table {
             each,
-            named,
+            named: HashTable::new(),
             own: HashMap::new(),
             keys: Keys::new(UNCHECKED_KEYS),
             most,
@@ -64,50 +68,65 @@ impl Table {
         }
     }
 
+    /// The same table with these keys, which have limits of their own.
+    pub(super) fn with_named<Q: AsKey<N> + ?Sized>(mut self, named: &[(&Q, Arc<Limits>)]) -> Self {
+        for (name, each) in named {
+            let entry = (name.to_key(), Arc::clone(each));
+            let (hash, hasher) = (self.keys.hash(*name), self.keys.hasher());
+            if let Ok(found) = self.named.find_entry(hash, |(own, _)| name.is(own)) {
+                *found.into_mut() = entry;
+            } else {
+                self.named.insert_unique(hash, entry, |(own, _)| hasher.hash_one(own));
+            }
+        }
+        self
+    }
+
     /// The same table, for a shared bucket.
-    #[cfg(feature = "shared")]
     pub(super) fn shared(self) -> Self {
         Table { is_shared: true, ..self }
     }
 
     /// The limits of keys without limits of their own.
-    #[cfg(feature = "shared")]
     pub(super) fn each(&self) -> &Limits {
         &self.each
     }
 
     /// Continues with these limits of each key from `now` on. The state of a new key stays so, because such a key need not
     /// be stored. At most `most` keys may be stored, or those that are there.
-    #[cfg(feature = "shared")]
     pub(super) fn change(&mut self, now: Nanos, each: Limits, fresh: &[bool], most: usize) {
         for levels in self.keys.states_mut() {
             if self.each.is_fresh(levels, now) {
                 *levels = each.fresh();
             } else {
-                self.each.expire(levels, now);
-                self.each.change(levels, now, &each, fresh);
-                each.spill(levels, now, &[]);
+                self.each.continue_as(&each, levels, now, fresh, None);
             }
         }
         (self.each, self.fresh_from, self.most) = (each, 0, most);
     }
 
-    /// All stored keys.
-    #[cfg(feature = "shared")]
-    pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], KeyId)> {
-        let id = |name: &Name| self.find(name.bytes());
-        self.keys.all().filter_map(move |name| Some((name.bytes(), id(name)?)))
-    }
-
     /// All limits of keys.
-    pub(super) fn limits(&self) -> impl Iterator<Item = &Limits> {
-        [&self.each].into_iter().chain(self.named.values().chain(self.own.values()).map(Arc::as_ref))
+    pub(super) fn limits(&self) -> impl Iterator<Item = &Limits> + Clone {
+        [&self.each]
+            .into_iter()
+            .chain(self.named.iter().map(|(_, each)| each).chain(self.own.values()).map(Arc::as_ref))
     }
 
     /// The limits of the key with this name.
-    pub(super) fn limits_of(&self, name: &[u8]) -> &Limits {
+    pub(super) fn limits_of(&self, name: &(impl AsKey<N> + ?Sized)) -> &Limits {
         let own = || self.own.get(&self.find(name)?);
-        if self.own.is_empty() { None } else { own() }.or_else(|| self.named.get(name)).map_or(&self.each, Arc::as_ref)
+        let named = || self.named.find(self.keys.hash(name), |(own, _)| name.is(own)).map(|(_, each)| each);
+        let own = if self.own.is_empty() { None } else { own() };
+        own.or_else(|| if self.named.is_empty() { None } else { named() }).map_or(&self.each, Arc::as_ref)
+    }
+
+    /// The most keys that may be stored.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(super) fn set_most(&mut self, most: usize) {
+        self.most = most;
     }
 
     /// The number of stored keys.
@@ -115,14 +134,16 @@ impl Table {
         self.keys.len()
     }
 
-    pub(super) fn find(&self, name: &[u8]) -> Option<KeyId> {
+    pub(super) fn find(&self, name: &(impl AsKey<N> + ?Sized)) -> Option<KeyId> {
         self.keys.find(self.keys.hash(name), name)
     }
 
     /// Adds a key that is not stored, in its fresh state, and forgets some keys that are fresh again.
-    pub(super) fn add(&mut self, name: &[u8], now: Nanos) -> KeyId {
-        let key = self.keys.add(self.keys.hash(name), name, &self.each, now);
-        if let Some(each) = self.named.remove(name) {
+    pub(super) fn add(&mut self, name: &(impl AsKey<N> + ?Sized), now: Nanos) -> KeyId {
+        let hash = self.keys.hash(name);
+        let key = self.keys.add(hash, name, &self.each, now);
+        if let Ok(named) = self.named.find_entry(hash, |(own, _)| name.is(own)) {
+            let ((_, each), _) = named.remove();
             *self.keys.state_mut(key) = each.fresh();
             self.keys.set_in_use(key, true);
             self.own.insert(key, each);
@@ -130,14 +151,9 @@ impl Table {
         key
     }
 
-    /// Adds a key of a snapshot with its state.
-    #[cfg(feature = "shared")]
-    pub(super) fn restore(&mut self, name: &[u8], state: Levels) {
-        self.keys.restore(self.keys.hash(name), name, state);
-    }
-
-    pub(super) fn name(&self, key: KeyId) -> &[u8] {
-        self.keys.key(key).map_or(&[], Name::bytes)
+    /// The stored keys.
+    pub(super) fn stored(&self) -> impl Iterator<Item = &N> {
+        self.keys.all()
     }
 
     /// The flow of a key with waiting requests or running units.
@@ -202,8 +218,13 @@ impl Table {
         self.len() - outside < self.most
     }
 
+    /// Forgets all keys whose state equals the state of a new key.
+    pub(super) fn sweep(&mut self, now: Nanos) {
+        self.keys.forget_fresh(&self.each, now);
+        self.keys.shrink();
+    }
+
     /// Whether more keys are stored than may be, because the limits have changed.
-    #[cfg(feature = "shared")]
     pub(super) fn has_too_many(&self) -> bool {
         self.len() > self.most
     }
@@ -224,13 +245,30 @@ impl Table {
     }
 }
 
+/// A table whose keys have names.
+impl Table<Name> {
+    /// All stored keys.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], KeyId)> {
+        self.stored().filter_map(|name| Some((name.bytes(), self.find(name.bytes())?)))
+    }
+
+    /// Adds a key of a snapshot with its state.
+    pub(super) fn restore(&mut self, name: &[u8], state: Levels) {
+        self.keys.restore(self.keys.hash(name), name, state);
+    }
+
+    pub(super) fn name(&self, key: KeyId) -> &[u8] {
+        self.keys.key(key).map_or(&[], Name::bytes)
+    }
+}
+
 impl Name {
     const SHORT: usize = 22;
 
     fn bytes(&self) -> &[u8] {
-        match self {
-            Name::Short(length, short) => &short[..usize::from(*length)],
-            Name::Long(name) => name,
+        match &self.0 {
+            Bytes::Short(length, short) => &short[..usize::from(*length)],
+            Bytes::Long(name) => name,
         }
     }
 }
@@ -247,14 +285,14 @@ impl AsKey<Name> for [u8] {
     }
 
     fn to_key(&self) -> Name {
-        match u8::try_from(self.len()) {
+        Name(match u8::try_from(self.len()) {
             Ok(length) if self.len() <= Name::SHORT => {
                 let mut short = [0; Name::SHORT];
                 short[..self.len()].copy_from_slice(self);
-                Name::Short(length, short)
+                Bytes::Short(length, short)
             }
-            _ => Name::Long(self.into()),
-        }
+            _ => Bytes::Long(self.into()),
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use super::requests::Ticket;
 use super::state::{Failures, Ledger, Refusal};
 use crate::clock::{Nanos, SECOND};
 use crate::limits::{KeyId, Pace, Served, Start};
+use std::hash::Hash;
 use std::num::NonZeroU32;
 
 /// The most flows with a pace. Beyond that the paces that do not matter are forgotten, and new keys are not slowed.
@@ -67,16 +68,14 @@ impl Failures {
     }
 }
 
-impl Ledger {
+impl<N: Hash> Ledger<N> {
     /// The start of the unit with this grant, as the pace of its key counts it. `None` if no pace is learned, or if the
     /// unit has ended.
-    #[must_use]
     pub fn start_of(&self, number: u64) -> Option<Start> {
         self.grants.get(&number)?.start
     }
 
     /// The learned pace of a key. `None` if no pace is learned, or if no unit of the key has started yet.
-    #[must_use]
     pub fn pace_of(&self, key: KeyId) -> Option<&Pace> {
         self.flows[self.keys.flow(key)?].learned.as_ref().map(|learned| &learned.pace)
     }
@@ -147,35 +146,6 @@ impl Ledger {
         }
     }
 
-    /// Reports that a unit of a key has succeeded or failed: see [`Rules::fails`](super::Rules::fails).
-    pub fn tried(&mut self, now: Nanos, key: KeyId, has_succeeded: bool) {
-        let now = self.tick(now);
-        if let Some(failed) = self.failures.tried(self.keys.name(key), now, has_succeeded) {
-            self.give_up(now, key, Some(failed));
-        }
-    }
-
-    /// Like [`tried`](Self::tried), for a key that need not be stored.
-    #[cfg(feature = "shared")]
-    pub(super) fn tried_name(&mut self, now: Nanos, name: &[u8], has_succeeded: bool) {
-        let now = self.tick(now);
-        if let Some(failed) = self.failures.tried(name, now, has_succeeded) {
-            let why = Refusal::GivenUp(Some(failed));
-            self.failures.give_up(name, now, why);
-            if let Some(key) = self.keys.find(name) {
-                self.refuse_waiting(key, why);
-            }
-        }
-    }
-
-    /// Gives up a key: a server asks to wait too long, or a shared bucket has counted this many failures in a row. The
-    /// waiting requests of the key and all later ones are refused.
-    pub fn give_up(&mut self, now: Nanos, key: KeyId, failed: Option<NonZeroU32>) {
-        let (now, why) = (self.tick(now), Refusal::GivenUp(failed));
-        self.failures.give_up(self.keys.name(key), now, why);
-        self.refuse_waiting(key, why);
-    }
-
     /// Refuses the waiting requests of a key, as [`give_up`](Self::give_up), but not later ones.
     pub fn refuse_all_of(&mut self, now: Nanos, key: KeyId, failed: Option<NonZeroU32>) {
         self.tick(now);
@@ -194,5 +164,34 @@ impl Ledger {
     pub(super) fn refuse(&mut self, ticket: Ticket, why: Refusal) {
         self.withdraw(ticket.slot);
         self.refusals.push_back((ticket, why));
+    }
+}
+
+/// A ledger whose keys have names.
+impl Ledger {
+    /// Reports that a unit of a key has succeeded or failed: see [`Rules::fails`](super::Rules::fails).
+    pub fn tried(&mut self, now: Nanos, key: KeyId, has_succeeded: bool) {
+        let name: Box<[u8]> = self.keys.name(key).into();
+        self.tried_name(now, &name, has_succeeded);
+    }
+
+    /// Like [`tried`](Self::tried), for a key that need not be stored.
+    pub(super) fn tried_name(&mut self, now: Nanos, name: &[u8], has_succeeded: bool) {
+        let now = self.tick(now);
+        if let Some(failed) = self.failures.tried(name, now, has_succeeded) {
+            let why = Refusal::GivenUp(Some(failed));
+            self.failures.give_up(name, now, why);
+            if let Some(key) = self.keys.find(name) {
+                self.refuse_waiting(key, why);
+            }
+        }
+    }
+
+    /// Gives up a key: a server asks to wait too long, or a shared bucket has counted this many failures in a row. The
+    /// waiting requests of the key and all later ones are refused.
+    pub fn give_up(&mut self, now: Nanos, key: KeyId, failed: Option<NonZeroU32>) {
+        let (now, why) = (self.tick(now), Refusal::GivenUp(failed));
+        self.failures.give_up(self.keys.name(key), now, why);
+        self.refuse_waiting(key, why);
     }
 }

@@ -9,11 +9,13 @@ mod changes;
 mod commit;
 mod saved;
 mod seen;
+mod shown;
 mod state;
 mod view;
 
 pub use commit::MAX_HORIZON;
 pub(crate) use commit::MAX_RETURNABLE;
 pub use saved::Damaged;
+pub use shown::{KeyView, View, Waiting};
 pub use state::Replica;
 pub(crate) use view::PRESENCE_TTL;

@@ -56,7 +56,6 @@ pub struct Ticket {
 
 impl Ticket {
     /// A small number, unique among waiting requests.
-    #[must_use]
     pub fn slot(self) -> usize {
         self.slot as usize
     }
@@ -189,7 +188,6 @@ impl Requests {
     }
 
     /// The ages of all requests, in no order.
-    #[cfg(feature = "shared")]
     pub(super) fn all_ages(&self) -> impl Iterator<Item = u64> {
         self.all().map(|slot| self.get(slot).age)
     }

@@ -45,16 +45,12 @@ pub struct NamedKey {
 impl NamedKey {
     /// The names of these keys, and their limits in their initial state at `now`. Keys that share limits share their
     /// initial state.
-    pub(super) fn limits(named: &[NamedKey], now: Nanos) -> HashMap<Box<[u8]>, Arc<Limits>> {
+    pub(super) fn limits(named: &[NamedKey], now: Nanos) -> Vec<(&[u8], Arc<Limits>)> {
         let mut made = HashMap::new();
-        let each = |named: &NamedKey| {
-            let start = || {
-                let each: Vec<_> = named.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
-                Arc::new(Limits::new(&each, now))
-            };
-            let each = made.entry(Arc::as_ptr(&named.each)).or_insert_with(start);
-            (named.key.clone(), Arc::clone(each))
+        let mut start = |of: &Arc<[(Policy, usize)]>| {
+            let each: Vec<_> = of.iter().map(|(policy, kind)| (policy, *kind)).collect();
+            Arc::clone(made.entry(Arc::as_ptr(of)).or_insert_with(|| Arc::new(Limits::new(&each, now))))
         };
-        named.iter().map(each).collect()
+        named.iter().map(|named| (&*named.key, start(&named.each))).collect()
     }
 }

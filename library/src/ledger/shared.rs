@@ -5,10 +5,8 @@ use super::keys::Table;
 use super::requests::Ticket;
 use super::rules::Rules;
 use super::state::{Ledger, Settings};
-use super::turns::FRACTION_BITS;
 use crate::clock::Nanos;
 use crate::limits::{Limits, Policy};
-use std::collections::HashMap;
 use std::num::NonZeroU32;
 
 /// The most keys that are stored, and the most bytes that they take, approximately.
@@ -27,7 +25,7 @@ impl Ledger {
         let (all, each) = limits_of(policy, now);
         let settings = Settings::of(policy, &all, &each);
         let most = most_keys(&each);
-        let keys = Table::new(each, HashMap::new(), most).shared();
+        let keys = Table::new(each, most).shared();
         let mut ledger = Ledger::with_settings(settings, keys, all, now, &Rules::default());
         ledger.settle_for(policy);
         ledger
@@ -80,13 +78,11 @@ impl Ledger {
     ) -> Vec<u32> {
         let now = self.tick(now);
         let (all, each) = limits_of(policy, now);
-        self.all.expire(&mut self.levels, now);
-        self.all.change(&mut self.levels, now, &all, fresh);
-        all.spill(&mut self.levels, now, &[]);
         let most = most_keys(&each);
-        self.keys.change(now, each, fresh.get(policy.len()..).unwrap_or(&[]), most);
-        self.settings = Settings::of(policy, &all, self.keys.each());
+        self.settings = Settings::of(policy, &all, &each);
+        self.all.continue_as(&all, &mut self.levels, now, fresh, None);
         self.all = all;
+        self.keys.change(now, each, fresh.get(policy.len()..).unwrap_or(&[]), most);
         let waiting: Vec<u32> = self.requests.all().collect();
         for slot in &waiting {
             let costs = aligned(&self.requests.get(*slot).costs);
@@ -115,29 +111,6 @@ impl Ledger {
         self.settings.jobs.is_some_and(|jobs| flow.running >= jobs)
     }
 
-    /// Whether there is room for the key with this name, which may be stored already.
-    pub(super) fn has_room_for(&mut self, now: Nanos, name: &[u8]) -> bool {
-        self.forget();
-        if self.keys.has_too_many() {
-            // Forgets the keys that are as new, as a snapshot does.
-            self.has_room(now);
-        }
-        self.find(Some(name)).is_some() || self.has_room(now)
-    }
-
-    /// Everything that decides about turns may have changed.
-    fn reenter_all(&mut self) {
-        let flows = self.flows.in_use();
-        for id in &flows {
-            self.leave(*id);
-        }
-        for id in flows {
-            self.enter(id);
-            self.release(id);
-        }
-        self.turns.changed();
-    }
-
     /// Whether a flow behaves as a new one.
     pub(super) fn is_forgotten(&self, id: u32) -> bool {
         let flow = &self.flows[id];
@@ -153,14 +126,11 @@ impl Settings {
     fn of(policy: &Policy, all: &Limits, each: &Limits) -> Settings {
         let per_key = policy.of_keys().and_then(|keys| keys.jobs).map(NonZeroU32::get);
         Settings {
-            lengths: all.lengths(FRACTION_BITS),
-            has_windows: all.has_windows() || each.has_windows(),
-            allowance: [all, each].into_iter().filter_map(Limits::allowance).min().unwrap_or(0),
             quantum: if policy.counts_jobs() { 1 } else { policy.quantum().max(1) },
             jobs: per_key.or(policy.counts_jobs().then_some(u32::MAX)),
             jobs_of_all: policy.jobs().map(NonZeroU32::get),
             is_shared: true,
-            max_wait: None,
+            ..Settings::new(all, [each].into_iter(), 0)
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use super::flows::{Flow, Flows, Hold, Learned, Paces};
 use super::heap::Heap;
-use super::keys::Table;
+use super::keys::{Name, Table};
 use super::requests::{Costs, NONE, Requests, Ticket};
 use super::rules::{NamedKey, Rules};
 use super::turns::{FRACTION_BITS, Tag, Turns};
 use crate::clock::Nanos;
 use crate::limits::{Charged, KeyId, Levels, Limits, Start};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
 use std::num::NonZeroU32;
 
 /// The most keys that are stored.
@@ -107,8 +108,8 @@ pub(super) struct Open {
 /// A [`KeyId`] is valid while requests of its key wait or run. After that it is valid until the next call that may add
 /// a key: [`ask`](Self::ask), [`pass`](Self::pass) or [`poll`](Self::poll).
 #[derive(Clone, Debug)]
-pub struct Ledger {
-    pub(super) keys: Table,
+pub struct Ledger<N = Name> {
+    pub(super) keys: Table<N>,
     pub(super) all: Limits,
     pub(super) levels: Levels,
     pub(super) settings: Settings,
@@ -160,8 +161,10 @@ pub struct Ledger {
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// For each overall limit: the index of the kind of cost that it counts, and the length of a request of cost 1. A
-    /// length is the time that the limit needs for a cost, in the units of a [`Tag`].
+    /// length is the time that the limit needs for a cost.
     pub(super) lengths: Vec<(usize, Tag)>,
+    /// The number of bits by which these lengths are finer than a [`Tag`].
+    pub(super) finer: u32,
     pub(super) has_windows: bool,
     /// How far a grant may lie in the past when its unit leaves.
     pub(super) allowance: Nanos,
@@ -175,6 +178,8 @@ pub(super) struct Settings {
     /// number of plain units that leave together depends on no reader.
     pub(super) is_shared: bool,
     pub(super) max_wait: Option<Nanos>,
+    /// Whether a request that is due before it expires is granted even if that is noticed only later.
+    pub(super) grants_due: bool,
 }
 
 /// The failures of keys.
@@ -190,37 +195,75 @@ pub(super) struct Failures {
     pub(super) are_shared: bool,
 }
 
+impl Settings {
+    /// The facts that follow from the limits alone. The lengths are finer than a [`Tag`] by this number of bits.
+    pub(super) fn new<'a>(all: &'a Limits, each: impl Iterator<Item = &'a Limits> + Clone, finer: u32) -> Self {
+        let both = each.chain([all]);
+        Settings {
+            lengths: all.lengths(FRACTION_BITS + finer),
+            finer,
+            has_windows: both.clone().any(Limits::has_windows),
+            allowance: both.clone().filter_map(Limits::allowance).min().unwrap_or(0),
+            quantum: u64::MAX,
+            jobs: None,
+            jobs_of_all: None,
+            is_shared: false,
+            max_wait: None,
+            grants_due: false,
+        }
+    }
+}
+
 impl Ledger {
     /// A ledger without requests. New keys have buckets made at `now`.
-    #[must_use]
     pub fn new(rules: &Rules<'_>, now: Nanos) -> Self {
         Ledger::with_max_keys(rules, now, MAX_KEYS)
     }
 
     /// Like [`new`](Self::new), but stores at most `most` keys.
-    #[must_use]
     pub fn with_max_keys(rules: &Rules<'_>, now: Nanos, most: usize) -> Self {
         let lengths = Limits::new(rules.all, now).lengths(FRACTION_BITS);
         let all = Limits::new(if rules.is_shared { &[] } else { rules.all }, now);
         let each = Limits::new(if rules.is_shared { &[] } else { rules.each }, now);
-        let keys = Table::new(each, NamedKey::limits(rules.named, now), most);
-        let allowance = keys.limits().chain([&all]).filter_map(Limits::allowance).min().unwrap_or(0);
-        let has_windows = keys.limits().chain([&all]).any(Limits::has_windows);
+        let keys = Table::new(each, most).with_named(&NamedKey::limits(rules.named, now));
         let settings = Settings {
             lengths,
-            has_windows,
-            allowance,
             quantum: rules.all.iter().map(|(policy, _)| policy.quantum()).min().unwrap_or(u64::MAX),
             // The end of a unit of a shared bucket is reported.
             jobs: rules.jobs.map(NonZeroU32::get).or(rules.is_shared.then_some(u32::MAX)),
-            jobs_of_all: None,
-            is_shared: false,
             max_wait: rules.max_wait,
+            ..Settings::new(&all, keys.limits(), 0)
         };
         Ledger::with_settings(settings, keys, all, now, rules)
     }
 
-    pub(super) fn with_settings(settings: Settings, keys: Table, all: Limits, now: Nanos, rules: &Rules<'_>) -> Self {
+    /// Continues with the state of a bucket that has the same limits, and with the states of these keys. For each key
+    /// the iterator returns the name, the state, and the end of its pause.
+    pub fn resume<'a>(
+        &mut self,
+        now: Nanos,
+        all: &Levels,
+        keys: impl IntoIterator<Item = (&'a [u8], &'a Levels, Option<Nanos>)>,
+    ) {
+        let now = self.tick(now);
+        self.levels.clone_from(all);
+        self.turns.changed();
+        for (name, state, paused_until) in keys {
+            let key = self.keys.find(name).unwrap_or_else(|| self.keys.add(name, now));
+            self.keys.state_mut(key).1.clone_from(state);
+            self.hold_until(now, key, paused_until.unwrap_or(0));
+        }
+    }
+}
+
+impl<N: Hash> Ledger<N> {
+    pub(super) fn with_settings(
+        settings: Settings,
+        keys: Table<N>,
+        all: Limits,
+        now: Nanos,
+        rules: &Rules<'_>,
+    ) -> Self {
         Ledger {
             settings,
             keys,
@@ -252,30 +295,15 @@ impl Ledger {
         }
     }
 
-    /// Continues with the state of a bucket that has the same limits, and with the states of these keys. For each key
-    /// the iterator returns the name, the state, and the end of its pause.
-    pub fn resume<'a>(
-        &mut self,
-        now: Nanos,
-        all: &Levels,
-        keys: impl IntoIterator<Item = (&'a [u8], &'a Levels, Option<Nanos>)>,
-    ) {
-        let now = self.tick(now);
-        self.levels.clone_from(all);
-        self.turns.changed();
-        for (name, state, paused_until) in keys {
-            let key = self.keys.find(name).unwrap_or_else(|| self.keys.add(name, now));
-            self.keys.state_mut(key).1.clone_from(state);
-            self.hold_until(now, key, paused_until.unwrap_or(0));
-        }
-    }
-
     /// The length of a request: the longest time that an overall limit needs for its costs.
     #[inline]
     pub(super) fn length(&self, costs: &[u64]) -> Tag {
-        let of =
-            |(kind, one): &(usize, Tag)| costs.get(*kind).or(costs.last()).map_or(0, |cost| cost.saturating_mul(*one));
-        self.settings.lengths.iter().map(of).max().unwrap_or(0).max(1)
+        let of = |(kind, one): &(usize, Tag)| {
+            let cost = costs.get(*kind).or(costs.last()).copied().unwrap_or(0);
+            (u128::from(cost) * u128::from(*one)) >> self.settings.finer
+        };
+        let longest = self.settings.lengths.iter().map(of).max().unwrap_or(0);
+        Tag::try_from(longest).unwrap_or(Tag::MAX).max(1)
     }
 
     /// Applies `act` to the flow of a key. This may change when its first request conforms.

@@ -223,31 +223,26 @@ impl Turns {
     }
 
     /// Whether the virtual time has passed this tag.
-    #[cfg(feature = "shared")]
     pub(super) fn is_past(&self, tag: Tag) -> bool {
         tag <= self.tags.virtual_time
     }
 
     /// The start tag of a flow, if it is ready.
-    #[cfg(feature = "shared")]
     pub(super) fn tag(&self, flow: u32) -> Option<Tag> {
         self.ready.find(flow).map(|item| item.at)
     }
 
     /// The front, and the virtual time, the last finish tag and the time of the latest grant.
-    #[cfg(feature = "shared")]
     pub(super) fn saved(&self) -> (Nanos, [u64; 3]) {
         (self.front, [self.tags.virtual_time, self.tags.last_finish, self.tags.last])
     }
 
-    #[cfg(feature = "shared")]
     pub(super) fn restore_saved(&mut self, front: Nanos, [virtual_time, last_finish, last]: [u64; 3]) {
         (self.front, self.tags) = (front, Tags { virtual_time, last_finish, last });
         self.changed();
     }
 
     /// Adds a flow that was ready when the ledger was saved.
-    #[cfg(feature = "shared")]
     pub(super) fn enter_ready(&mut self, flow: u32, tag: Tag, age: u64) {
         self.changed();
         self.ready.push(Item { at: tag, age, id: flow });

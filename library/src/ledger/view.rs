@@ -1,26 +1,38 @@
 //! Questions about a ledger, which change nothing but the time.
 
+use super::flows::Hold;
 use super::requests::{List, NONE, Ticket};
 use super::state::Ledger;
 use crate::clock::Nanos;
-use crate::limits::{KeyId, Levels, Limits, NO_KEY};
+use crate::limits::{AsKey, KeyId, Levels, Limits, NO_KEY};
+use std::hash::Hash;
 
+/// A ledger whose keys have names.
 impl Ledger {
+    /// The key with this name, if it is stored. `None` stands for units without a key.
+    pub fn find(&self, key: Option<&[u8]>) -> Option<KeyId> {
+        self.keys.find(key.unwrap_or(NO_KEY))
+    }
+
+    /// The name of a key; `(none)` for units without one.
+    pub fn name(&self, key: KeyId) -> &[u8] {
+        self.keys.name(key)
+    }
+}
+
+impl<N: Hash> Ledger<N> {
     /// The number of plain units that wait.
-    #[must_use]
     pub fn wanted(&self) -> u64 {
         if self.plain == NONE { 0 } else { self.requests.get(self.plain).units }
     }
 
     /// The number of usual requests, which are no suspects, that have arrived.
-    #[must_use]
     pub fn usual(&self) -> usize {
         let [_, due_usual] = self.due();
         self.usual + due_usual
     }
 
     /// Until when all keys are held.
-    #[must_use]
     pub fn held_until(&self) -> Option<Nanos> {
         Some(self.hold.until).filter(|time| *time > self.now)
     }
@@ -33,19 +45,16 @@ impl Ledger {
     }
 
     /// Whether units must be reported as [handed over](Self::handed_over).
-    #[must_use]
     pub fn has_windows(&self) -> bool {
         self.settings.has_windows
     }
 
     /// The number of waiting requests, including later arrivals.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.requests.len
     }
 
     /// Whether no request waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -89,46 +98,34 @@ impl Ledger {
     }
 
     /// The number of keys with waiting requests.
-    #[must_use]
     pub fn keys_waiting(&self) -> usize {
         self.waiting
     }
 
     /// The number of stored keys: the keys in use, and the keys whose state differs from a new key's.
-    #[must_use]
     pub fn keys(&self) -> usize {
         self.keys.len()
     }
 
     /// The most keys that can be stored, if there is no memory for more keys. Otherwise `None`.
-    #[must_use]
     pub fn max_keys_in_memory(&self) -> Option<u64> {
         self.keys.most_in_memory()
     }
 
     /// Whether there is too little memory for more requests.
-    #[must_use]
     pub fn is_short(&self) -> bool {
         self.is_short
     }
 
     /// The number of keys with waiting requests, including requests that arrive later, and the key with the most of
     /// them.
-    #[must_use]
     pub fn busiest(&self) -> (usize, Option<KeyId>) {
         let waiting = || self.flows.iter().filter(|flow| flow.waiting + flow.later > 0);
         let most = waiting().max_by_key(|flow| (flow.waiting + flow.later, flow.key));
         (waiting().count(), most.map(|flow| flow.key))
     }
 
-    /// The key with this name, if it is stored. `None` stands for units without a key.
-    #[must_use]
-    pub fn find(&self, key: Option<&[u8]>) -> Option<KeyId> {
-        self.keys.find(key.unwrap_or(NO_KEY))
-    }
-
     /// The limits of a key with their state; without a key, the overall limits.
-    #[must_use]
     pub fn limits(&self, key: Option<KeyId>) -> (&Limits, &Levels) {
         key.map_or((&self.all, &self.levels), |key| self.keys.state(key))
     }
@@ -155,10 +152,79 @@ impl Ledger {
         self.all.conforms_at(&self.hold.state_after(&self.all, &self.levels), first.arrived, costs)?.1
     }
 
-    /// The name of a key; `(none)` for units without one.
-    #[must_use]
-    pub fn name(&self, key: KeyId) -> &[u8] {
-        self.keys.name(key)
+    /// The stored keys.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = &N> {
+        self.keys.stored()
+    }
+
+    pub(crate) fn is_stored(&self, key: &(impl AsKey<N> + ?Sized)) -> bool {
+        self.keys.find(key).is_some()
+    }
+
+    /// The limits of each key, and the overall limits.
+    pub(crate) fn both(&self) -> [&Limits; 2] {
+        [self.keys.each(), &self.all]
+    }
+
+    /// The number of requests of a key that wait.
+    pub(crate) fn waiters_of(&self, key: &(impl AsKey<N> + ?Sized)) -> usize {
+        let flow = self.keys.find(key).and_then(|key| self.keys.flow(key));
+        flow.map_or(0, |id| self.flows[id].waiting)
+    }
+
+    /// The time at which a new request of this cost would be granted, behind at most `behind` requests of its key, if no
+    /// other key had requests. `None` beyond the end of the clock.
+    pub(crate) fn estimate(
+        &mut self,
+        now: Nanos,
+        key: &(impl AsKey<N> + ?Sized),
+        cost: u64,
+        behind: usize,
+    ) -> Option<Nanos> {
+        let now = self.tick(now);
+        let key = self.keys.find(key);
+        let flow = key.and_then(|key| self.keys.flow(key)).map(|id| &self.flows[id]);
+        let ahead =
+            || flow.into_iter().flat_map(|flow| self.requests.of(flow.usual)).map(|slot| self.requests.get(slot));
+        let sum = ahead().take(behind).fold(cost, |sum, request| sum.saturating_add(request.costs[0]));
+        let since = ahead().next().map_or(now, |first| first.arrived);
+        let (each, fresh) = (self.keys.each(), self.keys.each().fresh());
+        let (hold, ready) = flow.map_or((Hold::default(), 0), |flow| (flow.hold, flow.ready_from()));
+        let levels = hold.state_after(each, key.map_or(&fresh, |key| self.keys.state(key).1));
+        let all = self.hold.state_after(&self.all, &self.levels);
+        let at = |limits: &Limits, levels: &Levels| {
+            if sum == cost {
+                limits.has_room_at(levels, [since; 2], &[cost]).map(|(at, _)| at)
+            } else {
+                limits.schedule(levels, since, &[sum])
+            }
+        };
+        Some(at(each, &levels)?.max(at(&self.all, &all)?).max(ready).max(self.hold.until).max(now))
+    }
+
+    /// Whether a new request of this key has to wait for others, whatever the limits allow.
+    pub(crate) fn others_wait(&self, key: &(impl AsKey<N> + ?Sized)) -> bool {
+        self.waiters_of(key) > 0 || self.turns.waits_at(self.now)
+    }
+
+    /// The part of a cost that a new request of this key could take now: 0 while others wait.
+    pub(crate) fn available_to(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized)) -> u64 {
+        let now = self.tick(now);
+        let key = self.keys.find(key);
+        let is_free = |id: u32| self.flows[id].is_free(now);
+        if !key.and_then(|key| self.keys.flow(key)).is_none_or(is_free) {
+            return 0;
+        }
+        let (each, fresh) = (self.keys.each(), self.keys.each().fresh());
+        let own = each.available(key.map_or(&fresh, |key| self.keys.state(key).1), now, &[1]);
+        own.min(self.available_of_all(now))
+    }
+
+    /// The part of a cost that the overall limits allow now: 0 while others wait.
+    pub(crate) fn available_of_all(&mut self, now: Nanos) -> u64 {
+        let now = self.tick(now);
+        let is_held = self.hold.until > now || self.turns.waits_at(now);
+        if is_held { 0 } else { self.all.available(&self.levels, now, &[1]) }
     }
 
     /// The waiting requests of one key: first the requests that have arrived, in their order.
@@ -176,7 +242,6 @@ impl Ledger {
     }
 
     /// The key of a waiting request.
-    #[must_use]
     pub fn key_of(&self, ticket: Ticket) -> KeyId {
         self.flows[self.requests.get(ticket.slot).flow].key
     }

@@ -5,7 +5,6 @@ use super::error::AcquireError;
 use super::handle::Limiter;
 use super::shared::Wait;
 use super::units::UnitsError;
-use crate::clock::Nanos;
 use crate::limits::Cost;
 use std::borrow::Borrow;
 use std::fmt;
@@ -55,7 +54,7 @@ impl<R: Request> Acquiring<R> {
     /// effect.
     ///
     /// Some waits are not known in advance: a wait for a place of a [semaphore](crate::semaphore::Semaphore), and a
-    /// wait behind other requests of a key whose limits are [within](super::Builder::keyed_within) others. A request
+    /// wait behind other keys [within](super::Builder::keyed_within) the same overall limits. A request
     /// with such a wait is refused only when its time is over. The answer of a shared bucket may take longer than
     /// `limit`. With a limit of 0 a request for a shared bucket does not wait.
     ///
@@ -123,13 +122,6 @@ impl<L: Borrow<Limiter>> OfLimiter<L> {
 
     pub(super) fn limiter(&self) -> &Limiter {
         self.limiter.borrow()
-    }
-}
-
-impl<L: Borrow<Limiter>> Acquiring<OfLimiter<L>> {
-    pub(super) fn until(mut self, deadline: Option<Nanos>) -> Self {
-        self.0.wait.set_deadline(deadline);
-        self
     }
 }
 

@@ -233,7 +233,7 @@ impl Builder {
         let (time, rules) = self.parts()?;
         let now = time.now();
         let account = Account::of(self.limits(now)?, now);
-        Ok(Limiter { shared: Shared::new(time, Queue::new(account, rules, None)), within: None })
+        Ok(Limiter { shared: Shared::new(time, Queue::new(account, rules, None)) })
     }
 
     /// The rate of the builder's own bucket.
@@ -335,7 +335,7 @@ pub(super) fn joint(limiters: &[Builder]) -> Result<Limiter, BuildError> {
     let now = time.now();
     let each: Result<Vec<_>, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
     let queue = Queue::new(Account::of(Limits::joined(&each?), now), rules, None);
-    Ok(Limiter { shared: Shared::new(time, queue), within: None })
+    Ok(Limiter { shared: Shared::new(time, queue) })
 }
 
 /// The rate in millionths of units.

@@ -51,8 +51,7 @@ pub enum AcquireError {
     TooManyKeys,
     /// Too few places of the semaphore are free.
     NoPlace,
-    /// A reservation for a key [within](super::Builder::keyed_within) other limits. The limits of the key and the other
-    /// limits would each give the reservation a different time.
+    /// A key [within](super::Builder::keyed_within) overall limits has neither reservations nor a limiter of its own.
     OfAll,
     /// A bucket that processes share cannot be used.
     #[cfg(feature = "shared")]
@@ -80,7 +79,7 @@ messages! {
         AcquireError::Full => ("the queue is full; try later, or build with OnFull::Wait"),
         AcquireError::Closed => ("the limiter is closed"),
         AcquireError::TooManyKeys => ("no room for another key; try later, or allow more with set_most_keys"),
-        AcquireError::OfAll => ("a key within overall limits cannot be reserved; use acquire(…).by(deadline), or limiter(key).reserve(…)"),
+        AcquireError::OfAll => ("a key within overall limits has neither reservations nor a limiter of its own; use acquire(…).by(deadline)"),
         AcquireError::NoPlace => ("not enough places are free; acquire to wait for them"),
         AcquireError::Finished => ("this acquire has already returned its grant; acquire again for more"),
         #[cfg(feature = "shared")]

@@ -26,15 +26,4 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Limiter {
     pub(super) shared: Arc<Shared>,
-    /// The overall limits, if this is the limiter of a key within overall limits.
-    pub(super) within: Option<Arc<Within>>,
-}
-
-/// The overall limits, and the turn: of all requests of a key, only the request that has the turn waits for the overall
-/// limits.
-pub(super) struct Within {
-    pub(super) turn: Limiter,
-    pub(super) all: Limiter,
-    /// Whether new requests may overtake the request that has the turn and the requests that wait for the turn.
-    pub(super) unfair: bool,
 }

@@ -50,6 +50,6 @@ impl Limiter {
         let queue = Queue::new(Account::of(Limits::none(), timer.now()), Rules::default(), None);
         let shared = Shared::new(timer, queue);
         shared.pause_until(shared.time.after(time));
-        Limiter { shared, within: None }.acquire_owned(1).await
+        Limiter { shared }.acquire_owned(1).await
     }
 }

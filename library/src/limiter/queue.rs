@@ -12,8 +12,11 @@
 //! its size. If the delay is longer, it is stored as the `lag`: the next request counts as made that much earlier, so
 //! that late timers do not lower the rate. The lag becomes 0 when the limits come to rest.
 
+use super::fast_path::{FastPath, Seen};
 use super::rules::{Oversize, Rules};
+use super::serve::Serve;
 use super::units::UnitsError;
+use super::watch::Watch;
 use crate::clock::Nanos;
 use crate::limits::{Account, Cost, Grant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +28,8 @@ mod estimates;
 mod serving;
 mod state;
 
-pub(crate) use state::{Denied, Effects, Key, Places, Queue};
+pub(crate) use super::serve::{Denied, Effects, Key};
+pub(crate) use state::{Places, Queue};
 use state::{QueueEntry, Status};
 
 /// A new waiter.
@@ -59,9 +63,8 @@ impl Queue {
             account,
             due: None,
             deadlines: BTreeSet::new(),
-            threads: BTreeSet::new(),
+            watch: Watch::default(),
             arrivals: 0,
-            watched: None,
             closed: false,
         }
     }
@@ -108,7 +111,7 @@ impl Queue {
         // The thread is added only after `serve`: it is awake, and calls `watch` next. If it is already granted or
         // refused, it must not become the timer.
         if waiter.is_thread && self.list.contains_key(&key) {
-            self.threads.insert(key);
+            self.watch.add(key);
         }
         Ok(Some(key))
     }
@@ -118,73 +121,6 @@ impl Queue {
         let (key, entry) = (self.next_key(), QueueEntry::new(waiter.cost, self.now, Status::Granted(grant)));
         self.answered.insert(key, Box::new(QueueEntry { opens, ..entry }));
         key
-    }
-
-    /// Returns the result of a waiter that is done, and removes its entry. Otherwise `waker` replaces its waker.
-    pub(crate) fn poll(
-        &mut self,
-        now: Nanos,
-        key: Key,
-        waker: &Waker,
-        effects: &mut Effects,
-    ) -> Poll<Result<(), Denied>> {
-        self.see(now);
-        self.serve_promises(self.now, Nanos::MAX);
-        let key = self.fetch(key);
-        effects.key = Some(key);
-        self.serve(effects);
-        let Some(entry) = self.entry(key) else { return Poll::Ready(Ok(())) };
-        let done = match entry.status {
-            Status::Granted(grant) => {
-                effects.granted = entry.opens.then_some(grant);
-                if !entry.opens {
-                    self.account.close(grant.number());
-                }
-                Ok(())
-            }
-            Status::Refused(denied) => Err(denied),
-            Status::Waiting | Status::Promised(_) => {
-                if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
-                    effects.dropped.extend(entry.waker.replace(waker.clone()));
-                }
-                return Poll::Pending;
-            }
-        };
-        self.forget(key, effects);
-        Poll::Ready(done)
-    }
-
-    /// The time until which a waiting thread may sleep if it is the queue's timer. `None` for other threads, which are
-    /// woken.
-    pub(crate) fn watch(&mut self, key: Key) -> Option<Nanos> {
-        if self.threads.first() != Some(&key) {
-            return None;
-        }
-        self.watched = self.alarm();
-        self.watched
-    }
-
-    /// Whether the thread of this waiter is still the queue's timer, and sleeps until that time.
-    pub(crate) fn is_watched(&self, key: Key, until: Nanos) -> bool {
-        self.watched == Some(until) && self.threads.first() == Some(&key)
-    }
-
-    /// Removes a waiter that was dropped, or a reservation that is cancelled. A grant that the waiter has not seen is
-    /// given back.
-    pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
-        self.see(now);
-        self.serve_promises(self.now, Nanos::MAX);
-        match self.entry(key).map(|entry| (entry.status, entry.cost.clone())) {
-            Some((Status::Promised(_), _)) if self.is_between_promises(key) => return,
-            Some((Status::Waiting | Status::Promised(_), _)) => self.step_out(key),
-            Some((Status::Granted(grant), cost)) => {
-                self.give_back(&grant, &cost);
-                self.free_places(grant.units);
-            }
-            Some((Status::Refused(_), _)) | None => {}
-        }
-        self.forget(key, effects);
-        self.advance(now, effects);
     }
 
     /// Reserves `cost` at a time behind the whole queue. Returns the entry and the time, which never changes.
@@ -247,11 +183,6 @@ impl Queue {
         self.list.first_key_value().map(|(key, entry)| (*key, &**entry))
     }
 
-    /// The number of futures and threads that wait. Reservations in the queue do not count.
-    pub(crate) fn waiters(&self) -> usize {
-        self.list.len() - self.promises
-    }
-
     /// The sum of all costs in the queue.
     pub(crate) fn queued(&self) -> u64 {
         self.queued
@@ -259,12 +190,6 @@ impl Queue {
 
     pub(crate) fn is_head(&self, key: Key) -> bool {
         self.head().is_some_and(|(head, _)| head == key)
-    }
-
-    /// The time at which the queue must be served next. Reservations alone need no such time.
-    pub(crate) fn alarm(&self) -> Option<Nanos> {
-        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
-        self.due.filter(|_| self.waiters() > 0).into_iter().chain(deadline).min()
     }
 
     /// Whether the [`FastPath`](super::fast_path::FastPath) may grant in place of this queue.
@@ -291,18 +216,6 @@ impl Queue {
         self.is_at_rest()
     }
 
-    /// Grants what is due at `now`, and times out waiters whose deadline has passed.
-    pub(crate) fn advance(&mut self, now: Nanos, effects: &mut Effects) {
-        self.see(now);
-        self.serve(effects);
-    }
-
-    /// Wakes every waiter, so that it sets its timer.
-    pub(crate) fn wake_all(&mut self, effects: &mut Effects) {
-        let all = self.list.values().chain(self.answered.values());
-        effects.wake.extend(all.filter_map(|entry| entry.waker.clone()));
-    }
-
     fn see(&mut self, now: Nanos) {
         self.now = self.now.max(now);
         self.end_pause();
@@ -311,11 +224,6 @@ impl Queue {
     /// Refuses a new request if the queue is closed or the cost is too large.
     pub(crate) fn check(&self, cost: &Cost) -> Result<(), Denied> {
         if self.closed { Err(Denied::Closed) } else { self.check_size(cost) }
-    }
-
-    /// Like [`check`](Self::check), but a request that was admitted earlier is not refused by a closed queue.
-    fn check_entry(&self, cost: &Cost, effects: &Effects) -> Result<(), Denied> {
-        if effects.is_admitted { self.check_size(cost) } else { self.check(cost) }
     }
 
     /// Whether there is one cost for each kind.
@@ -336,7 +244,7 @@ impl Queue {
 
     /// Grants `cost` now, if possible. If it `opens` the grant, the grant may be given back or settled.
     fn take_now(&mut self, now: Nanos, cost: &Cost, opens: bool, effects: &mut Effects) -> Result<bool, Denied> {
-        self.check_entry(cost, effects)?;
+        self.check(cost)?;
         self.advance(now, effects);
         if cost.largest() == 0 && self.places.is_none() {
             return Ok(true);
@@ -407,6 +315,124 @@ impl Queue {
     fn asked_at(&self, entry: &QueueEntry) -> Nanos {
         let pause = if matches!(entry.status, Status::Promised(_)) { 0 } else { self.pause };
         entry.asked.max(self.floor).max(pause)
+    }
+}
+
+impl Serve for Queue {
+    fn advance(&mut self, now: Nanos, effects: &mut Effects) {
+        self.see(now);
+        self.serve(effects);
+    }
+
+    /// Reservations alone need no such time.
+    fn alarm(&self) -> Option<Nanos> {
+        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
+        self.due.filter(|_| self.waiters() > 0).into_iter().chain(deadline).min()
+    }
+
+    /// Reservations in the queue do not count.
+    fn waiters(&self) -> usize {
+        self.list.len() - self.promises
+    }
+
+    fn wake_all(&mut self, effects: &mut Effects) {
+        let all = self.list.values().chain(self.answered.values());
+        effects.wake.extend(all.filter_map(|entry| entry.waker.clone()));
+    }
+
+    fn poll(&mut self, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) -> Poll<Result<(), Denied>> {
+        self.see(now);
+        self.serve_promises(self.now, Nanos::MAX);
+        let key = self.fetch(key);
+        effects.key = Some(key);
+        self.serve(effects);
+        let Some(entry) = self.entry(key) else { return Poll::Ready(Ok(())) };
+        let done = match entry.status {
+            Status::Granted(grant) => {
+                effects.granted = entry.opens.then_some(grant);
+                if !entry.opens {
+                    self.account.close(grant.number());
+                }
+                Ok(())
+            }
+            Status::Refused(denied) => Err(denied),
+            Status::Waiting | Status::Promised(_) => {
+                if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
+                    effects.dropped.extend(entry.waker.replace(waker.clone()));
+                }
+                return Poll::Pending;
+            }
+        };
+        self.forget(key, effects);
+        Poll::Ready(done)
+    }
+
+    fn watch(&mut self, key: Key) -> Option<Nanos> {
+        let alarm = self.alarm();
+        self.watch.begin(key, alarm)
+    }
+
+    fn is_watched(&self, key: Key, until: Nanos) -> bool {
+        self.watch.is_until(key, until)
+    }
+
+    /// Also for a reservation that is cancelled.
+    fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
+        self.see(now);
+        self.serve_promises(self.now, Nanos::MAX);
+        match self.entry(key).map(|entry| (entry.status, entry.cost.clone())) {
+            Some((Status::Promised(_), _)) if self.is_between_promises(key) => return,
+            Some((Status::Waiting | Status::Promised(_), _)) => self.step_out(key),
+            Some((Status::Granted(grant), cost)) => {
+                self.give_back(&grant, &cost);
+                self.free_places(grant.units);
+            }
+            Some((Status::Refused(_), _)) | None => {}
+        }
+        self.forget(key, effects);
+        self.advance(now, effects);
+    }
+
+    fn close_fast_path(&mut self, fast_path: &FastPath, seen: Seen, now: Nanos) -> bool {
+        fast_path.close(seen, &mut self.account, now)
+    }
+
+    fn settle(&mut self, now: Nanos, grant: &Grant, costs: [&Cost; 2], effects: &mut Effects) {
+        let at = self.catch_up(now, effects);
+        self.account.settle(at, grant, costs);
+        self.serve(effects);
+    }
+
+    fn settle_quietly(&mut self, now: Nanos, grant: &Grant, costs: [&Cost; 2]) -> bool {
+        let quiet = self.quiet_account(now, costs[0].list().len());
+        let usual = quiet.filter(|(account, _)| account.limits().are_usual());
+        usual.map(|(account, now)| account.settle(now, grant, costs)).is_some()
+    }
+
+    fn close_grant(&mut self, _: Nanos, grant: &Grant) {
+        self.account.close(grant.number());
+    }
+
+    fn correct(&mut self, now: Nanos, costs: [&Cost; 2], effects: &mut Effects) {
+        self.reconcile(now, costs, effects);
+    }
+
+    fn has_places(&self) -> bool {
+        self.places.is_some()
+    }
+
+    fn close_places(&mut self, fast_path: &FastPath) {
+        if let (Some(places), Some(free)) = (&mut self.places, fast_path.close_places()) {
+            places.held = places.capacity.saturating_sub(free);
+        }
+    }
+
+    fn open_fast_path(&self, fast_path: &FastPath) {
+        let is_open = self.is_plain() && fast_path.open(&self.account, self.now);
+        // The largest number of free places would look as if they were closed.
+        if let Some(places) = self.places.filter(|places| is_open && places.capacity < u64::MAX) {
+            fast_path.open_places(places.free());
+        }
     }
 }
 

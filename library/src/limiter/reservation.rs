@@ -2,6 +2,7 @@
 
 use super::costs::Costs;
 use super::queue::Key;
+use super::serve::Serve;
 use super::shared::Shared;
 use crate::clock::Nanos;
 use std::fmt;

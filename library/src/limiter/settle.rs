@@ -4,6 +4,7 @@ use super::acquire::{Acquiring, OfLimiter, Request};
 use super::costs::{Costs, IntoCosts};
 use super::error::AcquireError;
 use super::handle::Limiter;
+use super::serve::Serve;
 use super::shared::{Shared, Wait};
 use super::units::UnitsError;
 use crate::clock::Nanos;
@@ -20,12 +21,10 @@ use std::time::Duration;
 /// units gained since.
 #[must_use = "dropping it settles nothing; acquire takes units for good"]
 pub struct Granted {
-    shared: Arc<Shared>,
+    shared: Arc<Shared<dyn Serve + Send>>,
     cost: Cost,
     /// `None` if nothing was charged, or once the grant is settled.
     grant: Option<Grant>,
-    /// The grant of another limiter that was given together with this one; both are settled together.
-    also: Option<Box<Granted>>,
 }
 
 /// Waits for units that will be settled, see [`Limiter::acquire_to_settle`]. If the future is polled again after it
@@ -75,13 +74,17 @@ impl Limiter {
     pub fn try_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
         let cost = costs.into_costs().parts()?;
         match self.shared.try_to_settle(&cost) {
-            Ok(grant) => Ok(Granted { shared: Arc::clone(&self.shared), cost, grant, also: None }),
+            Ok(grant) => Ok(Granted::new(self.shared.clone(), cost, grant)),
             Err(denied) => Err(AcquireError::new(denied, &cost)),
         }
     }
 }
 
 impl Granted {
+    pub(super) fn new(shared: Arc<Shared<dyn Serve + Send>>, cost: Cost, grant: Option<Grant>) -> Self {
+        Granted { shared, cost, grant }
+    }
+
     /// The acquired units of each kind.
     #[must_use]
     pub fn costs(&self) -> Costs {
@@ -107,54 +110,20 @@ impl Granted {
             let (given, kinds) = (real.list().len(), self.cost.list().len());
             return Err(UnitsError::WrongCount { given, kinds });
         }
-        let grant = self.grant.take();
-        match grant {
+        match self.grant.take() {
             Some(grant) => self.shared.settle(&grant, [&self.cost, &real]),
             // Nothing was charged.
-            None => self.shared.with(|queue, now, effects| queue.reconcile(now, [&real, &self.cost], effects)),
+            None => self.shared.with(|queue, now, effects| queue.correct(now, [&real, &self.cost], effects)),
         }
-        self.also.take().map_or(Ok(()), |also| also.settle(Costs::of_parts(real)))
-    }
-
-    /// Combines this grant with the grant of another limiter. Both are settled together.
-    pub(super) fn with(mut self, also: Granted) -> Self {
-        self.also = Some(Box::new(also));
-        self
-    }
-
-    /// Takes the same units again, because another limiter granted `also` only after a wait. Returns `None` if the
-    /// units are no longer available, for example because of a pause. Then nothing is taken from either limiter.
-    pub(super) fn taken_again(mut self, also: Granted) -> Option<Self> {
-        let late = also.shared.time.now().saturating_sub(also.at());
-        let grant = self.grant.take()?;
-        self.grant = self.shared.with(|queue, now, effects| queue.charge_again(now, late, &grant, &self.cost, effects));
-        if self.grant.is_some() {
-            return Some(self.with(also));
-        }
-        // Cannot fail: 0 is a valid amount.
-        let _ = also.settle(0);
-        None
+        Ok(())
     }
 }
 
 impl Drop for Granted {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
-            self.shared.forget(&grant, self.cost.list().len());
+            self.shared.close_grant(&grant);
         }
-    }
-}
-
-impl AcquireToSettle {
-    pub(super) fn until(mut self, deadline: Option<Nanos>) -> Self {
-        self.0.acquire.wait.set_deadline(deadline);
-        self
-    }
-
-    /// Marks the request as admitted earlier: it is granted even if the queue is closed meanwhile.
-    pub(super) fn admitted(mut self) -> Self {
-        self.0.acquire.wait.is_admitted = true;
-        self
     }
 }
 
@@ -166,8 +135,8 @@ impl ToSettle {
             return Err(AcquireError::Finished);
         }
         let cost = self.acquire.wait.cost().clone();
-        let shared = Arc::clone(&self.acquire.limiter().shared);
-        Ok(Granted { shared, cost, grant: self.acquire.wait.opened(), also: None })
+        let shared = self.acquire.limiter().shared.clone();
+        Ok(Granted::new(shared, cost, self.acquire.wait.opened()))
     }
 }
 

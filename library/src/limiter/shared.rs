@@ -4,6 +4,7 @@ use super::events;
 use super::fast_path::{FastPath, Take};
 use super::panics::Panics;
 use super::queue::{Denied, Effects, Key, Queue, Waiter};
+use super::serve::Serve;
 use super::time::Time;
 use super::timer::{self, TestTimer, Timers};
 use crate::clock::sync::{Mutex, MutexGuard, lock};
@@ -16,9 +17,8 @@ use std::time::Duration;
 use tokio::task::coop;
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Shared<Q: ?Sized = Queue> {
     fast_path: FastPath,
-    queue: Mutex<Locked>,
     timers: Mutex<Timers>,
     thread: Arc<TimerThread>,
     /// Serves the queue, on behalf of a timer.
@@ -26,14 +26,15 @@ pub(crate) struct Shared {
     pub(crate) time: Time,
     /// Whether this is a semaphore.
     has_places: bool,
+    queue: Mutex<Locked<Q>>,
 }
 
 /// The state that the lock protects.
 #[derive(Debug)]
-struct Locked {
-    queue: Queue,
+struct Locked<Q: ?Sized> {
     /// When the timers must fire next, and whether there are waiters.
     alarm: (Option<Nanos>, bool),
+    queue: Q,
 }
 
 /// The actions that follow once no lock is held, because they run the caller's code.
@@ -43,9 +44,9 @@ pub(crate) struct After {
     effects: Effects,
 }
 
-impl Shared {
-    pub(crate) fn new(time: Time, queue: Queue) -> Arc<Self> {
-        let has_places = queue.places().is_some();
+impl<Q: Serve + Send + 'static> Shared<Q> {
+    pub(crate) fn new(time: Time, queue: Q) -> Arc<Self> {
+        let has_places = queue.has_places();
         let queue = Mutex::new(Locked { queue, alarm: (None, false) });
         let shared = |weak: &Weak<Self>| Shared {
             fast_path: FastPath::new(),
@@ -57,31 +58,33 @@ impl Shared {
             has_places,
         };
         let shared = Arc::new_cyclic(shared);
-        shared.with(Queue::advance);
+        shared.with(Q::advance);
         shared
     }
+}
 
+impl<Q: Serve + ?Sized> Shared<Q> {
     /// Runs `action` under the lock, and wakes waiters after it.
-    pub(crate) fn with<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
+    pub(crate) fn with<R>(&self, action: impl FnOnce(&mut Q, Nanos, &mut Effects) -> R) -> R {
         let (result, after) = self.change(action);
         self.follow(after);
         result
     }
 
     /// Like [`with`](Self::with), but the caller passes the returned actions to [`follow`](Self::follow).
-    pub(crate) fn change<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> (R, After) {
+    pub(crate) fn change<R>(&self, action: impl FnOnce(&mut Q, Nanos, &mut Effects) -> R) -> (R, After) {
         let (now, locked) = self.lock();
         self.change_at(now, locked, action)
     }
 
     /// Reads the clock, takes the lock and closes the fast path. The clock is read before the lock is taken, because it
     /// may be the caller's code. If the fast path has granted anything meanwhile, the clock is read again.
-    fn lock(&self) -> (Nanos, MutexGuard<'_, Locked>) {
+    fn lock(&self) -> (Nanos, MutexGuard<'_, Locked<Q>>) {
         loop {
             let seen = self.fast_path.seen();
             let now = self.time.now();
             let mut locked = lock(&self.queue);
-            if self.fast_path.close(seen, &mut locked.queue.account, now) {
+            if locked.queue.close_fast_path(&self.fast_path, seen, now) {
                 return (self.fast_path.in_order(now), locked);
             }
         }
@@ -90,46 +93,16 @@ impl Shared {
     fn change_at<R>(
         &self,
         now: Nanos,
-        mut locked: MutexGuard<'_, Locked>,
-        action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R,
+        mut locked: MutexGuard<'_, Locked<Q>>,
+        action: impl FnOnce(&mut Q, Nanos, &mut Effects) -> R,
     ) -> (R, After) {
         let mut effects = Effects::default();
-        if self.has_places {
-            self.fast_path.close_places().into_iter().for_each(|free| locked.queue.set_free_places(free));
-        }
+        locked.queue.close_places(&self.fast_path);
         let result = action(&mut locked.queue, now, &mut effects);
-        let is_open = self.open(&locked.queue);
-        // The largest number of free places would look as if they were closed.
-        if let Some(places) = locked.queue.places().filter(|places| is_open && places.capacity < u64::MAX) {
-            self.fast_path.open_places(places.free());
-        }
+        locked.queue.open_fast_path(&self.fast_path);
         let alarm = (locked.queue.alarm(), locked.queue.waiters() > 0);
         let rearm = std::mem::replace(&mut locked.alarm, alarm) != alarm;
         (result, After { rearm, effects })
-    }
-
-    /// Opens the fast path if it may be open. Returns whether it is.
-    fn open(&self, queue: &Queue) -> bool {
-        queue.is_plain() && self.fast_path.open(&queue.account, queue.now)
-    }
-
-    /// Like [`with`](Self::with), for requests of the usual case. While nobody waits, `usual` decides, no waker is
-    /// woken and no timer is set. If `usual` returns `None`, it has changed nothing, and `action` decides.
-    pub(crate) fn with_usual<R>(
-        &self,
-        kinds: usize,
-        usual: impl FnOnce(&mut Account, Nanos) -> Option<R>,
-        action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R,
-    ) -> R {
-        let (now, mut locked) = self.lock();
-        let quiet = locked.queue.quiet_account(now, kinds);
-        if let Some(result) = quiet.and_then(|(account, now)| usual(account, now)) {
-            self.open(&locked.queue);
-            return result;
-        }
-        let (result, after) = self.change_at(now, locked, action);
-        self.follow(after);
-        result
     }
 
     /// Sets the timers and wakes the waiters.
@@ -142,6 +115,47 @@ impl Shared {
         panics.resume();
     }
 
+    /// Reads the state as it was left.
+    pub(super) fn see<R>(&self, look: impl FnOnce(&Q) -> R) -> R {
+        look(&lock(&self.queue).queue)
+    }
+
+    /// Like [`with`](Self::with), for requests of the usual case. While nobody waits, `usual` decides, no waker is
+    /// woken and no timer is set. If `usual` returns `None`, it has changed nothing, and `action` decides.
+    pub(super) fn with_usual<R>(
+        &self,
+        usual: impl FnOnce(&mut Q, Nanos) -> Option<R>,
+        action: impl FnOnce(&mut Q, Nanos, &mut Effects) -> R,
+    ) -> R {
+        let (now, mut locked) = self.lock();
+        if let Some(result) = usual(&mut locked.queue, now) {
+            locked.queue.open_fast_path(&self.fast_path);
+            return result;
+        }
+        let (result, after) = self.change_at(now, locked, action);
+        self.follow(after);
+        result
+    }
+
+    /// Settles an open grant of these costs at its real costs.
+    pub(super) fn settle(&self, grant: &Grant, costs: [&Cost; 2]) {
+        self.with_usual(
+            |queue, now| queue.settle_quietly(now, grant, costs).then_some(()),
+            |queue, now, effects| queue.settle(now, grant, costs, effects),
+        );
+    }
+
+    /// Closes an open grant that will not be settled: its charge was its real cost.
+    pub(super) fn close_grant(&self, grant: &Grant) {
+        let close = |queue: &mut Q, now| {
+            queue.close_grant(now, grant);
+            Some(())
+        };
+        self.with_usual(close, |_, _, _| ());
+    }
+}
+
+impl Shared {
     pub(crate) fn time_until(&self, cost: &Cost) -> Result<Duration, Denied> {
         self.with(|queue, now, effects| {
             queue.advance(now, effects);
@@ -207,48 +221,35 @@ impl Shared {
 
     #[inline(never)]
     pub(crate) fn try_in_queue(&self, cost: &Cost) -> Result<(), Denied> {
-        let usual = |account: &mut Account, now| account.take_usual(now, cost).map(|_| Ok(()));
-        self.with_usual(cost.list().len(), usual, |queue, now, effects| queue.try_take(now, cost, effects))
+        let usual = |queue: &mut Queue, now| {
+            let (account, now) = queue.quiet_account(now, cost.list().len())?;
+            account.take_usual(now, cost).map(|_| Ok(()))
+        };
+        self.with_usual(usual, |queue, now, effects| queue.try_take(now, cost, effects))
     }
 
     /// Like [`try_in_queue`](Self::try_in_queue), for a grant that will be settled. `None` if it cost nothing.
     pub(crate) fn try_to_settle(&self, cost: &Cost) -> Result<Option<Grant>, Denied> {
         self.with_usual(
-            cost.list().len(),
-            |account, now| account.open_usual(now, cost).map(|grant| Ok(Some(grant))),
+            |queue, now| {
+                let (account, now) = queue.quiet_account(now, cost.list().len())?;
+                account.open_usual(now, cost).map(|grant| Ok(Some(grant)))
+            },
             |queue, now, effects| {
                 effects.opens = true;
                 queue.try_take(now, cost, effects).map(|()| effects.granted.take())
             },
         )
     }
-
-    /// Closes an open grant that will not be settled: its charge was its real cost.
-    pub(crate) fn forget(&self, grant: &Grant, kinds: usize) {
-        let usual = |account: &mut Account, _| {
-            account.close(grant.number());
-            Some(())
-        };
-        self.with_usual(kinds, usual, |queue, _, _| queue.account.close(grant.number()));
-    }
-
-    /// Settles an open grant; see [`Account::settle`].
-    pub(crate) fn settle(&self, grant: &Grant, costs: [&Cost; 2]) {
-        let usual =
-            |account: &mut Account, now| account.limits().are_usual().then(|| account.settle(now, grant, costs));
-        self.with_usual(costs[0].list().len(), usual, |queue, now, effects| {
-            queue.settle_grant(now, grant, costs, effects);
-        });
-    }
 }
 
 /// The timers of the queue.
-impl Shared {
+impl<Q: Serve + ?Sized> Shared<Q> {
     /// Makes sure that a timer will wake the future that is being polled.
     ///
     /// # Errors
     /// [`Denied::NoTimer`]
-    fn want_timer(&self) -> Result<(), Denied> {
+    pub(super) fn want_timer(&self) -> Result<(), Denied> {
         let is_set = self.time.timer().is_some() || {
             let mut timers = lock(&self.timers);
             let (alarm, _) = lock(&self.queue).alarm;
@@ -299,22 +300,22 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl<Q: ?Sized> Drop for Shared<Q> {
     fn drop(&mut self) {
         let _ = self.thread.set(None, &self.waker);
     }
 }
 
-struct Fire(Weak<Shared>);
+struct Fire<Q>(Weak<Shared<Q>>);
 
-impl Wake for Fire {
+impl<Q: Serve + Send + 'static> Wake for Fire<Q> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
         if let Some(shared) = self.0.upgrade() {
-            let ((), mut after) = shared.change(Queue::advance);
+            let ((), mut after) = shared.change(Q::advance);
             after.rearm = true; // The timer has fired.
             shared.follow(after);
         }
@@ -327,8 +328,6 @@ pub(crate) struct Wait {
     cost: Cost,
     deadline: Option<Nanos>,
     stage: Stage,
-    /// Whether the request was admitted earlier: then a closed queue still serves it.
-    pub(super) is_admitted: bool,
     /// Stores a grant that will be settled; `None` for any other request. The fast path does not serve a request with
     /// this field.
     opened: Option<Box<Option<Grant>>>,
@@ -343,7 +342,7 @@ enum Stage {
 
 impl Wait {
     pub(crate) fn new(cost: Cost) -> Self {
-        Wait { cost, deadline: None, stage: Stage::Fresh, is_admitted: false, opened: None }
+        Wait { cost, deadline: None, stage: Stage::Fresh, opened: None }
     }
 
     /// A wait for a grant that will be settled.
@@ -413,14 +412,26 @@ impl Wait {
     }
 
     fn poll_queued(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
-        match self.stage {
-            Stage::InQueue(key) => _ = self.look(shared, key, context.waker()),
-            _ => self.join(shared, context.waker(), false, false),
+        if let Stage::InQueue(_) = self.stage {
+            return self.poll_joined(shared, context);
+        }
+        self.join(shared, context.waker(), false, false);
+        self.stand(shared)
+    }
+
+    /// Like [`poll`](Self::poll), for a request that has joined.
+    pub(super) fn poll_joined(
+        &mut self,
+        shared: &Shared<impl Serve + ?Sized>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Denied>> {
+        if let Stage::InQueue(key) = self.stage {
+            self.look(shared, key, context.waker());
         }
         self.stand(shared)
     }
 
-    fn stand(&mut self, shared: &Shared) -> Poll<Result<(), Denied>> {
+    pub(super) fn stand(&mut self, shared: &Shared<impl Serve + ?Sized>) -> Poll<Result<(), Denied>> {
         match self.stage {
             Stage::Done(done) => Poll::Ready(done),
             _ if shared.want_timer().is_err() => {
@@ -438,22 +449,30 @@ impl Wait {
             return Ok(());
         }
         let waker = Unpark::this_thread();
+        if matches!(self.stage, Stage::Fresh) {
+            self.join(shared, &waker, true, false);
+        }
+        self.block_joined(shared, &waker)
+    }
+
+    /// Like [`block`](Self::block), for a request that has joined with this waker.
+    pub(super) fn block_joined(&mut self, shared: &Shared<impl Serve + ?Sized>, waker: &Waker) -> Result<(), Denied> {
         loop {
             match self.stage {
-                Stage::Fresh => self.join(shared, &waker, true, false),
-                Stage::InQueue(key) => self.nap(shared, key, &waker),
+                Stage::InQueue(key) => self.nap(shared, key, waker),
                 Stage::Done(done) => return done,
+                Stage::Fresh => return Err(Denied::Closed),
             }
         }
     }
 
     /// Sleeps, unless the wait is over.
-    fn nap(&mut self, shared: &Shared, key: Key, waker: &Waker) {
+    fn nap(&mut self, shared: &Shared<impl Serve + ?Sized>, key: Key, waker: &Waker) {
         let until = self.look(shared, key, waker);
         match (until, shared.time.timer()) {
             _ if matches!(self.stage, Stage::Done(_)) => {}
             (Some((until, _)), Some(timer)) => {
-                timer.sleep_unless(Duration::from_nanos(until), &|| !lock(&shared.queue).queue.is_watched(key, until));
+                timer.sleep_unless(Duration::from_nanos(until), &|| !shared.see(|queue| queue.is_watched(key, until)));
             }
             (Some((_, wait)), None) => std::thread::park_timeout(Duration::from_nanos(wait)),
             (None, _) => std::thread::park(),
@@ -466,39 +485,52 @@ impl Wait {
         let cost = self.cost.clone();
         let waiter = Waiter { cost: &cost, deadline: self.deadline, waker, is_thread, yields };
         let opens = self.opened.is_some();
-        let usual = |account: &mut Account, now| {
+        let usual = |queue: &mut Queue, now| {
+            let (account, now) = queue.quiet_account(now, cost.list().len()).filter(|_| !yields)?;
             let take = if opens { Account::open_usual } else { Account::take_usual };
-            if yields { None } else { take(account, now, &cost).map(Some) }
+            take(account, now, &cost).map(Some)
         };
-        let granted = shared.with_usual(cost.list().len(), usual, |queue, now, effects| {
+        let granted = shared.with_usual(usual, |queue, now, effects| {
             effects.opens = opens;
-            effects.is_admitted = self.is_admitted;
-            self.stage = match queue.join(now, &waiter, effects) {
-                Ok(None) => Stage::Done(Ok(())),
-                Ok(Some(key)) => Stage::InQueue(key),
-                Err(denied) => Stage::Done(Err(denied)),
-            };
-            self.keep(effects);
+            let joined = queue.join(now, &waiter, effects);
+            self.joined(joined, effects);
             None
         });
         match (granted, &mut self.opened) {
             (Some(grant), Some(opened)) => (self.stage, **opened) = (Stage::Done(Ok(())), Some(grant)),
             (Some(_), None) => self.stage = Stage::Done(Ok(())),
-            (None, _) if matches!(self.stage, Stage::InQueue(_)) => events::waits(true),
-            (None, _) => {}
+            (None, _) => self.announce(),
         }
+    }
+
+    /// Reports that the wait begins, if the request has to wait. No lock is held meanwhile.
+    pub(super) fn announce(&self) {
+        if matches!(self.stage, Stage::InQueue(_)) {
+            events::waits(true);
+        }
+    }
+
+    /// The request has joined what it waits for, or was answered at once.
+    pub(super) fn joined(&mut self, joined: Result<Option<Key>, Denied>, effects: &mut Effects) {
+        if let Some(opened) = &mut self.opened {
+            **opened = effects.granted.take();
+        }
+        self.stage = match joined {
+            Ok(None) => Stage::Done(Ok(())),
+            Ok(Some(key)) => Stage::InQueue(key),
+            Err(denied) => Stage::Done(Err(denied)),
+        };
     }
 
     /// Like [`join`](Self::join), for a waiter that is in the queue. Returns the time until which its thread may sleep
     /// if it is the queue's timer, and how long that is.
-    fn look(&mut self, shared: &Shared, key: Key, waker: &Waker) -> Option<(Nanos, Nanos)> {
+    fn look(&mut self, shared: &Shared<impl Serve + ?Sized>, key: Key, waker: &Waker) -> Option<(Nanos, Nanos)> {
         let until = shared.with(|queue, now, effects| {
             let polled = queue.poll(now, key, waker, effects);
             let key = effects.key.unwrap_or(key);
             self.stage = Stage::InQueue(key);
             if let Poll::Ready(done) = polled {
-                self.stage = Stage::Done(done);
-                self.keep(effects);
+                self.joined(done.map(|()| None), effects);
             }
             queue.watch(key).map(|until| (until, until.saturating_sub(now)))
         });
@@ -508,12 +540,6 @@ impl Wait {
         until
     }
 
-    fn keep(&mut self, effects: &mut Effects) {
-        if let Some(opened) = &mut self.opened {
-            **opened = effects.granted.take();
-        }
-    }
-
     pub(crate) fn is_granted(&self) -> bool {
         matches!(self.stage, Stage::Done(Ok(())))
     }
@@ -521,7 +547,7 @@ impl Wait {
     /// Whether this waiter is the next to be granted.
     pub(crate) fn is_head(&self, shared: &Shared) -> bool {
         match self.stage {
-            Stage::InQueue(key) => lock(&shared.queue).queue.is_head(key),
+            Stage::InQueue(key) => shared.see(|queue| queue.is_head(key)),
             _ => false,
         }
     }
@@ -529,16 +555,16 @@ impl Wait {
     /// Leaves the queue, if it is there. A grant that the waiter has not seen is given back. If the timer panicked while
     /// the waiter fetched its grant, the units stay taken and the grant is not settled.
     #[inline]
-    pub(crate) fn leave(&mut self, shared: &Shared) {
+    pub(crate) fn leave(&mut self, shared: &Shared<impl Serve + ?Sized>) {
         if let Stage::InQueue(key) = self.stage {
             self.leave_queue(shared, key);
         } else if let Some(grant) = self.opened() {
-            shared.forget(&grant, self.cost.list().len());
+            shared.close_grant(&grant);
         }
     }
 
     #[cold]
-    fn leave_queue(&mut self, shared: &Shared, key: Key) {
+    fn leave_queue(&mut self, shared: &Shared<impl Serve + ?Sized>, key: Key) {
         events::waits(false);
         // Only a waiter without a timer can be polled after this.
         self.stage = Stage::Done(Err(Denied::NoTimer));

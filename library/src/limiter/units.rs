@@ -12,8 +12,7 @@ pub(crate) const PARTS: NonZeroU64 = NonZeroU64::new(1_000_000).expect("a millio
 /// decimal that reads back as the same float: `0.1` is one tenth. A negative number, NaN, or a number with more than
 /// six decimals is not a valid amount. The call that gets it returns the error.
 ///
-/// A calculated float may have more than six decimals, like `0.1 + 0.2`. To round it, use
-/// [`nearest`](Self::nearest), [`at_least`](Self::at_least) or [`at_most`](Self::at_most).
+/// A calculated float may have more than six decimals, like `0.1 + 0.2`. To round it, use [`nearest`](Self::nearest).
 ///
 /// ```
 /// use throttle_limits::limiter::Units;
@@ -21,19 +20,9 @@ pub(crate) const PARTS: NonZeroU64 = NonZeroU64::new(1_000_000).expect("a millio
 /// assert_eq!(Units::from(3).to_string(), "3");
 /// assert!(Units::from(0.1 + 0.2).millionths().is_err());
 /// assert_eq!(Units::nearest(0.1 + 0.2), Units::from(0.3));
-/// assert_eq!(Units::at_least(0.1 + 0.2), Units::from(0.300001));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Units(Result<u64, UnitsError>);
-
-/// The treatment of decimals after the sixth.
-#[derive(Clone, Copy)]
-enum Rounding {
-    Refuse,
-    Nearest,
-    Up,
-    Down,
-}
 
 /// Why a number is not a valid amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +70,6 @@ messages! {
 }
 
 impl Units {
-    /// 0 units.
-    pub(crate) const ZERO: Units = Units(Ok(0));
-
     /// Whole units. The most is 18446744073709; the call that gets more returns the error.
     #[must_use]
     pub const fn whole(units: u64) -> Self {
@@ -107,20 +93,7 @@ impl Units {
     /// is not rounded to 0: it is not valid.
     #[must_use]
     pub fn nearest(units: f64) -> Self {
-        Units::rounded(units, Rounding::Nearest)
-    }
-
-    /// Like [`nearest`](Self::nearest), but rounds up to six decimals. Use it for a cost, so that the cost is not too
-    /// small.
-    #[must_use]
-    pub fn at_least(units: f64) -> Self {
-        Units::rounded(units, Rounding::Up)
-    }
-
-    /// Like [`nearest`](Self::nearest), but rounds down to six decimals.
-    #[must_use]
-    pub fn at_most(units: f64) -> Self {
-        Units::rounded(units, Rounding::Down)
+        Units::of_float(units, true)
     }
 
     /// The amount in millionths of a unit, exact.
@@ -129,14 +102,6 @@ impl Units {
     /// [`UnitsError`] if it is not a valid amount.
     pub const fn millionths(self) -> Result<u64, UnitsError> {
         self.0
-    }
-
-    /// Whole units, rounded down.
-    ///
-    /// # Errors
-    /// As for [`millionths`](Self::millionths).
-    pub fn floor(self) -> Result<u64, UnitsError> {
-        self.0.map(|parts| parts / PARTS)
     }
 
     /// The amount as a float, exact to 53 bits.
@@ -149,9 +114,9 @@ impl Units {
     }
 
     /// Rust prints the shortest decimal that reads back as the same float, without an exponent.
-    fn rounded(units: impl Into<f64> + ToString, rounding: Rounding) -> Self {
+    fn of_float(units: impl Into<f64> + ToString, is_rounded: bool) -> Self {
         let text = units.to_string();
-        if units.into().is_finite() { Units(parse(&text, rounding)) } else { Units(Err(UnitsError::NotFinite)) }
+        if units.into().is_finite() { Units(parse(&text, is_rounded)) } else { Units(Err(UnitsError::NotFinite)) }
     }
 }
 
@@ -186,7 +151,7 @@ macro_rules! from_float {
     ($($float:ty)*) => {$(
         impl From<$float> for Units {
             fn from(units: $float) -> Self {
-                Units::rounded(units, Rounding::Refuse)
+                Units::of_float(units, false)
             }
         }
     )*};
@@ -194,8 +159,8 @@ macro_rules! from_float {
 
 from_float!(f32 f64);
 
-/// Parses the text that a finite float prints.
-fn parse(text: &str, rounding: Rounding) -> Result<u64, UnitsError> {
+/// Parses the text that a finite float prints. Decimals after the sixth are refused, unless the amount `is_rounded`.
+fn parse(text: &str, is_rounded: bool) -> Result<u64, UnitsError> {
     let (integer, decimals) = text.split_once('.').unwrap_or((text, ""));
     if let Some(integer) = integer.strip_prefix('-') {
         let zero = integer.bytes().chain(decimals.bytes()).all(|digit| digit == b'0');
@@ -204,14 +169,10 @@ fn parse(text: &str, rounding: Rounding) -> Result<u64, UnitsError> {
     let (decimals, finer) = decimals.split_at(decimals.len().min(6));
     let parts: u64 = format!("{integer}{decimals:0<6}").parse().map_err(|_| UnitsError::TooLarge)?;
     // The shortest decimal does not end with a 0, so the digits after the sixth are not all 0.
-    let up = match rounding {
-        _ if finer.is_empty() => false,
-        Rounding::Refuse => return Err(UnitsError::TooFine),
-        Rounding::Nearest => finer >= "5",
-        Rounding::Up => true,
-        Rounding::Down => false,
-    };
-    parts.checked_add(u64::from(up)).ok_or(UnitsError::TooLarge)
+    if !finer.is_empty() && !is_rounded {
+        return Err(UnitsError::TooFine);
+    }
+    parts.checked_add(u64::from(finer >= "5")).ok_or(UnitsError::TooLarge)
 }
 
 impl fmt::Debug for Units {
@@ -263,20 +224,19 @@ mod tests {
 
     #[test]
     fn amounts_are_rounded_on_request_only() {
-        for (units, nearest, at_least, at_most) in [
-            (0.1 + 0.2, 300_000, 300_001, 300_000),
-            (0.3, 300_000, 300_000, 300_000),
-            (0.000_000_5, 1, 1, 0),
-            (0.000_000_499, 0, 1, 0),
-            (1.0 / 3.0, 333_333, 333_334, 333_333),
-            (2.0 / 3.0, 666_667, 666_667, 666_666),
-            (0.999_999_9, 1_000_000, 1_000_000, 999_999),
-            (5e-324, 0, 1, 0),
-            (7.0, 7_000_000, 7_000_000, 7_000_000),
-            (-0.0, 0, 0, 0),
+        for (units, nearest) in [
+            (0.1 + 0.2, 300_000),
+            (0.3, 300_000),
+            (0.000_000_5, 1),
+            (0.000_000_499, 0),
+            (1.0 / 3.0, 333_333),
+            (2.0 / 3.0, 666_667),
+            (0.999_999_9, 1_000_000),
+            (5e-324, 0),
+            (7.0, 7_000_000),
+            (-0.0, 0),
         ] {
-            let rounded = [Units::nearest(units), Units::at_least(units), Units::at_most(units)];
-            assert_eq!(rounded.map(Units::millionths), [nearest, at_least, at_most].map(Ok), "{units}");
+            assert_eq!(Units::nearest(units).millionths(), Ok(nearest), "{units}");
         }
         for (units, error) in [
             (-0.000_000_1, UnitsError::Negative),
@@ -284,24 +244,20 @@ mod tests {
             (f64::NEG_INFINITY, UnitsError::NotFinite),
             (1e300, UnitsError::TooLarge),
         ] {
-            let rounded = [Units::nearest(units), Units::at_least(units), Units::at_most(units)];
-            assert_eq!(rounded.map(Units::millionths), [Err(error); 3], "{units}");
+            assert_eq!(Units::nearest(units).millionths(), Err(error), "{units}");
         }
-        assert_eq!(parse("18446744073709.5516155", Rounding::Down), Ok(u64::MAX));
-        assert_eq!(parse("18446744073709.5516155", Rounding::Up), Err(UnitsError::TooLarge));
+        assert_eq!(parse("18446744073709.5516154", true), Ok(u64::MAX));
+        assert_eq!(parse("18446744073709.5516155", true), Err(UnitsError::TooLarge));
     }
 
     #[test]
     fn amounts_convert_to_units_millionths_and_floats() {
         const COST: Units = Units::whole(3);
-        assert_eq!((COST, Units::ZERO), (Units::from(3), Units::from(0)));
+        assert_eq!(COST, Units::from(3));
         let units = Units::from_millionths(2_750_000);
-        assert_eq!(
-            (units, units.millionths(), units.floor(), units.to_f64()),
-            (2.75.into(), Ok(2_750_000), Ok(2), Ok(2.75))
-        );
+        assert_eq!((units, units.millionths(), units.to_f64()), (2.75.into(), Ok(2_750_000), Ok(2.75)));
         assert_eq!([Units::from(12), Units::from(1.000_001)].map(|units| units.to_string()), ["12", "1.000001"]);
-        assert_eq!(Units::whole(u64::MAX).floor(), Err(UnitsError::TooLarge));
+        assert_eq!(Units::whole(u64::MAX).millionths(), Err(UnitsError::TooLarge));
         assert_eq!(Units::from(-1).to_f64(), Err(UnitsError::Negative));
         assert_eq!(
             format!("{units:?} {:?}", Units::from(-1)),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A waiter may always wake this late, in nanoseconds, without a loss of rate: a timer of one millisecond may fire two
 /// milliseconds late.
-const MIN_ALLOWANCE: Nanos = 2 * MILLISECOND;
+pub(crate) const MIN_ALLOWANCE: Nanos = 2 * MILLISECOND;
 
 /// [`Limits`] with their levels, and the order of their grants: none is before an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,6 @@ pub struct Account {
 
 impl Account {
     /// The limits of a [`Policy`] at `now`, in their initial state.
-    #[must_use]
     pub fn new(policy: &Policy, now: Nanos) -> Self {
         Account::of(Limits::counting(policy, 0, now), now)
     }
@@ -63,7 +62,6 @@ impl Account {
     }
 
     /// The time of the latest grant.
-    #[must_use]
     pub fn latest(&self) -> Nanos {
         self.at
     }
@@ -90,7 +88,6 @@ impl Account {
     }
 
     /// Whole units that could be taken at `now`; 0 before the time of the latest grant.
-    #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
         let now = self.in_order(now);
         if now < self.at { 0 } else { self.limits.available(&self.levels, now, &[1]) }
@@ -109,14 +106,8 @@ impl Account {
 
     /// The time by which these further costs will have been granted if requests never pause: the latest of the times of
     /// the single limits. `None` beyond the end of the clock.
-    #[must_use]
     pub fn schedule(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
         self.limits.schedule(&self.levels, self.in_order(now).max(self.at), costs.list())
-    }
-
-    /// The earliest time, not before `now`, at which the windows have room for these costs.
-    pub(crate) fn windows_have_room_at(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
-        self.limits.windows_have_room_at(&self.levels, now.max(self.at), costs.list())
     }
 
     /// Grants these costs at the earliest time at which every limit conforms. If that time is in the future, the grant

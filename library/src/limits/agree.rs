@@ -100,7 +100,6 @@ impl Policy {
 
     /// This policy with its limits in the order of `old`, so that a bucket with the limits of `old` keeps the state of
     /// each limit that is in both. Also the new index of each limit; the limits of keys follow the limits of all.
-    #[must_use]
     pub fn ordered_like(&self, old: &Policy) -> (Self, Vec<usize>) {
         let all = self.order_like(old);
         let (of_keys, old_keys) = (self.of_keys(), old.of_keys());

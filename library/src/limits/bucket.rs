@@ -341,7 +341,6 @@ pub struct Bucket {
 
 impl Bucket {
     /// A bucket that holds `initial` units (at most `burst`) at `now`.
-    #[must_use]
     pub fn new(rate: Rate, burst: NonZeroU64, initial: u64, now: Nanos) -> Self {
         let terms = Terms::new(rate, burst);
         Bucket { terms, level: terms.start(initial, now) }
@@ -349,7 +348,6 @@ impl Bucket {
 
     /// A bucket on a grid that begins at `now`: `refill` units every `interval` nanoseconds. It keeps at most `burst`
     /// units and holds `initial` units (at most `burst`) at `now`. The first refill arrives after one interval.
-    #[must_use]
     pub fn on_grid(refill: NonZeroU64, interval: NonZeroU64, burst: u64, initial: u64, now: Nanos) -> Self {
         let terms =
             Terms { gain: refill.get(), interval: interval.get(), is_on_grid: true, start: now, price: 1, burst };
@@ -357,14 +355,12 @@ impl Bucket {
     }
 
     /// The most units the bucket holds.
-    #[must_use]
     pub fn burst(&self) -> u64 {
         self.terms.burst
     }
 
     /// Time in which an empty bucket fills, in nanoseconds, rounded up. A consumer that falls further behind its
     /// schedule than this loses the excess.
-    #[must_use]
     pub fn fill_time(&self) -> Nanos {
         self.terms.fill_time()
     }
@@ -372,7 +368,6 @@ impl Bucket {
     /// The earliest time, not before `now` nor before the last grant, at which `cost` units conform.
     ///
     /// `None` if that is beyond the end of the clock, 584 years after its origin.
-    #[must_use]
     pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
         self.terms.conforms_at(self.level, now, cost)
     }
@@ -389,7 +384,6 @@ impl Bucket {
     }
 
     /// Whole units that could be taken at `now`; negative if the last grant is in the future.
-    #[must_use]
     pub fn balance(&self, now: Nanos) -> i128 {
         self.terms.balance(self.level, now)
     }

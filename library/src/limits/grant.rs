@@ -67,11 +67,16 @@ impl Grant {
         Grant { counted: now, ..self }
     }
 
+    /// A grant of these units that a ledger has charged.
+    pub(crate) fn charged_as(charged: Charged, units: u64) -> Self {
+        Grant { counted: charged.counted, ..Grant::computed(charged.at, units, None, charged.number) }
+    }
+
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    pub(super) fn charged(&self) -> Charged {
+    pub(crate) fn charged(&self) -> Charged {
         Charged { at: self.at, counted: self.counted, number: self.number }
     }
 }

@@ -49,7 +49,6 @@ pub struct Limits {
 impl Limits {
     /// The limits of these policies, in their initial state at `now`. The limits of a policy count the kind of cost at
     /// the given index.
-    #[must_use]
     pub fn new(policies: &[(&Policy, usize)], now: Nanos) -> Self {
         let limits = policies.iter().flat_map(|(policy, kind)| policy.limits().iter().map(|limit| (limit, *kind)));
         Limits::start(limits, now)
@@ -146,7 +145,6 @@ impl Limits {
 /// Facts about limits.
 impl Limits {
     /// The levels of a new key.
-    #[must_use]
     pub fn fresh(&self) -> Levels {
         self.fresh.clone()
     }
@@ -157,13 +155,11 @@ impl Limits {
     }
 
     /// Whether there is no limit.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
 
     /// Whether one of the limits is a window.
-    #[must_use]
     pub fn has_windows(&self) -> bool {
         self.terms.iter().any(|terms| terms.as_window().is_some())
     }
@@ -181,7 +177,6 @@ impl Limits {
 
     /// How far a grant may lie in the past when its unit leaves, in nanoseconds. It is a tenth of the time in which the
     /// quickest bucket fills, but at least 10 ms or that whole time, whichever is less. `None` without buckets.
-    #[must_use]
     pub fn allowance(&self) -> Option<Nanos> {
         self.terms.iter().filter_map(Terms::allowance).min()
     }
@@ -192,7 +187,6 @@ impl Limits {
     }
 
     /// The time from the last grant until every limit is at rest again: buckets are full, and windows are empty.
-    #[cfg(feature = "shared")]
     pub(crate) fn rest_time(&self) -> Nanos {
         self.terms.iter().map(Terms::rest_time).max().unwrap_or(0)
     }
@@ -214,7 +208,6 @@ impl Limits {
     }
 
     /// Whether no wait is long enough for these costs, because one is above a window's count.
-    #[must_use]
     pub fn never_grants(&self, costs: &[u64]) -> bool {
         let is_above = |(place, terms): (usize, &Terms)| {
             terms.as_window().is_some_and(|window| self.cost(place, costs) > window.count())
@@ -245,7 +238,6 @@ impl Limits {
     ///
     /// `None` if a cost is above a window's count and so is never granted, or if the time is beyond the end of the
     /// clock.
-    #[must_use]
     pub fn conforms_at(&self, levels: &Levels, now: Nanos, costs: &[u64]) -> Option<(Nanos, Option<usize>)> {
         // A window alone may have room before the last grant.
         self.conforms_from(levels, now, |state| now.max(state.level.at), costs)
@@ -253,7 +245,6 @@ impl Limits {
 
     /// Like [`conforms_at`](Self::conforms_at), for a caller who keeps grants in their order: not before `from`. A window
     /// may have room before its latest unit was handed over.
-    #[must_use]
     pub fn has_room_at(
         &self,
         levels: &Levels,
@@ -289,7 +280,6 @@ impl Limits {
     }
 
     /// The number of requests in a row with these costs that conform at `now`.
-    #[must_use]
     pub fn available(&self, levels: &Levels, now: Nanos, costs: &[u64]) -> u64 {
         let of = |(place, terms, state): (usize, &Terms, &State)| match self.cost(place, costs) {
             0 => u64::MAX,
@@ -325,21 +315,7 @@ impl Limits {
         })
     }
 
-    /// The earliest time, not before `now`, at which the windows have room for these costs.
-    pub(crate) fn windows_have_room_at(&self, levels: &Levels, now: Nanos, costs: &[u64]) -> Option<Nanos> {
-        levels.with(|states| {
-            let parts =
-                self.each(states).map(|(place, terms, state)| (terms.as_window(), state, self.cost(place, costs)));
-            let mut charged = parts.filter_map(|(window, state, cost)| Some((window?, state, cost)));
-            charged.try_fold(now, |at, (window, state, cost)| match cost {
-                0 => Some(at),
-                _ => Some(at.max(window.room_at(state, now, cost)?)),
-            })
-        })
-    }
-
     /// Whether the levels equal a new key's, at `now` and ever after.
-    #[must_use]
     pub fn is_fresh(&self, levels: &Levels, now: Nanos) -> bool {
         // At the time of its last grant a bucket may hold more than its burst.
         let rests = |(_, terms, state): (usize, &Terms, &State)| state.level.at < now && terms.at_rest(state, now);
@@ -353,7 +329,6 @@ impl Limits {
     }
 
     /// The time from which on the levels [are fresh](Self::is_fresh) if nothing more is granted.
-    #[must_use]
     pub fn fresh_at(&self, levels: &Levels) -> Nanos {
         if *levels == self.fresh { 0 } else { self.rests_at(levels).max(self.full_at) }
     }
@@ -367,7 +342,6 @@ impl Limits {
     }
 
     /// Whether levels that were read are possible for these limits.
-    #[cfg(feature = "shared")]
     pub(crate) fn has_sense(&self, levels: &Levels) -> bool {
         levels.with(|states| {
             states.len() == self.len() && self.each(states).all(|(_, terms, state)| terms.has_sense(state))
@@ -531,13 +505,31 @@ impl Limits {
     }
 
     /// Forgets the units in windows in which none counts any more at `now`: they do not count again in a longer window.
-    #[cfg(feature = "shared")]
     pub(crate) fn expire(&self, levels: &mut Levels, now: Nanos) {
         self.revise(levels, |_, terms, state| {
             if terms.as_window().is_some() && terms.at_rest(state, now) {
                 *state = State::from(Level { amount: 0, at: now });
             }
         });
+    }
+
+    /// Continues with the limits `to` from `now` on: units that no longer count are forgotten, and credit above the new
+    /// bursts is lost. A request that waits keeps what it has gathered: `waits` is when it began to wait, and its costs.
+    pub(crate) fn continue_as(
+        &self,
+        to: &Limits,
+        levels: &mut Levels,
+        now: Nanos,
+        fresh: &[bool],
+        waits: Option<(Nanos, &[u64])>,
+    ) {
+        let costs = waits.map_or(&[][..], |(_, costs)| costs);
+        if let Some((arrived, costs)) = waits {
+            self.gather(levels, [now, arrived], costs);
+        }
+        self.expire(levels, now);
+        self.change(levels, now, to, fresh);
+        to.spill(levels, now, costs);
     }
 
     /// Continues with the limits `to` from `now` on. A limit at the same index and of the same kind keeps its credit or
@@ -560,7 +552,6 @@ impl Limits {
     }
 
     /// The levels with each limit that is at rest at `time` as in the levels of a new key. They behave the same.
-    #[cfg(feature = "shared")]
     pub(crate) fn tidied(&self, levels: &Levels, time: Nanos) -> Levels {
         if time < self.full_at {
             return levels.clone();
@@ -574,7 +565,6 @@ impl Limits {
     }
 
     /// Takes everything that the limits allow at `now`, and more than that: buckets are empty, and windows are full.
-    #[cfg(feature = "shared")]
     pub(crate) fn use_up(&self, levels: &mut Levels, now: Nanos) {
         self.revise(levels, |_, terms, state| match terms {
             Terms::Bucket(bucket) => bucket.empty(state, now),
@@ -734,7 +724,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "shared")]
     #[test]
     fn a_state_of_other_limits_has_no_sense() {
         let of = |limits| Limits::new(&[(&policy(limits), 0)], 0);

@@ -1,14 +1,16 @@
 //! The states of many keys, in at most 100 bytes for each key, without its name. A key is forgotten only if its state
 //! equals the state of a new key.
 
-use super::hash::Hashes;
 use super::joint::Limits;
 use super::levels::Levels;
 use crate::clock::Nanos;
 use hashbrown::HashTable;
 use std::borrow::Borrow;
 use std::fmt;
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, Hash, RandomState};
+
+/// The hashes of std have random keys, so nobody can choose keys that collide.
+pub(crate) type Hashes = RandomState;
 
 /// The number of slots in the first allocation. Each further allocation is as large as all earlier ones together. The
 /// earlier ones stay, so slots never move, and growth needs no second copy of them. The system provides the memory of
@@ -103,7 +105,6 @@ enum Usage {
 
 impl<K: Hash> Keys<K> {
     /// An empty table. It checks for keys to forget only while it has more than `few` keys.
-    #[must_use]
     pub fn new(few: usize) -> Self {
         Keys::with_hasher(few, Hashes::new())
     }
@@ -113,14 +114,16 @@ impl<K: Hash> Keys<K> {
         Keys { hasher, table: HashTable::new(), chunks: Vec::new(), end: 0, first_free: u32::MAX, hand: 0, few }
     }
 
+    pub(crate) fn hasher(&self) -> Hashes {
+        self.hasher.clone()
+    }
+
     /// The number of stored keys.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
     /// Whether no key is stored.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
@@ -148,7 +151,6 @@ impl<K: Hash> Keys<K> {
     }
 
     /// Adds a key with this state, which has this hash and is not stored. Forgets nothing.
-    #[cfg(feature = "shared")]
     pub(crate) fn restore(&mut self, hash: u64, key: &(impl AsKey<K> + ?Sized), state: Levels) {
         self.store(hash, Slot { key: Some(key.to_key()), state, usage: Usage::Idle });
     }
@@ -158,7 +160,7 @@ impl<K: Hash> Keys<K> {
     /// enough memory; if not, the table keeps its room.
     #[must_use]
     pub fn try_reserve(&mut self, more: usize, spare: usize) -> bool {
-        let (hasher, chunks) = (self.hasher, &self.chunks);
+        let (hasher, chunks) = (&self.hasher, &self.chunks);
         let Some(wanted) = self.table.len().checked_add(more) else { return false };
         if self.table.try_reserve(more, |id| hash_of(hasher, chunks, *id)).is_err() {
             return false;
@@ -191,19 +193,17 @@ impl<K: Hash> Keys<K> {
         } else if let Usage::Free(next) = std::mem::replace(self.slot_mut(id), slot).usage {
             self.first_free = next;
         }
-        let (hasher, chunks) = (self.hasher, &self.chunks);
+        let (hasher, chunks) = (&self.hasher, &self.chunks);
         self.table.insert_unique(hash, id, |id| hash_of(hasher, chunks, *id));
         KeyId(id)
     }
 
     /// The key with this number. `None` if it was forgotten.
-    #[must_use]
     pub fn key(&self, id: KeyId) -> Option<&K> {
         slot(&self.chunks, id.0).key.as_ref()
     }
 
     /// The state of the key with this number.
-    #[must_use]
     pub fn state(&self, id: KeyId) -> &Levels {
         &slot(&self.chunks, id.0).state
     }
@@ -222,7 +222,6 @@ impl<K: Hash> Keys<K> {
     }
 
     /// Whether the key with this number is in use.
-    #[must_use]
     pub fn is_in_use(&self, id: KeyId) -> bool {
         matches!(slot(&self.chunks, id.0).usage, Usage::InUse(_))
     }
@@ -263,7 +262,6 @@ impl<K: Hash> Keys<K> {
     }
 
     /// The earliest time at which the state of an unused key equals the state of a new key, if nothing more is granted.
-    #[must_use]
     pub fn fresh_at(&self, each: &Limits) -> Option<Nanos> {
         let idle = self.chunks.iter().flatten().filter(|slot| slot.usage == Usage::Idle);
         idle.map(|slot| each.fresh_at(&slot.state)).min()
@@ -278,7 +276,7 @@ impl<K: Hash> Keys<K> {
 
     /// Forgets a key, whose state equals the state of a new key.
     pub fn forget(&mut self, id: KeyId) {
-        let hash = hash_of(self.hasher, &self.chunks, id.0);
+        let hash = hash_of(&self.hasher, &self.chunks, id.0);
         if let Ok(found) = self.table.find_entry(hash, |own| *own == id.0) {
             found.remove();
             let usage = Usage::Free(self.first_free);
@@ -293,7 +291,7 @@ impl<K: Hash> Keys<K> {
         if self.len() < self.end as usize / 4
             && self.chunks.iter().flatten().all(|slot| !matches!(slot.usage, Usage::InUse(_)))
         {
-            let old = std::mem::replace(self, Keys::with_hasher(self.few, self.hasher));
+            let old = std::mem::replace(self, Keys::with_hasher(self.few, self.hasher.clone()));
             for slot in old.chunks.into_iter().flatten() {
                 if let Some(key) = &slot.key {
                     self.store(self.hasher.hash_one(key), slot);
@@ -323,7 +321,7 @@ fn slot<K>(chunks: &[Vec<Slot<K>>], id: u32) -> &Slot<K> {
     &chunks[chunk][place]
 }
 
-fn hash_of<K: Hash>(hasher: Hashes, chunks: &[Vec<Slot<K>>], id: u32) -> u64 {
+fn hash_of<K: Hash>(hasher: &Hashes, chunks: &[Vec<Slot<K>>], id: u32) -> u64 {
     slot(chunks, id).key.as_ref().map_or(0, |key| hasher.hash_one(key))
 }
 

@@ -74,7 +74,6 @@ pub struct Start {
 
 impl Start {
     /// The success of this call, as it is reported to a bucket. `was_refused`: an earlier attempt for the same unit was refused.
-    #[must_use]
     pub fn succeeded(self, was_refused: bool) -> Served {
         Served { episode: self.episode, count: 1, again: was_refused, alone: 0 }
     }
@@ -168,7 +167,6 @@ pub struct Pace {
 
 impl Pace {
     /// The pace before any refusal. `asked` is the time between two calls; 0 if there is no limit.
-    #[must_use]
     pub fn new(asked: Nanos) -> Self {
         Pace {
             asked,
@@ -205,13 +203,11 @@ impl Pace {
     }
 
     /// The time between two calls, in nanoseconds, if they are slowed.
-    #[must_use]
     pub fn learned(&self) -> Option<Nanos> {
         Some(self.interval(self.grown)).filter(|interval| *interval > self.asked)
     }
 
     /// Whether successes change anything.
-    #[must_use]
     pub fn listens(&self) -> bool {
         self.grown < IMMUNE || self.learned().is_some()
     }
@@ -228,7 +224,6 @@ impl Pace {
     }
 
     /// The call that starts at this time, and was the last to be [counted](Self::started).
-    #[must_use]
     pub fn start(&self, at: Nanos) -> Start {
         let index = self.starts.count.saturating_sub(1);
         if at < self.resumes {
@@ -287,13 +282,11 @@ impl Pace {
     }
 
     /// Whether this call started before the server requested a wait.
-    #[must_use]
     pub fn is_old(&self, start: Start) -> bool {
         start.episode != self.starts.episode
     }
 
     /// Whether the server has accepted a call between the latest two pauses.
-    #[must_use]
     pub fn has_allowed(&self) -> bool {
         self.allowed > 0
     }

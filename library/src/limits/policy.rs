@@ -187,13 +187,11 @@ impl Policy {
     }
 
     /// No limit at all, for bytes or for units.
-    #[must_use]
     pub fn unlimited(counts_bytes: bool) -> Self {
         Policy { counts_bytes, is_unlimited: true, ..Policy::default() }
     }
 
     /// Whether the policy says that there is no limit.
-    #[must_use]
     pub fn is_unlimited(&self) -> bool {
         self.is_unlimited
     }
@@ -205,7 +203,6 @@ impl Policy {
     }
 
     /// The limits of each single key, if there are any.
-    #[must_use]
     pub fn of_keys(&self) -> Option<&OfKeys> {
         self.keys.as_deref()
     }
@@ -217,19 +214,16 @@ impl Policy {
     }
 
     /// Whether running commands are counted.
-    #[must_use]
     pub fn counts_jobs(&self) -> bool {
         self.jobs.is_some() || self.keys.as_ref().is_some_and(|keys| keys.jobs.is_some())
     }
 
     /// The most running commands of all keys together.
-    #[must_use]
     pub fn jobs(&self) -> Option<NonZeroU32> {
         self.jobs
     }
 
     /// The limits of all `policies`, in their order.
-    #[must_use]
     pub fn of_all<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
         policies.into_iter().fold(Policy::default(), |mut joined, policy| {
             let first = joined.len();
@@ -250,13 +244,11 @@ impl Policy {
     }
 
     /// The cost of a unit in the limit at `place`; `None` if the limit counts each unit as 1.
-    #[must_use]
     pub fn cost(&self, place: usize) -> Option<&str> {
         self.costs.get(&place).map(String::as_str)
     }
 
     /// Whether some limit has a cost other than 1 for each unit.
-    #[must_use]
     pub fn has_costs(&self) -> bool {
         !self.costs.is_empty()
     }
@@ -294,26 +286,22 @@ impl Policy {
     }
 
     /// Whether the rates were written in bytes.
-    #[must_use]
     pub fn counts_bytes(&self) -> bool {
         self.counts_bytes
     }
 
     /// The number of limits; 0 if unlimited.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.limits.len()
     }
 
     /// Whether nothing is known about the limits: there is none overall, for each key, or on running commands, and the
     /// policy is not [unlimited](Self::unlimited) either.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty() && self.keys.is_none() && self.jobs.is_none() && !self.is_unlimited
     }
 
     /// The limit at `place` and its cost, as a user would write it, with its defaults.
-    #[must_use]
     pub fn describe(&self, place: usize) -> String {
         let cost = self.cost(place).map_or_else(String::new, |cost| format!("{COST}{cost}"));
         self.limits.get(place).map_or_else(String::new, |limit| format!("{limit}{cost}"))
@@ -321,20 +309,17 @@ impl Policy {
 
     /// Whether a limit was written in binary units of bytes, such as `MiB`.
     #[doc(hidden)]
-    #[must_use]
     pub fn is_binary(&self) -> bool {
         self.limits.iter().any(|limit| limit.rate().is_binary())
     }
 
     /// Whether the limit at `place` has a burst: it is a bucket, not a window.
     #[doc(hidden)]
-    #[must_use]
     pub fn has_burst(&self, place: usize) -> bool {
         matches!(self.limits.get(place), Some(Resolved::Bucket { .. }))
     }
 
     /// The rate of the limit that paces; `None` if unlimited.
-    #[must_use]
     pub fn pace(&self) -> Option<Rate> {
         let rates: Vec<Rate> = self.limits.iter().map(Resolved::rate).collect();
         rates.get(pacing(&rates)).copied()
@@ -342,7 +327,6 @@ impl Policy {
 
     /// The smallest run that is worth a wake-up: 1 ms' worth of the slowest rate, and at most the smallest burst or
     /// window.
-    #[must_use]
     pub fn quantum(&self) -> u64 {
         let of = |limit: &Resolved| limit.rate().units_in(MILLISECOND).get().min(limit.at_once());
         self.limits.iter().map(of).min().unwrap_or(u64::MAX)
@@ -354,7 +338,6 @@ impl Policy {
     }
 
     /// The most units that may be granted at one instant.
-    #[must_use]
     pub fn at_once(&self) -> u64 {
         self.limits.iter().map(Resolved::at_once).min().unwrap_or(u64::MAX)
     }
@@ -387,7 +370,6 @@ impl Policy {
     }
 
     /// This policy with its limits in the order of these indexes, each of which is given once.
-    #[must_use]
     pub(super) fn in_order(&self, places: &[usize]) -> Self {
         let cost = |(place, from)| Some((place, self.cost(from)?.to_owned()));
         Policy {
@@ -400,7 +382,6 @@ impl Policy {
     /// The most units that the limit at `place` admits in one of its periods, and that period in nanoseconds.
     ///
     /// (0, 0) if there is no such limit.
-    #[must_use]
     pub fn most_in_its_period(&self, place: usize) -> (u128, u64) {
         self.limits.get(place).map_or((0, 0), |limit| {
             let period = limit.rate().window().1.get();
@@ -409,13 +390,11 @@ impl Policy {
     }
 
     /// The most units in a single grant of the limit at `place`: a window's count.
-    #[must_use]
     pub fn most_ever(&self, place: usize) -> u64 {
         if let Some(Resolved::Window { rate, .. }) = self.limits.get(place) { rate.window().0.get() } else { u64::MAX }
     }
 
     /// The units that the limit at `place` admits in `time` nanoseconds, at least 1.
-    #[must_use]
     pub fn lets_through(&self, place: usize, time: Nanos) -> u64 {
         self.limits.get(place).map_or(u64::MAX, |limit| limit.rate().units_in(time).get())
     }
@@ -506,7 +485,6 @@ impl Policy {
 impl OfKeys {
     /// The limit at `place`, as a user would write it, with its defaults. The first limit also shows the settings that
     /// are not limits.
-    #[must_use]
     pub fn describe(&self, place: usize) -> String {
         let OfKeys { per, each, jobs, fails } = self;
         let first = |text: &str, number: &Option<NonZeroU32>| {

@@ -132,7 +132,6 @@ impl Opened {
     }
 
     /// Whether the invariant holds, for data that was read.
-    #[cfg(any(test, feature = "shared"))]
     pub(super) fn has_sense(&self) -> bool {
         (1..=MAX_OPEN).contains(&self.blocks.len()) && self.lost == self.greatest()
     }

@@ -1,7 +1,6 @@
 //! One limit of any kind: its fixed numbers, and functions of a state that the caller passes in.
 
 use super::policy::Resolved;
-#[cfg(feature = "shared")]
 use super::reflection::Opened;
 use super::state::State;
 use super::{bucket, window};
@@ -120,7 +119,6 @@ impl Terms {
 
     /// Whether a state that was read is possible for this limit. Only a window has a log, and its amount is the sum of
     /// the log. Only a bucket has open grants.
-    #[cfg(feature = "shared")]
     pub(super) fn has_sense(&self, state: &State) -> bool {
         let sum = state.log().iter().fold(0_i128, |sum, entry| sum.saturating_add(entry.units.into()));
         match self {

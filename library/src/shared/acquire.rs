@@ -1,16 +1,15 @@
 //! The future that acquires units of a bucket, and its errors.
 
 use super::handle::{Granted, Shared};
-use super::order::{Asked, Order};
+use super::order::Order;
 use crate::clock::{Nanos, Unpark};
-use crate::ledger::operation::{Ask, Operation};
+use crate::ledger::operation::{Ask, Grant, Operation};
 use crate::limiter::{AcquireError, Acquiring, Costs, PARTS, Request, UnitsError, WaitTime};
 use crate::limits::{Policy, Refusal};
 use crate::store::{BucketError, StoreError};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -32,10 +31,9 @@ pub struct OfBucket<T> {
     is_finished: bool,
 }
 
-/// A request on its way: the answer, its number and its costs.
+/// A request on its way: the answer, and its costs.
 struct Wait {
-    answer: oneshot::Receiver<Result<Asked, BucketError>>,
-    number: u64,
+    answer: oneshot::Receiver<Result<Grant, BucketError>>,
     costs: Box<[u64]>,
 }
 
@@ -54,9 +52,8 @@ impl<T> OfBucket<T> {
         let settles = self.is_open || policy.counts_jobs();
         let ask = Ask { key, costs: costs.clone(), latest: Nanos::MAX, age, settles, ..Ask::default() };
         let (sender, answer) = oneshot::channel();
-        let number = self.shared.number.fetch_add(1, Ordering::Relaxed);
-        self.shared.order(Order::Ask(number, ask, self.deadline, sender));
-        Ok(Wait { answer, number, costs })
+        self.shared.order(Order::Ask(ask, self.deadline, sender));
+        Ok(Wait { answer, costs })
     }
 
     fn granted(&self, number: u64, costs: Box<[u64]>) -> T {
@@ -100,13 +97,13 @@ impl<T> Request for OfBucket<T> {
             let answer = answer.unwrap_or_else(|_| Err(StoreError::Stopped.into()));
             match answer {
                 // This task was polled too late: it takes another grant.
-                Ok(asked) if self.shared.store.is_late(asked.at) => {
-                    self.shared.order(Order::Report(Operation::Unused(vec![asked.number]), None));
-                    self.wait = self.begin(asked.age).ok();
+                Ok(grant) if self.shared.store.is_late(grant.at) => {
+                    self.shared.order(Order::Report(Operation::Unused(vec![grant.number]), None));
+                    self.wait = self.begin(grant.age).ok();
                 }
                 answer => {
                     self.is_finished = true;
-                    let granted = answer.map(|asked| self.granted(asked.number, wait.costs));
+                    let granted = answer.map(|grant| self.granted(grant.number, wait.costs));
                     return Poll::Ready(granted.map_err(|error| refused(error, &self.costs)));
                 }
             }
@@ -120,9 +117,9 @@ impl<T> Drop for OfBucket<T> {
         // Otherwise a grant could arrive after this look.
         wait.answer.close();
         match wait.answer.try_recv() {
-            Ok(Ok(asked)) => self.shared.order(Order::Report(Operation::Unused(vec![asked.number]), None)),
+            Ok(Ok(grant)) => self.shared.order(Order::Report(Operation::Unused(vec![grant.number]), None)),
             Ok(Err(_)) => {}
-            Err(_) => self.shared.order(Order::Cancel(wait.number)),
+            Err(_) => self.shared.order(Order::Cancel),
         }
     }
 }

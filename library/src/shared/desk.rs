@@ -1,10 +1,10 @@
 //! The thread that sends the requests of a process to a bucket, and passes the grants on.
 
-use super::order::{Asked, Order};
+use super::order::Order;
 use crate::clock::{Nanos, in_nanos};
-use crate::ledger::operation::{Ask, Operation, Refusal};
+use crate::ledger::operation::{Ask, Grant, Operation, Refusal};
 use crate::limits;
-use crate::store::{AnyStore, BucketError, Client, Next, StoreError};
+use crate::store::{AnyStore, BucketError, Client, Next, StoreError, with_replica};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 /// The requests of a process.
 pub(super) struct Desk {
     client: Client,
-    /// The ticket of each request.
-    tickets: HashMap<u64, u64>,
-    /// Who waits, by ticket, with the number of the request.
-    waiting: HashMap<u64, (u64, oneshot::Sender<Result<Asked, BucketError>>)>,
+    /// Who waits, by ticket.
+    waiting: HashMap<u64, oneshot::Sender<Result<Grant, BucketError>>>,
+    /// Whether a request was dropped.
+    has_dropped: bool,
     /// When requests are refused that are not granted by then. By the clock of this machine, because the estimate of a
     /// server's clock improves with each answer.
     deadlines: BTreeSet<(Instant, u64)>,
@@ -34,12 +34,8 @@ impl Desk {
     /// The system refuses a thread.
     pub(super) fn open(store: Arc<AnyStore>) -> io::Result<Sender<Order>> {
         let (orders, received) = mpsc::channel();
-        let desk = Desk {
-            client: Client::new(store),
-            tickets: HashMap::new(),
-            waiting: HashMap::new(),
-            deadlines: BTreeSet::new(),
-        };
+        let (waiting, deadlines) = (HashMap::new(), BTreeSet::new());
+        let desk = Desk { client: Client::new(store), waiting, has_dropped: false, deadlines };
         let serve = move || desk.serve(&received);
         std::thread::Builder::new().name("throttle-shared".to_owned()).spawn(serve)?;
         Ok(orders)
@@ -55,6 +51,7 @@ impl Desk {
                     while let Ok(order) = received.try_recv() {
                         self.take(order);
                     }
+                    self.cancel_dropped();
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let is_alone = self.client.is_empty();
@@ -87,37 +84,42 @@ impl Desk {
 
     fn take(&mut self, order: Order) {
         match order {
-            Order::Ask(number, ask, latest, answer) => self.ask(number, ask, latest, answer),
-            Order::Cancel(number) => {
-                if let Some(ticket) = self.tickets.remove(&number) {
-                    self.waiting.remove(&ticket);
-                    self.client.cancel(ticket);
-                }
-            }
+            Order::Ask(ask, latest, answer) => self.ask(ask, latest, answer),
+            Order::Cancel => self.has_dropped = true,
             Order::Report(operation, answer) => {
+                self.cancel_dropped();
                 self.client.report(operation);
                 let done = self.client.exchange();
                 if let Some(answer) = answer {
                     let _ = answer.send(done.map_err(BucketError::from));
                 }
             }
-            Order::Look(look) => {
-                let view = self.client.exchange().and_then(|()| self.client.store().view());
-                look(view.map_err(BucketError::from));
+            Order::Look(answer) => {
+                self.cancel_dropped();
+                let read = self.client.exchange().and_then(|()| self.client.store().sync());
+                let available = |now| with_replica(&**self.client.store(), |replica| replica.available(now));
+                let _ = answer.send(read.map(available).map_err(BucketError::from));
             }
         }
     }
 
-    fn ask(
-        &mut self,
-        number: u64,
-        ask: Ask,
-        latest: Option<Instant>,
-        answer: oneshot::Sender<Result<Asked, BucketError>>,
-    ) {
+    /// Cancels the requests that were dropped.
+    fn cancel_dropped(&mut self) {
+        if std::mem::take(&mut self.has_dropped) {
+            let client = &mut self.client;
+            self.waiting.retain(|ticket, answer| {
+                let is_dropped = answer.is_closed();
+                if is_dropped {
+                    client.cancel(*ticket);
+                }
+                !is_dropped
+            });
+        }
+    }
+
+    fn ask(&mut self, ask: Ask, latest: Option<Instant>, answer: oneshot::Sender<Result<Grant, BucketError>>) {
         let ticket = self.client.ask(ask);
-        self.tickets.insert(number, ticket);
-        self.waiting.insert(ticket, (number, answer));
+        self.waiting.insert(ticket, answer);
         let Some(latest) = latest else { return };
         self.deadlines.insert((latest, ticket));
         if let Err(error) = self.client.exchange() {
@@ -156,8 +158,7 @@ impl Desk {
         loop {
             match self.client.poll(u64::MAX) {
                 Ok(Next::Go(grant)) => {
-                    let asked = Asked { number: grant.number, at: grant.at, age: grant.age };
-                    if !self.answer(grant.ticket, Ok(asked)) {
+                    if !self.answer(grant.ticket, Ok(grant)) {
                         self.client.report(Operation::Unused(vec![grant.number]));
                     }
                 }
@@ -175,10 +176,8 @@ impl Desk {
     }
 
     /// Answers a request. Returns whether somebody has received the answer.
-    fn answer(&mut self, ticket: u64, answer: Result<Asked, BucketError>) -> bool {
-        let Some((number, waiter)) = self.waiting.remove(&ticket) else { return false };
-        self.tickets.remove(&number);
-        waiter.send(answer).is_ok()
+    fn answer(&mut self, ticket: u64, answer: Result<Grant, BucketError>) -> bool {
+        self.waiting.remove(&ticket).is_some_and(|waiter| waiter.send(answer).is_ok())
     }
 
     /// All requests that were made until now fail.

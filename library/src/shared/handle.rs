@@ -2,7 +2,6 @@
 
 use super::order::Order;
 use crate::store::AnyStore;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 
 /// A bucket that other processes also use. Clones share one connection. See the [module](super).
@@ -10,8 +9,6 @@ use std::sync::{Arc, mpsc};
 pub struct Shared {
     pub(super) store: Arc<AnyStore>,
     pub(super) orders: mpsc::Sender<Order>,
-    /// Counts the requests.
-    pub(super) number: Arc<AtomicU64>,
     /// The key of its requests.
     pub(super) key: Option<Box<[u8]>>,
 }

@@ -83,7 +83,6 @@ struct Estimate {
 
 impl Client {
     /// A process without requests.
-    #[must_use]
     pub fn new(store: Arc<AnyStore>) -> Self {
         let latest = with_replica(&*store, |replica| replica.latest());
         Client {
@@ -106,7 +105,6 @@ impl Client {
     }
 
     /// The bucket.
-    #[must_use]
     pub fn store(&self) -> &Arc<AnyStore> {
         &self.store
     }
@@ -186,7 +184,6 @@ impl Client {
     }
 
     /// Whether something is to be sent.
-    #[must_use]
     pub fn has_outgoing(&self) -> bool {
         !self.outgoing.is_empty() || self.arrives_at.is_some()
     }
@@ -197,7 +194,6 @@ impl Client {
     }
 
     /// The number of requests and of plain units without an answer, and of grants that have not been used.
-    #[must_use]
     pub fn len(&self) -> u64 {
         self.wanted
             + (self.asked.len() + self.refused.len()) as u64
@@ -205,13 +201,11 @@ impl Client {
     }
 
     /// Whether nothing waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The plain units that wait for a grant, or for its time.
-    #[must_use]
     pub fn wanted(&self) -> u64 {
         let plain = self.granted.iter().filter(|(grant, _)| grant.ticket == PLAIN);
         self.wanted + plain.map(|(grant, _)| grant.units).sum::<u64>()
@@ -256,7 +250,6 @@ impl Client {
     }
 
     /// When [`poll`](Self::poll) has news, on the bucket's clock.
-    #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
         let sends = !self.outgoing.is_empty() && !self.is_paused && self.arrives_at.is_none();
         if sends || !self.refused.is_empty() {
@@ -298,7 +291,6 @@ impl Client {
     }
 
     /// When the next unit leaves, as far as it is known. An estimate, if nothing is committed.
-    #[must_use]
     pub fn leaves_at(&self) -> Option<Nanos> {
         let known = self.first_granted().map(|grant| grant.at);
         known.or_else(|| self.estimated.and_then(|estimate| estimate.at)).or_else(|| {
@@ -309,7 +301,6 @@ impl Client {
 
     /// When a request is granted if nothing changes; without room for it, when there may be room. `None`: never, or not
     /// before a unit ends.
-    #[must_use]
     pub fn estimate(&self, ticket: u64) -> Option<Nanos> {
         if let Some((grant, _)) = self.granted.iter().find(|(grant, _)| grant.ticket == ticket) {
             return Some(grant.at);
@@ -321,7 +312,6 @@ impl Client {
     }
 
     /// Whether a request has no answer yet.
-    #[must_use]
     pub fn waits(&self, ticket: u64) -> bool {
         self.asked.contains_key(&ticket)
     }

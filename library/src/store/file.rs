@@ -135,7 +135,7 @@ impl File {
             let operations = vec![Operation::Gone { owner, seen: Nanos::MAX }];
             ledger.apply(&Record { time: now, owner: [0; 2], sequence: 0, operations });
         }
-        Ok(View::of(ledger, now))
+        Ok(ledger.view(now))
     }
 
     /// All buckets in `folder`, sorted by name, each as returned by [`look`](Self::look). Waits until `deadline` at

@@ -49,7 +49,6 @@ impl Named {
 
 /// The folder of buckets that are named without a path, from the values of `XDG_STATE_HOME` and `HOME`. A relative path
 /// is ignored, as in the XDG Base Directory Specification.
-#[must_use]
 pub fn folder_of_buckets(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute(state).or_else(|| Some(absolute(home)?.join(".local/state")));

@@ -10,7 +10,6 @@ use crate::ledger::operation::{Operation, Owner, Record};
 use crate::ledger::{PRESENCE_TTL, Replica};
 use crate::limits::{Policy, from_bytes, to_bytes};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -64,8 +63,7 @@ pub struct Redis {
     state: Mutex<State>,
     /// The bucket as far as it is known. It is never locked while a request is under way, so everybody can read it.
     ledger: Mutex<Replica>,
-    /// The usual round trip, in nanoseconds.
-    usual: AtomicU64,
+    round_trip: Mutex<RoundTrip>,
 }
 
 /// The connection, how much of the log was read, and the requests under way.
@@ -88,7 +86,6 @@ struct State {
     /// Counts our operations.
     sequence: u64,
     pending: Option<Pending>,
-    round_trip: RoundTrip,
     /// The round trip that was reported last, and when.
     reported: (Nanos, Nanos),
 }
@@ -204,12 +201,11 @@ impl Redis {
             last_answer: (0, 0),
             sequence: 0,
             pending: None,
-            round_trip: RoundTrip::default(),
             reported: (0, 0),
         };
         let owner = [random(), 0];
-        let usual = AtomicU64::new(state.round_trip.usual());
-        Ok(Redis { address, clock, patience, owner, state: Mutex::new(state), ledger: Mutex::new(ledger), usual })
+        let (state, ledger, round_trip) = (Mutex::new(state), Mutex::new(ledger), Mutex::default());
+        Ok(Redis { address, clock, patience, owner, state, ledger, round_trip })
     }
 
     /// Requests the bucket from the server, which makes it if it does not exist.
@@ -237,7 +233,7 @@ impl Redis {
             let question = self.question(state, record);
             let answer = state.link.ask(&question)?;
             let took = self.learn(state, &answer, sent_at);
-            self.took(state, took);
+            unpoisoned(self.round_trip.lock()).took(took);
             Ok(answer)
         };
         let is_short = patience < link::ANSWER_TIMEOUT;
@@ -258,11 +254,6 @@ impl Redis {
         self.clock.learn(answer.now.saturating_mul(MICROSECOND), sent_at, read);
         state.last_answer = (answer.now, sent_at);
         read.saturating_sub(sent_at)
-    }
-
-    fn took(&self, state: &mut State, round_trip: Nanos) {
-        state.round_trip.took(round_trip);
-        self.usual.store(state.round_trip.usual(), Ordering::Relaxed);
     }
 
     /// See the comment at the head of the script.
@@ -327,7 +318,7 @@ impl Redis {
     /// Sends a record, or a snapshot, without waiting for the answer. Returns when the answer is expected, on our clock.
     fn begin(&self, state: &mut State, record: Option<Record>) -> Nanos {
         let question = self.question(state, record.as_ref());
-        let (sent_at, usual) = (self.clock.local(), state.round_trip.usual());
+        let (sent_at, usual) = (self.clock.local(), self.round_trip());
         // A little earlier, to notice a shorter round trip.
         let expected = sent_at.saturating_add(usual - (usual / 16).min(MAX_EARLIER));
         // After an error, the request is sent again when its answer is to be received.
@@ -344,7 +335,7 @@ impl Redis {
         if let Ok(answer) = state.link.receive(patience) {
             let took = self.learn(state, &answer, pending.sent_at);
             if is_awaited {
-                self.took(state, took);
+                unpoisoned(self.round_trip.lock()).took(took);
             }
             return Ok(self.fold(state, &answer)?);
         }
@@ -361,7 +352,7 @@ impl Redis {
         let ours = ledger.owners().find(|(owner, _)| *owner == self.owner).map(|(_, seen)| seen);
         let waits =
             ours.is_some() || operations.iter().any(|one| matches!(one, Operation::Ask(_) | Operation::Want(_)));
-        let round_trip = state.round_trip.usual();
+        let round_trip = self.round_trip();
         let ((known, at), least) = (state.reported, MIN_HORIZON);
         let is_other = known.abs_diff(round_trip) > known / 4 && known.max(round_trip) > least;
         let is_old = round_trip > least && now >= at.saturating_add(REPORT_INTERVAL);
@@ -433,7 +424,7 @@ impl Store for Redis {
 
     fn post(&self, operations: &[Operation]) -> Option<Nanos> {
         let state = &mut *self.state();
-        if state.round_trip.usual() < MIN_POSTED || state.pending.is_some() {
+        if self.round_trip() < MIN_POSTED || state.pending.is_some() {
             return None;
         }
         let operations = self.with_news(state, operations.to_vec());
@@ -454,7 +445,7 @@ impl Store for Redis {
     }
 
     fn round_trip(&self) -> Nanos {
-        self.usual.load(Ordering::Relaxed)
+        unpoisoned(self.round_trip.lock()).usual()
     }
 
     fn leave(&self) -> bool {

@@ -515,11 +515,10 @@ fn its_futures_and_itself_can_be_sent() {
 }
 
 /// Keys with these limits within these of all, and the waiters' clock.
-fn keyed_within(of_key: &str, of_all: &str, oversize: Oversize) -> (Keyed<String>, Limiter, FakeClock) {
+fn keyed_within(of_key: &str, of_all: &str, oversize: Oversize) -> (Keyed<String>, FakeClock) {
     let clock = FakeClock::default();
     let built = |limit| built(&[limit]).oversize(oversize).clock(Arc::new(clock.clone()));
-    let all = built(of_all).build().unwrap();
-    (built(of_key).keyed_within(&all).unwrap(), all, clock)
+    (built(of_key).keyed_within(&built(of_all)).unwrap(), clock)
 }
 
 type Waits = Vec<(u64, Pin<Box<dyn Future<Output = Result<(), AcquireError>>>>)>;
@@ -561,13 +560,13 @@ fn concurrent_tries_within_the_limits_of_all_succeed() {
 /// As the key alone would grant it.
 #[test]
 fn a_cost_above_the_burst_within_limits_of_all_is_charged_once() {
-    let (keyed, _all, clock) = keyed_within("1/s,burst=2", "1000/s", Oversize::Wait);
+    let (keyed, clock) = keyed_within("1/s,burst=2", "1000/s", Oversize::Wait);
     let mut waits = Waits::new();
     asks(&keyed, &mut waits, 1, 5);
     asks(&keyed, &mut waits, 2, 1);
     assert_eq!(pass(&clock, &mut waits, 1..=60), [(1, 30), (2, 40)]);
-    let (keyed, all, clock) = keyed_within("1/s,burst=2", "1000/s", Oversize::Wait);
-    all.pause_for(ms(4000));
+    let (keyed, clock) = keyed_within("1/s,burst=2", "1000/s", Oversize::Wait);
+    keyed.of_all().unwrap().pause_for(ms(4000));
     asks(&keyed, &mut waits, 1, 5);
     asks(&keyed, &mut waits, 2, 1);
     let expected = [(1, 41), (2, 51)]; // All gain the five units in 5 ms after the pause.
@@ -576,7 +575,7 @@ fn a_cost_above_the_burst_within_limits_of_all_is_charged_once() {
 
 #[test]
 fn late_wake_ups_within_limits_of_all_do_not_lower_the_rate() {
-    let (keyed, _all, clock) = keyed_within("1/s,burst=1", "1000/s", Oversize::Reject);
+    let (keyed, clock) = keyed_within("1/s,burst=1", "1000/s", Oversize::Reject);
     keyed.try_acquire("k", 1).unwrap();
     let mut waits = Waits::new();
     (0..5).for_each(|number| asks(&keyed, &mut waits, number, 1));
@@ -590,31 +589,31 @@ fn late_wake_ups_within_limits_of_all_do_not_lower_the_rate() {
 
 #[test]
 fn a_request_that_waits_for_all_keeps_a_pause_of_its_key() {
-    let (keyed, all, clock) = keyed_within("1/s,burst=2", "1/s", Oversize::Reject);
-    all.try_acquire(1).unwrap();
+    let (keyed, clock) = keyed_within("1/s,burst=2", "1/s", Oversize::Reject);
+    keyed.try_acquire("other", 1).unwrap();
     let mut waits = Waits::new();
     asks(&keyed, &mut waits, 1, 1);
     keyed.pause_for("k", ms(3000)).unwrap();
     assert_eq!(pass(&clock, &mut waits, 1..=80), [(1, 40)], "empty at the end of the pause, and no debt");
-    assert_eq!(keyed.limiter("k").unwrap().available(), 2, "full again four seconds later");
+    keyed.of_all().unwrap().set_limits(&built(&["1000/s,burst=1000"])).unwrap();
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(keyed.available("k"), 2, "full again four seconds later");
 }
 
 #[test]
 fn a_window_of_a_key_holds_whoever_waits_for_the_limits_of_all() {
-    let (keyed, all, clock) = keyed_within("2/10s,window", "1/s", Oversize::Reject);
-    all.pause_for(ms(5000));
-    let own = keyed.limiter("k").unwrap();
-    own.try_acquire(1).unwrap();
+    let (keyed, clock) = keyed_within("2/10s,window", "1/s", Oversize::Reject);
+    keyed.try_acquire("k", 1).unwrap();
+    keyed.of_all().unwrap().pause_for(ms(5000));
     let mut waits = Waits::new();
-    asks(&keyed, &mut waits, 1, 1);
-    let mut direct: Waits = vec![(2, Box::pin(own.acquire_owned(1)))];
-    waits.append(&mut direct);
-    assert_eq!(pass(&clock, &mut waits, 0..=200), [(1, 60), (2, 100)], "never three within ten seconds");
+    (1..=3).for_each(|number| asks(&keyed, &mut waits, number, 1));
+    let expected = [(1, 60), (2, 100), (3, 160)];
+    assert_eq!(pass(&clock, &mut waits, 0..=200), expected, "never three within ten seconds");
 }
 
 #[test]
 fn closing_serves_waiters_and_refuses_others_at_once() {
-    let (keyed, _all, clock) = keyed_within("1/s,burst=1", "1/s", Oversize::Reject);
+    let (keyed, clock) = keyed_within("1/s,burst=1", "1/s", Oversize::Reject);
     keyed.try_acquire("k", 1).unwrap();
     let mut waits = Waits::new();
     (1..=3).for_each(|number| asks(&keyed, &mut waits, number, 1));
@@ -631,7 +630,7 @@ fn a_closed_table_forgets_its_keys_and_adds_none() {
     for within in [false, true] {
         let clock = FakeClock::default();
         let builder = || built(&["1/s,burst=1"]).clock(Arc::new(clock.clone()));
-        let all = built(&["1000/s,burst=1000"]).clock(Arc::new(clock.clone())).build().unwrap();
+        let all = built(&["1000/s,burst=1000"]);
         let keyed: Keyed<String> = if within { builder().keyed_within(&all) } else { builder().keyed() }.unwrap();
         keyed.try_acquire("k", 1).unwrap();
         let mut waits = Waits::new();
@@ -641,10 +640,9 @@ fn a_closed_table_forgets_its_keys_and_adds_none() {
         assert_eq!(poll_once(&mut Box::pin(keyed.acquire("new", 1))), Poll::Ready(closed.clone()));
         assert_eq!(keyed.acquire("new", 1).block(), closed);
         assert_eq!(keyed.try_acquire_to_settle("new", 1).map(drop), closed);
-        assert_eq!(keyed.limiter("new").map(drop), closed);
+        assert_eq!(keyed.pause_for("new", ms(1)), closed);
         assert_eq!(keyed.len(), 1);
         assert_eq!(pass(&clock, &mut waits, 1..=20), [(1, 10)]);
-        drop(keyed.limiter("k").unwrap());
         clock.advance(Duration::from_secs(10));
         keyed.forget_idle();
         assert!(keyed.is_empty(), "within: {within}");
@@ -752,22 +750,26 @@ fn poll_while_the_clock_panics<F: Future>(clock: &Fails, granted: &mut Pin<Box<F
 #[test]
 fn a_panic_of_the_clock_does_not_block_a_key_for_ever() {
     let clock = Arc::new(Fails::default());
-    let all = built(&["1/s,burst=1"]).clock(clock.clone()).build().unwrap();
+    let all = built(&["1/s,burst=1"]);
     let keyed: Keyed<String> = built(&["100/s,burst=100"]).clock(clock.clone()).keyed_within(&all).unwrap();
-    all.try_acquire(1).unwrap();
+    keyed.try_acquire("other", 1).unwrap();
     let mut first = Box::pin(keyed.acquire("k", 1));
     let mut second = Box::pin(keyed.acquire("k", 1));
-    let mut third = Box::pin(keyed.acquire("k", 1).timeout(ms(1500)));
     let mut fourth = Box::pin(keyed.acquire("k", 1).timeout(ms(9000)));
-    for waits in [&mut first, &mut second, &mut third, &mut fourth] {
+    assert!(poll_once(&mut first).is_pending());
+    let late = poll_once(&mut Box::pin(keyed.acquire("k", 1).timeout(ms(1500))));
+    let wait = ms(2000).into();
+    assert_eq!(late, Poll::Ready(Err(AcquireError::TooLong { cost: 1.into(), wait })), "behind the first one");
+    for waits in [&mut second, &mut fourth] {
         assert!(poll_once(waits).is_pending());
     }
     clock.0.set(ms(1000));
     assert_eq!(poll_once(&mut first), Poll::Ready(Ok(())));
     clock.0.set(ms(2000));
-    // It has the turn, and the third one times out. So the alarm is set for the fourth one.
+    // It is granted. So the alarm is set for the next one.
     poll_while_the_clock_panics(&clock, &mut second);
     drop(second);
+    clock.0.set(ms(3000));
     assert_eq!(poll_once(&mut fourth), Poll::Ready(Ok(())));
 }
 

@@ -238,23 +238,24 @@ fn a_semaphore_is_paused_and_its_rate_changed() {
     assert!(semaphore.is_closed() && semaphore.time_until() == Err(AcquireError::Closed));
 }
 
-fn within(all: &Limiter, timer: &Arc<FakeClock>) -> Keyed<u64> {
+fn within(all: &Builder, timer: &Arc<FakeClock>) -> Keyed<u64> {
     Limiter::builder().rate(1, ms(1000)).burst(2).clock(timer.clone()).keyed_within(all).unwrap()
 }
 
 /// Law 6.
 #[test]
 fn a_refusal_by_the_limits_of_all_charges_no_key() {
-    let (_, timer) = fake();
-    let all = Limiter::builder().rate(1, ms(1000)).burst(3).clock(timer.clone()).build().unwrap();
-    let keyed = within(&all, &timer);
+    let (clock, timer) = fake();
+    let keyed = within(&Limiter::builder().rate(1, ms(1000)).burst(3), &timer);
     assert!([1, 1, 2].iter().all(|key| keyed.try_acquire(key, 1).is_ok()));
     assert!(keyed.try_acquire(&1, 1).is_err() && keyed.try_acquire(&2, 1).is_err());
     assert!(keyed.acquire(&2, 1).timeout(ms(10)).block().is_err());
-    let left = [1, 2, 3].map(|key| keyed.limiter(&key).unwrap().available());
-    assert_eq!((left, all.available(), keyed.available(&2)), ([0, 1, 2], 0, 0));
+    let all = keyed.of_all().unwrap();
+    assert_eq!((all.available(), keyed.available(&2)), (0, 0));
     assert_eq!(keyed.reserve(&3, 1).unwrap_err(), AcquireError::OfAll);
-    drop(all);
+    all.set_limits(&Limiter::builder().rate(1_000_000, ms(1000)).burst(100).initial(100)).unwrap();
+    clock.advance(Duration::from_micros(100));
+    assert_eq!([1, 2, 3].map(|key| keyed.available(&key)), [0, 1, 2]);
     keyed.forget_idle();
     assert_eq!(keyed.len(), 2, "a key that took nothing is like one never seen");
 }
@@ -263,10 +264,9 @@ fn a_refusal_by_the_limits_of_all_charges_no_key() {
 #[test]
 fn a_key_that_waited_for_all_makes_no_burst_afterwards() {
     let (clock, timer) = fake();
-    let all = Limiter::builder().rate(100, ms(1000)).clock(timer.clone()).build().unwrap();
-    let keyed = within(&all, &timer);
+    let keyed = within(&Limiter::builder().rate(100, ms(1000)), &timer);
     keyed.try_acquire(&1, 2).unwrap();
-    all.pause_for(ms(10_000));
+    keyed.of_all().unwrap().pause_for(ms(10_000));
     let mut waits: Vec<_> = (0..4).map(|_| Box::pin(keyed.acquire(&1, 1))).collect();
     let mut granted = Vec::new();
     for tenths in 0..140 {
@@ -284,18 +284,16 @@ fn a_key_that_waited_for_all_makes_no_burst_afterwards() {
 #[test]
 fn a_request_that_leaves_gives_back_what_it_held_of_its_key() {
     let (clock, timer) = fake();
-    let all = Limiter::builder().rate(1, ms(1000)).clock(timer.clone()).build().unwrap();
-    let keyed = within(&all, &timer);
+    let keyed = within(&Limiter::builder().rate(1, ms(1000)), &timer);
+    let all = keyed.of_all().unwrap();
     let granted = poll_once(&mut Box::pin(keyed.acquire_to_settle(&1, 1)));
     let mut waits: Vec<_> = (0..3).map(|_| Box::pin(keyed.acquire(&2, 1))).collect();
     assert!(waits.iter_mut().all(|wait| poll_once(wait).is_pending()));
     assert_eq!(keyed.try_acquire(&2, 1), Err(AcquireError::OthersWait));
-    assert_eq!(all.waiters(), 1, "of each key one waits for all");
     drop(waits);
-    assert_eq!((keyed.limiter(&2).unwrap().available(), all.waiters()), (2, 0));
     let Poll::Ready(Ok(granted)) = granted else { panic!("granted at once") };
     granted.settle(0).unwrap();
-    assert_eq!((keyed.limiter(&1).unwrap().available(), all.available()), (2, 1), "both are settled");
+    assert_eq!((keyed.available(&1), all.available()), (1, 1), "both are settled");
     let patient = keyed.acquire(&3, 1).timeout(ms(1500));
     keyed.try_acquire(&1, 1).unwrap();
     assert_eq!(keyed.time_until(&3, 1), Ok(ms(1000)));
@@ -308,12 +306,7 @@ fn a_request_that_leaves_gives_back_what_it_held_of_its_key() {
 #[test]
 fn threads_wait_for_a_key_and_the_limits_of_all_on_a_fake_clock() {
     let (clock, timer) = fake();
-    let all = Limiter::builder()
-        .rate(1, ms(2000))
-        .clock(timer.clone())
-        .max_waiters(NonZeroUsize::new(1), OnFull::Fail)
-        .build()
-        .unwrap();
+    let all = Limiter::builder().rate(1, ms(2000)).max_waiters(NonZeroUsize::new(1), OnFull::Fail);
     let keyed = within(&all, &timer);
     assert_eq!((0..4).try_for_each(|key| keyed.acquire(&(key % 2), 1).block()), Ok(()));
     assert_eq!(clock.advance(Duration::from_nanos(0)), ());
@@ -322,7 +315,7 @@ fn threads_wait_for_a_key_and_the_limits_of_all_on_a_fake_clock() {
 
 #[test]
 fn no_try_is_refused_because_another_thread_just_takes() {
-    let all = Limiter::new(1_000_000_000, 1_000_000_000).unwrap();
+    let all = Limiter::builder().rate(1_000_000_000, ms(1000));
     let keyed: Keyed<u64> = Limiter::builder().rate(1, ms(3_600_000)).burst(40_000).keyed_within(&all).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -336,7 +329,7 @@ fn no_try_is_refused_because_another_thread_just_takes() {
 #[test]
 fn a_cost_above_the_burst_of_a_key_is_paid_once() {
     let (clock, timer) = fake();
-    let all = Limiter::builder().rate(1000, ms(1)).clock(timer.clone()).build().unwrap();
+    let all = Limiter::builder().rate(1000, ms(1));
     let keyed: Keyed<u64> = Limiter::builder()
         .rate(1, ms(1000))
         .burst(10)
@@ -354,7 +347,7 @@ fn a_cost_above_the_burst_of_a_key_is_paid_once() {
 #[test]
 fn a_key_within_others_gets_all_of_its_rate() {
     let (clock, timer) = fake();
-    let all = Limiter::builder().rate(1000, ms(1)).clock(timer.clone()).build().unwrap();
+    let all = Limiter::builder().rate(1000, ms(1));
     let keyed: Keyed<u64> = Limiter::builder().rate(3, ms(1000)).burst(1).clock(timer).keyed_within(&all).unwrap();
     (0..=300).for_each(|_| keyed.acquire(&1, 1).block().unwrap());
     assert_eq!(throttle_limits::clock::NanoClock::now(&clock), 100 * SECOND);

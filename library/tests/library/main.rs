@@ -7,6 +7,7 @@ mod conformance;
 mod guide;
 mod holds;
 mod keyed;
+mod keyed_within;
 mod laws;
 mod leaky_bucket;
 mod limiter_changes;

@@ -39,7 +39,7 @@ fn what_is_there_is_granted_whatever_the_budget_says() {
         let semaphore = Semaphore::new(3, 1000).unwrap();
         let keyed: Keyed<u64> = Keyed::new(1, 5).unwrap();
         let within: Keyed<u64> =
-            Limiter::builder().rate(1, ms(1000)).burst(5).keyed_within(&Limiter::new(9, 9).unwrap()).unwrap();
+            Limiter::builder().rate(1, ms(1000)).burst(5).keyed_within(&Limiter::builder().rate(9, ms(1000))).unwrap();
         for _ in 0..3 {
             use_up_budget().await;
             limiter.acquire(1).timeout(NOW).await.unwrap();
@@ -83,7 +83,8 @@ fn many_joined_requests_are_granted_within_their_timeout() {
 fn a_grant_that_nobody_fetches_is_given_back() {
     in_task(async {
         let limiter = Limiter::new(1, 5).unwrap();
-        let within: Keyed<u64> = Limiter::builder().rate(1, ms(1000)).burst(5).keyed_within(&limiter).unwrap();
+        let all = Limiter::builder().rate(1, ms(1000)).burst(5);
+        let within: Keyed<u64> = all.clone().keyed_within(&all).unwrap();
         let semaphore = Semaphore::new(2, 1000).unwrap();
         use_up_budget().await;
         std::future::poll_fn(|context| {
@@ -93,7 +94,7 @@ fn a_grant_that_nobody_fetches_is_given_back() {
             assert!(pin!(semaphore.acquire()).poll(context).is_pending());
             let mut holds = pin!((limiter.acquire(2), semaphore.acquire()));
             assert!(pin!(&mut holds.0).poll(context).is_pending() && pin!(&mut holds.1).poll(context).is_pending());
-            assert_eq!((limiter.available(), semaphore.available()), (3, 1));
+            assert_eq!((limiter.available(), semaphore.available(), within.available(&3)), (3, 1, 5));
             Poll::Ready(())
         })
         .await;
@@ -143,7 +144,8 @@ fn a_loop_of_requests_with_deadlines_yields() {
     in_task(async {
         let limiter = Limiter::new(1_000_000_000, 1_000_000_000).unwrap();
         let keyed: Keyed<u64> = Keyed::new(1_000_000_000, 1_000_000_000).unwrap();
-        let within: Keyed<u64> = Limiter::builder().rate(1_000_000_000, ms(1000)).keyed_within(&limiter).unwrap();
+        let all = Limiter::builder().rate(1_000_000_000, ms(1000));
+        let within: Keyed<u64> = all.clone().keyed_within(&all).unwrap();
         for kind in 0..3 {
             let turns = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
             let other = tokio::spawn({

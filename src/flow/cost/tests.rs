@@ -88,7 +88,7 @@ fn each_mistake_has_its_own_words() {
         ("re:[0-9]+", "a cost is a number in the unit"),
         ("f3,x", "unexpected text after the cost: ',x'"),
     ] {
-        let error = text.parse::<Cost>().expect_err(text).to_string();
+        let error = text.parse::<Cost>().expect_err(text);
         assert!(error.contains(words), "{text:?}: {error}");
     }
 }

@@ -1,12 +1,14 @@
 //! JSON Pointers (RFC 6901). Only the value at the end of the pointer is stored; the other values are skipped while
 //! reading.
 
-use super::error::{MAX_POINTER_NAMES, SelectorError};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
+
+/// The most names of a JSON Pointer. The parser can descend 127 levels.
+const MAX_POINTER_NAMES: usize = 100;
 
 /// A JSON Pointer of at least one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +17,7 @@ pub(crate) struct Pointer(Box<[Box<str>]>);
 impl Pointer {
     /// Parses the pointer at the beginning of `text`. The pointer ends before the first character of `ends` that has no
     /// backslash before it.
-    pub(super) fn read<'a>(text: &'a str, ends: &[char]) -> Result<(Self, &'a str), SelectorError> {
+    pub(super) fn read<'a>(text: &'a str, ends: &[char]) -> Result<(Self, &'a str), String> {
         let mut ends = text.match_indices(ends).map(|(place, _)| place);
         let end = ends.find(|place| !text[..*place].ends_with('\\')).unwrap_or(text.len());
         let (pointer, rest) = text.split_at(end);
@@ -26,8 +28,12 @@ impl Pointer {
             .skip(1)
             .map(|name| unescaped(name).map(String::into))
             .collect();
-        let names = names.ok_or_else(|| SelectorError::Tilde(tildes_escaped(pointer)))?;
-        if names.len() > MAX_POINTER_NAMES { Err(SelectorError::TooDeep) } else { Ok((Pointer(names), rest)) }
+        let tilde = || format!("in a JSON Pointer ~0 is a ~ and ~1 is a /; write {}", tildes_escaped(pointer));
+        let names = names.ok_or_else(tilde)?;
+        if names.len() > MAX_POINTER_NAMES {
+            return Err(format!("a JSON Pointer has at most {MAX_POINTER_NAMES} names, like /user/id"));
+        }
+        Ok((Pointer(names), rest))
     }
 
     /// The value in `unit` at this pointer: a decoded string, or a number or boolean as written.

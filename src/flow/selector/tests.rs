@@ -190,7 +190,7 @@ fn each_mistake_has_its_own_words() {
         ("host,f2", "unexpected text after the selector: ',f2'; a comma in a JSON Pointer is \\,"),
     ];
     for (text, words) in mistakes {
-        let error = text.parse::<Selector>().expect_err(text).to_string();
+        let error = text.parse::<Selector>().expect_err(text);
         assert!(error.contains(words) && !error.contains('\n'), "{text:?}: {error}");
     }
     for right in ["host", "f2", "f2:;", "f2:\\t", "/user/id", "re:^[a-z]+", "/a~0b", "/a~0~02", "/~0", "/ip"] {

@@ -29,7 +29,8 @@ fn jobs_but(known: Option<Known>, input: &[u8], size: usize, shape: Shape) -> (V
     let (mut jobs, are_known) = (Vec::new(), known.is_some());
     let input = Bytes(input.to_vec(), if size > 1000 { size } else { 7 });
     let mut batches = Batches::new(input, buffer, shape, &template(), known, Look::default());
-    while batches.fill(true).unwrap() != Read::End {
+    while !batches.is_over() {
+        batches.fill(true, 0).unwrap();
         jobs.extend(std::iter::from_fn(|| batches.next()));
     }
     (jobs, if are_known { batches.done_before() } else { batches.skipped() })
@@ -103,7 +104,8 @@ fn numbers_need_no_input() {
         Look::default(),
     );
     let mut sum = 0;
-    while batches.fill(true).unwrap() != Read::End {
+    while !batches.is_over() {
+        batches.fill(true, 0).unwrap();
         while let Some(job) = batches.next() {
             sum += std::str::from_utf8(job.units.first().unwrap()).unwrap().parse::<u64>().unwrap();
         }

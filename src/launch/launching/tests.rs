@@ -1,6 +1,6 @@
 use super::*;
 use crate::flow::framing::{Buffer, Framing};
-use crate::flow::{Look, Next, Sorting, Terms};
+use crate::flow::{Look, Next, Sorting};
 use crate::launch::attempt::Running;
 use crate::launch::job::{Job, Outcome};
 use crate::launch::reply::Reply;
@@ -58,8 +58,7 @@ fn launching(units: u64, sorting: Sorting, again: Option<RetryPolicy>) -> Launch
         ignore_sigpipe: false,
         second: Duration::from_secs(1),
     };
-    let terms = Terms { has_keys: sorting.has_keys, runs: true };
-    let grants = Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), None, terms));
+    let grants = Arc::new(Grants::new(sorting.begin(SystemClock.now()), Arc::new(SystemClock), None, sorting.has_keys));
     let launcher = Launcher::new(options, Arc::new(NoScreen), None, grants, Events::default()).unwrap();
     let shape = Shape { max_args: 1, to_stdin: false, skip_blank: true, keep: false };
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 4096);
@@ -89,7 +88,7 @@ fn the_end_is_told_only_when_no_unit_waits() {
         flow.fill(&grants).unwrap();
         assert!(!flow.is_over(&grants).unwrap(), "three units wait");
     }
-    assert!(flow.queue().is_all_read());
+    assert!(flow.queue().is_all_read.load(Ordering::SeqCst));
     let mut passed = Passed::default();
     for waiting in [2, 1, 0] {
         start_next(&mut flow, &mut passed);
@@ -104,15 +103,15 @@ fn the_end_is_told_only_when_no_unit_waits() {
 #[test]
 fn the_end_is_not_told_while_jobs_are_ready_that_were_held_up() {
     let mut flow = launching(3, unsorted(), None);
-    let (grants, shared) = (Arc::clone(&flow.queue().grants), Arc::clone(&flow.launcher.shared));
+    let (grants, launcher) = (Arc::clone(&flow.queue().grants), Arc::clone(&flow.launcher));
     let mut passed = Passed::default();
     start_next(&mut flow, &mut passed);
-    shared.is_held_up.store(true, Ordering::SeqCst);
+    launcher.is_held_up.store(true, Ordering::SeqCst);
     for _ in 0..9 {
         flow.fill(&grants).unwrap();
     }
     assert!(grants.is_empty() && !flow.is_over(&grants).unwrap());
-    shared.is_held_up.store(false, Ordering::SeqCst);
+    launcher.is_held_up.store(false, Ordering::SeqCst);
     let begun = Instant::now();
     flow.wait(&grants, None).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(20) && !flow.is_over(&grants).unwrap());
@@ -128,7 +127,6 @@ fn attempts() -> RetryPolicy {
         retry_on: None,
         later_on: Vec::new(),
         max_pause: Duration::from_secs(60),
-        ahead: 100,
         interval: Duration::ZERO,
         learns: false,
         is_once: false,
@@ -138,8 +136,7 @@ fn attempts() -> RetryPolicy {
 /// The next job of this flow.
 fn read(flow: &mut Launching<Numbers>) -> Job {
     while flow.batches.waiting() == 0 {
-        flow.batches.cut().unwrap();
-        flow.batches.read(false, 0).unwrap();
+        flow.batches.fill(false, 0).unwrap();
     }
     flow.batches.next().unwrap()
 }

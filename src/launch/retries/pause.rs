@@ -99,13 +99,22 @@ impl History {
     }
 }
 
+/// Why a pause has its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The server named this wait, in nanoseconds.
+    Named(Nanos),
+    /// The server named no time, or a time that was too short before.
+    Own,
+}
+
 /// The pauses of a key, or of all units.
 #[derive(Debug)]
 pub(super) struct Pause {
     /// The end of the pause. Nothing starts before it.
     pub(super) until: Nanos,
-    /// Whether the pump has not received the latest `until` yet.
-    pub(super) is_news: bool,
+    /// Why it ends then.
+    pub(super) cause: Cause,
     /// The number of pauses since the end of the latest successful attempt.
     pub(super) incidents: u32,
     /// The number of pauses before that success.
@@ -136,7 +145,7 @@ impl Pause {
     pub(super) fn new() -> Self {
         Pause {
             until: 0,
-            is_news: false,
+            cause: Cause::Own,
             incidents: 0,
             needed: 0,
             in_a_row: 0,
@@ -238,14 +247,14 @@ impl Pause {
         self.probes + 1 < most
     }
 
-    /// Records a refusal, and returns the end of the pause. `unnamed(incidents)` returns the length of a pause for
-    /// which the server named no time.
+    /// Records a refusal, and returns whether it makes the pause longer. `unnamed(incidents)` returns the length of a
+    /// pause for which the server named no time.
     pub(super) fn later(
         &mut self,
         (ended, history): (Judged, History),
         (named, pace): (Option<Duration>, &Pace),
         unnamed: impl Fn(u32) -> Nanos,
-    ) -> Nanos {
+    ) -> bool {
         let is_known = pace.is_old(history.start);
         self.since.get_or_insert(ended.at);
         let first = self.first_incident();
@@ -275,10 +284,11 @@ impl Pause {
             None => unnamed(self.incidents),
         };
         let until = ended.at.saturating_add(wait);
-        if until > self.until {
-            self.until = until;
-            self.is_news = true;
+        let is_longer = until > self.until;
+        if is_longer {
+            let named = named.map(in_nanos).filter(|named| *named >= wait);
+            (self.until, self.cause) = (until, named.map_or(Cause::Own, Cause::Named));
         }
-        self.until
+        is_longer
     }
 }

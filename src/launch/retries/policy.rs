@@ -28,8 +28,6 @@ pub struct RetryPolicy {
     pub later_on: Vec<Later>,
     /// The longest time from the first refusal to the end of the pause, while no attempt succeeds.
     pub max_pause: Duration,
-    /// The most units that wait for another attempt. At this number, no new unit starts.
-    pub ahead: usize,
     /// The time that the limits require between two commands; 0: no limit. If limits are kept per key, between two
     /// commands of a key.
     pub interval: Duration,
@@ -164,7 +162,7 @@ impl RetryPolicy {
     }
 
     /// Whether `--later-on` names this HTTP status.
-    pub(super) fn names_status(&self, status: u16) -> bool {
+    pub(crate) fn names_status(&self, status: u16) -> bool {
         self.later_on.contains(&Later::Http(status))
     }
 

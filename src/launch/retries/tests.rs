@@ -6,7 +6,7 @@ mod verdicts;
 
 use super::*;
 use crate::flow::meter::Meter;
-use crate::flow::{Flow, FlowError, Granted, Grants, Passed, Refusal, Silent, Terms, pump};
+use crate::flow::{Flow, FlowError, Granted, Grants, Passed, Refusal, Silent, pump};
 use crate::launch::reply::Answer;
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -84,18 +84,25 @@ impl Paced {
         self.retries.started(&None, now, unit, self.pace.start(now));
     }
 
-    fn judge(&mut self, (ended, unit): (Judged, &mut History), life: (&Outcome, &Reply), is_at_end: bool) -> Verdict {
-        let (outcome, reply) = life;
-        let verdict = self.retries.judge(&None, (ended, unit), (outcome, reply, &self.pace), || is_at_end, |_| 0);
-        let until = ended.at + self.retries.pause_left(&None, ended.at);
-        for report in self.retries.take_reports().into_values() {
-            self.pace.succeeded(report.served, ended.at);
-            for start in report.refused {
-                self.pace.refused(start, until);
-            }
+    /// Also returns how long all units are held.
+    fn judge(
+        &mut self,
+        (ended, unit): (Judged, &mut History),
+        (outcome, reply): (&Outcome, &Reply),
+        is_at_end: bool,
+    ) -> (Verdict, Option<Nanos>) {
+        let judged = self.retries.judge(&None, (ended, unit), (outcome, reply, &self.pace), || is_at_end, |_| 0);
+        self.pace.succeeded(judged.report.served, ended.at);
+        for start in judged.report.refused {
+            self.pace.refused(start, judged.until.max(ended.at));
         }
-        verdict
+        (judged.verdict, judged.report.hold)
     }
+}
+
+/// The rest of the pause.
+fn rest(retries: &Retries, key: &Key, now: Nanos) -> Nanos {
+    in_nanos(retries.standing(key, now, now).0.rest)
 }
 
 struct State {
@@ -123,23 +130,21 @@ impl State {
             let no_others_wait = || is_all_read && waiting().all(|waiting| waiting.history.was_refused());
             let chance = |most| chance.u64(..=most);
             let pace = key.and_then(|key| line.pace_of(key)).cloned().unwrap_or_else(|| Pace::new(0));
-            let verdict = retries.judge(&None, judged, (&outcome, &reply, &pace), no_others_wait, chance);
-            let until = end + retries.pause_left(&None, end);
-            for (report, key) in retries.take_reports().into_values().zip(key) {
-                line.served(now, Some(key), report.served);
-                report.refused.into_iter().for_each(|start| line.refused(now, Some(key), start, until));
+            let Judgement { verdict, report, until } =
+                retries.judge(&None, judged, (&outcome, &reply, &pace), no_others_wait, chance);
+            if let Some(hold) = report.hold {
+                self.held.push((now, end + hold));
+                line.hold_all_until(now, end + hold);
             }
+            line.served(now, key, report.served);
+            report.refused.into_iter().for_each(|start| line.refused(now, key, start, until.max(end)));
             self.ends.push((end, attempt.unit, verdict));
             line.ended(now, number);
             if let Some(due) = verdict.due() {
                 add(line, now, due, Try { number: attempt.number + 1, ..attempt });
-                self.sent_away =
-                    self.sent_away.or(self.retries.overlong_pause(&None, end).map(|pause| in_nanos(pause.rest)));
+                let (_, overlong) = self.retries.standing(&None, end, end);
+                self.sent_away = self.sent_away.or(overlong.map(|pause| in_nanos(pause.rest)));
             }
-        }
-        if let Some(hold) = self.retries.take_hold(&None, now) {
-            self.held.push((now, now + hold));
-            line.hold_all_until(now, now + hold);
         }
     }
 }
@@ -245,7 +250,6 @@ fn policy(attempts: u32) -> RetryPolicy {
         retry_on: None,
         later_on: Vec::new(),
         max_pause: Duration::from_secs(3600),
-        ahead: 10_000,
         interval: Duration::ZERO,
         learns: false,
         is_once: false,
@@ -254,14 +258,14 @@ fn policy(attempts: u32) -> RetryPolicy {
 
 /// Runs `units` units, numbered from 1, under `limit`.
 fn run<L: Fn(Try) -> Life>(limit: &str, units: u64, jobs: usize, policy: RetryPolicy, seed: u64, life: L) -> Script<L> {
-    run_on(&FakeClock::default(), limit, units, jobs, policy, seed, life)
+    run_on(&FakeClock::default(), limit, (units, 10_000), jobs, policy, seed, life)
 }
 
-/// Runs `units` units under `limit` on this clock.
+/// Runs `units` units under `limit` on this clock. At most `ahead` units wait before nothing new starts.
 fn run_on<L: Fn(Try) -> Life>(
     clock: &FakeClock,
     limit: &str,
-    units: u64,
+    (units, ahead): (u64, usize),
     jobs: usize,
     policy: RetryPolicy,
     seed: u64,
@@ -271,9 +275,8 @@ fn run_on<L: Fn(Try) -> Life>(
     let (paced, only_observes) = (Some(in_nanos(policy.interval)), !policy.learns);
     let all: &[_] = &[(&limits, 0)];
     let rules = Rules { all, jobs: Some(NonZeroU32::MAX), paced, only_observes, ..Rules::default() };
-    let terms = Terms { runs: true, ..Terms::default() };
-    let grants = Grants::new(Line::new(&rules, clock.now()), Arc::new(clock.clone()), None, terms);
-    let (ahead, retries) = (policy.ahead, Retries::new(policy));
+    let grants = Grants::new(Line::new(&rules, clock.now()), Arc::new(clock.clone()), None, false);
+    let retries = Retries::new(policy);
     let chance = fastrand::Rng::with_seed(seed);
     let state =
         State { retries, ahead, running: Vec::new(), chance, ends: Vec::new(), sent_away: None, held: Vec::new() };
@@ -432,7 +435,7 @@ fn a_success_begun_before_a_refusal_shows_that_it_serves() {
     let clock = FakeClock::default();
     let policy = RetryPolicy { max_pause: Duration::from_secs(5), ..policy(3) };
     let life = windowed(10, 2 * SECOND, 600 * MILLISECOND, clock.clone());
-    let script = run_on(&clock, "50/s", 200, 16, policy, 1, life);
+    let script = run_on(&clock, "50/s", (200, 10_000), 16, policy, 1, life);
     let state = script.state.borrow();
     assert_eq!(state.sent_away, None);
     let last = script.starts.last().unwrap().0;
@@ -446,7 +449,7 @@ fn a_refusal_after_a_success_may_name_an_overlong_time() {
     let mut judge = |started, at, life: Life| {
         let judged = (Judged { started, at }, &mut History::default());
         retries.judge(judged, (&life.1, &life.2), false);
-        retries.overlong_pause(&None, at).is_some()
+        retries.standing(&None, at, at).1.is_some()
     };
     let found = [judge(2, 10, later(60)), judge(1, 20, ok()), judge(3, 30, later(3601)), judge(4, 40, ok())];
     assert_eq!(found, [false, false, true, false]);
@@ -464,7 +467,7 @@ fn of_many_keys_only_those_that_left_nothing_are_forgotten() {
     retries.pause(&key(0)).unwrap().until = 5 * SECOND;
     retries.pause(&key(1)).unwrap().alone = 1;
     retries.forget(5 * SECOND - 1);
-    assert_eq!((retries.pauses.len(), retries.pause_left(&key(0), 2 * SECOND)), (2, 3 * SECOND));
+    assert_eq!((retries.pauses.len(), rest(&retries, &key(0), 2 * SECOND)), (2, 3 * SECOND));
     assert!(retries.pauses.contains_key(&key(1)));
     // The next search is a second later.
     for number in 2..MANY_PAUSES {
@@ -474,7 +477,7 @@ fn of_many_keys_only_those_that_left_nothing_are_forgotten() {
     assert_eq!(retries.pauses.len(), MANY_PAUSES);
     retries.forget(6 * SECOND - 1);
     assert_eq!(retries.pauses.keys().cloned().collect::<Vec<_>>(), [key(1)]);
-    assert_eq!(retries.pause_left(&key(0), 0), 0);
+    assert_eq!(rest(&retries, &key(0), 0), 0);
 }
 
 #[test]
@@ -591,8 +594,8 @@ fn an_overlong_pause_has_the_reason_of_its_last_extension() {
             };
             let judged = (Judged { started: now, at: now }, &mut unit);
             retries.judge(judged, (&Outcome::Exited(22), &answer.into()), false);
-            found = found.or(retries.overlong_pause(&None, now));
-            now += retries.pause_left(&None, now);
+            found = found.or(retries.standing(&None, now, now).1);
+            now += rest(&retries, &None, now);
         }
         let found = found.expect("the pause is too long");
         assert_eq!(found.why, why, "{waits:?}");
@@ -602,9 +605,8 @@ fn an_overlong_pause_has_the_reason_of_its_last_extension() {
 
 #[test]
 fn nothing_new_starts_while_too_many_wait() {
-    let policy = RetryPolicy { ahead: 3, ..policy(2) };
     let life = |attempt: Try| if attempt.number == 1 { failed(1) } else { ok() };
-    let script = run("100/s", 12, 1, policy, 1, life);
+    let script = run_on(&FakeClock::default(), "100/s", (12, 3), 1, policy(2), 1, life);
     let mut waiting = 0_i32;
     let most = script
         .starts
@@ -727,8 +729,7 @@ fn pauses_all_again(served: u64, is_other_refused: bool) -> bool {
         let outcome = if is_served { Outcome::Ok } else { Outcome::Exited(22) };
         let reply = status(if is_served { 200 } else { 503 });
         let ended = Judged { started: now, at: now + MILLISECOND };
-        retries.judge((ended, unit), (&outcome, &reply), false);
-        retries.take_hold(&None, ended.at).is_some()
+        retries.judge((ended, unit), (&outcome, &reply), false).1.is_some()
     };
     let [mut unit, mut other] = [History::default(); 2];
     assert!(ends(&mut unit, 0, false), "the first one pauses all");
@@ -764,10 +765,10 @@ fn left_over_after(served: u64, attempts: u32) -> (bool, bool, usize) {
         let history = if is_one { &mut unit } else { &mut other };
         retries.started(now, history);
         let ended = Judged { started: now, at: now + MILLISECOND };
-        let verdict = retries.judge((ended, history), (&life.1, &life.2), false);
+        let (verdict, hold) = retries.judge((ended, history), (&life.1, &life.2), false);
         answers += usize::from(is_one);
         if answers == 1 && is_one {
-            (pauses, is_slowed) = (retries.take_hold(&None, ended.at).is_some(), retries.pace.learned().is_some());
+            (pauses, is_slowed) = (hold.is_some(), retries.pace.learned().is_some());
         }
         if verdict == Verdict::Failed {
             break;
@@ -788,7 +789,7 @@ fn a_server_that_serves_nothing_fails_no_unit() {
     for units in [1, 2, 7] {
         let clock = FakeClock::default();
         let down = |_| if clock.now() < 1800 * SECOND { failed(75) } else { ok() };
-        let mut script = run_on(&clock, "20/s", units, 4, policy(1), 1, down);
+        let mut script = run_on(&clock, "20/s", (units, 10_000), 4, policy(1), 1, down);
         let ends = &script.state.get_mut().ends;
         assert!(ends.iter().all(|end| end.2 != Verdict::Failed), "{units}");
     }
@@ -816,7 +817,7 @@ fn a_server_that_allows_less_than_asked_fails_no_unit() {
             for (burst, attempts) in [(1, 1), (5, 1), (20, 3)] {
                 let clock = FakeClock::default();
                 let life = bucketed(20, burst, times.map(|time| time * MILLISECOND), clock.clone());
-                let mut script = run_on(&clock, limit, units, 64, policy(attempts), 1, life);
+                let mut script = run_on(&clock, limit, (units, 10_000), 64, policy(attempts), 1, life);
                 let ends = &script.state.get_mut().ends;
                 let failed = ends.iter().filter(|end| end.2 == Verdict::Failed).count();
                 // At ten times the limit, with answers much earlier than refusals, a few units seem to be refused

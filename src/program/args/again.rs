@@ -1,6 +1,6 @@
 //! Further attempts, and the records of ended attempts.
 
-use super::values::{duration, parsed, refuse_month};
+use super::values::{duration, from_text, parsed, refuse_month};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::os::unix::ffi::OsStrExt;
@@ -21,31 +21,31 @@ pub(crate) struct AgainFlags {
     /// unit uses up no attempt.
     ///
     /// All rules: throttle --help attempts, ATTEMPTS in the manual, and docs/api.md.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = attempts)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_text(attempts))]
     #[arg(help = "Run a unit up to N times if it fails", long_help)]
     pub(crate) attempts: Option<NonZeroU32>,
 
     /// The first and the longest wait before another attempt. Waits double: before attempt k+1, a unit waits for a
     /// random part, at least half, of FIRST * 2^(k-1), at most LONGEST. A single time is the time of all waits.
-    #[arg(long, value_name = "FIRST..LONGEST", allow_negative_numbers = true, value_parser = backoff)]
+    #[arg(long, value_name = "FIRST..LONGEST", allow_negative_numbers = true, value_parser = from_text(backoff))]
     #[arg(help = "Waits between attempts [default: 1s..60s]", long_help)]
     pub(crate) backoff: Option<Backoff>,
 
     /// Try again only after these failures: exit codes, timeout, signal, separated by commas. An exit of 255 ends the
     /// run, unless this option or --later-on names it: ssh exits 255 if it cannot connect.
-    #[arg(long, value_name = "CODES", allow_negative_numbers = true, value_parser = retry_on)]
+    #[arg(long, value_name = "CODES", allow_negative_numbers = true, value_parser = from_text(retry_on))]
     #[arg(help = "Failures to try again: 6,7,28,timeout,signal", long_help)]
     pub(crate) retry_on: Option<Failures>,
 
     /// Further answers with which the server requests a wait: exit codes, and HTTP statuses of the reply as http:CODE,
     /// separated by commas. Some servers answer 403, 420, 509 or 529 to too many calls.
-    #[arg(long, value_name = "CODES", allow_negative_numbers = true, value_parser = later_on)]
+    #[arg(long, value_name = "CODES", allow_negative_numbers = true, value_parser = from_text(later_on))]
     #[arg(help = "Further answers that request a wait: 254,http:403", long_help)]
     pub(crate) later_on: Option<Laters>,
 
     /// End the run with 75 if a server requests a wait longer than TIME. TIME counts from the first such answer since
     /// the last success, so the sum of all waits counts, even if the server names no time. A pause is never cut short.
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = from_text(duration))]
     #[arg(help = "The longest pause that a server may request [default: 1h]", long_help)]
     pub(crate) max_pause: Option<Duration>,
 
@@ -57,13 +57,13 @@ pub(crate) struct AgainFlags {
     /// Start nothing more after TIME, as after a QUIT signal (Ctrl-\). Running commands may finish. If units are left,
     /// the exit code is 75, and the last lines report their number. With --done, the same command continues where this
     /// run stopped.
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = from_text(duration))]
     #[arg(help = "Start nothing more after TIME; running commands finish", long_help)]
     pub(crate) stop_after: Option<Duration>,
 
     /// Launch nothing more once N units have failed for good, or N percent of the ended units (from 20 on). With -n, a
     /// failed command counts as all its units. Running commands may finish; then the exit code is 123.
-    #[arg(long, value_name = "N|N%", allow_negative_numbers = true, value_parser = max_fail)]
+    #[arg(long, value_name = "N|N%", allow_negative_numbers = true, value_parser = from_text(max_fail))]
     #[arg(help = "Launch nothing more once N units, or N%, have failed", long_help)]
     pub(crate) max_fail: Option<MaxFail>,
 
@@ -102,9 +102,8 @@ pub(crate) enum MaxFail {
 }
 
 impl AgainFlags {
-    /// The policy for retries, or `None` without `--attempts`. `ahead` is the most units that may wait for a retry.
-    /// `interval` is the time between two starts of one key.
-    pub(crate) fn policy(&self, ahead: usize, interval: Duration) -> Option<RetryPolicy> {
+    /// The policy for retries, or `None` without `--attempts`. `interval` is the time between two starts of one key.
+    pub(crate) fn policy(&self, interval: Duration) -> Option<RetryPolicy> {
         self.attempts.map(|attempts| RetryPolicy {
             attempts,
             backoff: self
@@ -113,7 +112,6 @@ impl AgainFlags {
             retry_on: self.retry_on.clone(),
             later_on: self.later_on.clone().unwrap_or_default(),
             max_pause: self.max_pause(),
-            ahead,
             interval,
             learns: !self.no_learn,
             is_once: false,

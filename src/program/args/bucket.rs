@@ -1,6 +1,6 @@
 //! Buckets: `--bucket`, and the flags that act on a bucket alone.
 
-use super::values::{Format, duration_or_zero, format};
+use super::values::{Format, duration_or_zero, format, from_text};
 use clap::ValueEnum;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ pub(crate) struct SharedFlags {
     /// becomes too long, for example after --pause. With 0, nothing waits.
     ///
     /// A server that does not answer delays the exit by at most 3 s. It may have granted the unit.
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration_or_zero)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = from_text(duration_or_zero))]
     #[arg(help = "Instead of a longer wait: exit 75, or drop with --drop", long_help)]
     pub(crate) max_wait: Option<Duration>,
 
@@ -69,7 +69,8 @@ pub(crate) struct SharedFlags {
     /// You must be in the group. Everyone else is refused. A file that replaces the bucket keeps the group.
     ///
     /// throttle --bucket /var/lib/api/bucket --set --group devs -r 5/s
-    #[arg(long, value_name = "GROUP", help = "With --set: members of GROUP may use the bucket's file", long_help)]
+    #[arg(long, value_name = "GROUP", value_parser = from_text(str::parse::<String>))]
+    #[arg(help = "With --set: members of GROUP may use the bucket's file", long_help)]
     pub(crate) group: Option<String>,
 
     /// Print the limits of the bucket and the rest of each, the number of waiting processes, the end of a pause, the
@@ -78,7 +79,7 @@ pub(crate) struct SharedFlags {
     ///
     /// If keys have limits, the number of keys in use and the ten longest waits are printed; json has all keys. FMT is
     /// text or json. In json, times are in ns, and since and paused_until in seconds since 1970.
-    #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = format)]
+    #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = from_text(format))]
     #[arg(help = "Show the bucket: text or json", long_help)]
     pub(crate) show: Option<Format>,
 
@@ -92,7 +93,7 @@ pub(crate) struct SharedFlags {
     /// Grant nothing from the bucket for TIME (30s, 10min, 1h) from now on, and exit. The bucket is empty after that.
     /// Waiting processes go after that; with --key, the processes that wait for that key. A second --pause never
     /// shortens the first. --pause 0 and --clear lift it, and the waits go on within a second.
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration_or_zero)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = from_text(duration_or_zero))]
     #[arg(help = "Grant nothing from the bucket for TIME; 0 lifts a pause", long_help)]
     pub(crate) pause: Option<Duration>,
 
@@ -102,7 +103,7 @@ pub(crate) struct SharedFlags {
     ///
     /// Files that are not buckets are left out. A damaged bucket is listed with its fault. FMT is text or json, with an
     /// object for each bucket as in --show json. Nothing is made or changed.
-    #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = format)]
+    #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = from_text(format))]
     #[arg(help = "List the buckets: text or json", long_help)]
     pub(crate) list: Option<Format>,
 

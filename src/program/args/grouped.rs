@@ -4,8 +4,6 @@ use super::rule::Rule;
 use crate::program::lookup::quoted;
 use std::num::NonZeroU32;
 use std::path::Path;
-use throttle::flow::cost::Cost;
-use throttle::flow::selector::Selector;
 use throttle_limits::limits::{Disagreement, OfKeys, Policy, PolicyError, Said, SaidCost};
 use throttle_limits::line::NamedKey;
 use throttle_limits::rate::{Amount, Limit};
@@ -16,24 +14,19 @@ const MAX_BUCKET_JOBS: NonZeroU32 = NonZeroU32::new(10_000).unwrap();
 /// Limits given with `--rate` and `--burst`, sorted by scope (all units, or each key) and by cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Grouped {
-    /// Limits of all units together.
-    pub(crate) all: Vec<Group>,
-    /// Limits that each key has separately.
-    pub(crate) each: Vec<Group>,
-    pub(crate) per: Option<Selector>,
-    /// The most commands of one key that run at once.
-    pub(crate) jobs: Option<NonZeroU32>,
-    /// The most commands that run at once, counted over all processes that share a bucket.
-    pub(crate) jobs_of_all: Option<NonZeroU32>,
-    /// The number of consecutive failures that ends a key.
-    pub(crate) fails: Option<NonZeroU32>,
+    /// The rules as the user wrote them.
+    pub(crate) rules: Vec<Rule>,
     pub(crate) burst: Option<Amount>,
+    /// The policy of the rules, as a bucket stores it.
+    pub(crate) policy: Policy,
+    /// The limits as the user wrote them: the limits of all units, and the limits of each key.
+    pub(crate) said: [Vec<Said>; 2],
+    /// For each of these limits the cost of the call, if it is a number and the rules are for one call.
+    pub(crate) prices: Vec<Option<u64>>,
     /// Keys with limits of their own.
     pub(crate) named: Vec<NamedKey>,
     /// Limits that can never bind and were left out, each with the stricter limit.
     pub(super) idle: Vec<Idle>,
-    /// The rules as the user wrote them.
-    pub(crate) rules: Vec<Rule>,
 }
 
 /// A limit that can never bind, and the limit that is always stricter.
@@ -44,59 +37,44 @@ pub(super) fn idle_in(policy: &Policy) -> impl Iterator<Item = Idle> {
     policy.never_bind().map(|(idle, other)| (policy.describe(idle), policy.describe(other)))
 }
 
-/// Limits with the same cost.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Group {
-    pub(crate) policy: Policy,
-    /// The cost of a unit; `None` is 1.
-    pub(crate) cost: Option<Cost>,
-    /// The limits of `policy` as the user wrote them.
-    pub(crate) written: Vec<Limit>,
-    /// Whether the user wrote the cost of a call, which a bucket does not store.
-    is_priced_by_call: bool,
-    /// Whether the group is `unlimited,bytes`.
-    pub(crate) counts_bytes: bool,
-}
-
 impl Grouped {
-    /// Sorts the rules into groups. Returns `None` without `--rate`.
+    /// Sorts the rules into groups. Returns `None` without `--rate`. `of_call`: a number is the cost of one call, which
+    /// the policy does not have.
     ///
     /// # Errors
     /// The rules or the burst contradict each other.
-    pub(crate) fn new(rules: &[Rule], burst: Option<Amount>) -> Result<Option<Self>, String> {
+    pub(crate) fn new(rules: &[Rule], burst: Option<Amount>, of_call: bool) -> Result<Option<Self>, String> {
         if rules.is_empty() {
             return Ok(None);
         }
         check(rules)?;
-        let of = |is_each: bool| groups(rules.iter().filter(|rule| rule.per.is_some() == is_each));
-        let (mut all, mut each) = (of(false), of(true));
-        let burst = match (burst, all.len() + each.len()) {
+        let limits = [false, true].map(|is_each| limits(rules, is_each));
+        match (burst, limits.iter().flat_map(|limits| by_cost(limits)).count()) {
+            (Some(_), 0) => return Err(in_limits(&PolicyError::UnlimitedAlone)),
             (Some(burst), 2..) => return Err(burst_of_several(rules, burst)),
-            (burst, _) => burst,
-        };
-        for group in all.iter_mut().chain(&mut each) {
-            let policy = Policy::with_slack(&group.written, burst).map_err(|error| in_limits(&error))?;
-            let policy = if group.counts_bytes { Policy::unlimited(true) } else { policy };
-            group.policy = group.cost.as_ref().map_or(policy.clone(), |cost| policy.counting(&cost.to_string()));
+            _ => {}
         }
-        if burst.is_some() && all.is_empty() && each.is_empty() {
-            return Err(in_limits(&PolicyError::UnlimitedAlone));
-        }
-        let per = rules.iter().find_map(|rule| rule.per.clone());
-        let jobs = |is_of_key| {
-            let mut jobs = rules.iter().filter(|rule| rule.per.is_some() == is_of_key).filter_map(|rule| rule.jobs);
-            jobs.next()
-        };
-        let (jobs, jobs_of_all) = (jobs(true), jobs(false));
-        let fails = rules.iter().find_map(|rule| rule.fails);
-        let (named, idle, rules) = (Vec::new(), Vec::new(), rules.to_vec());
-        Ok(Some(Grouped { all, each, per, jobs, jobs_of_all, fails, burst, named, idle, rules }))
+        let jobs = |is_of_key| rules.iter().filter(|rule| rule.per.is_some() == is_of_key).find_map(|rule| rule.jobs);
+        let [all, each] = &limits;
+        let (policy, each) = (policy_of(all, burst, of_call)?, policy_of(each, burst, of_call)?);
+        let keys = rules.iter().find_map(|rule| rule.per.as_ref()).map(|per| OfKeys {
+            per: per.to_string(),
+            each,
+            jobs: jobs(true),
+            fails: rules.iter().find_map(|rule| rule.fails),
+        });
+        let policy = keys.into_iter().fold(policy.with_jobs(jobs(false)), Policy::with_keys);
+        let prices = limits.iter().flatten().map(|rule| price(rule).filter(|_| of_call)).collect();
+        let said = |rule: &&Rule| Said { limit: rule.limit, cost: said_cost(rule, of_call) };
+        let said = limits.map(|limits| limits.iter().map(said).collect());
+        let (rules, named, idle) = (rules.to_vec(), Vec::new(), Vec::new());
+        Ok(Some(Grouped { rules, burst, policy, said, prices, named, idle }))
     }
 
     /// The message if a private run has `jobs=` without a key. Such a run limits the number of all its commands with
     /// -j.
     pub(super) fn jobs_without_keys(&self) -> Option<String> {
-        let jobs = self.jobs_of_all?;
+        let jobs = self.policy.jobs()?;
         Some(format!("--rate: jobs={jobs} needs a key; add per=host, or use -j {jobs}"))
     }
 
@@ -104,46 +82,33 @@ impl Grouped {
     ///
     /// # Errors
     /// The rules or the burst contradict each other, or the bucket cannot store them.
-    pub(crate) fn for_bucket(rules: &[Rule], burst: Option<Amount>) -> Result<Option<Self>, String> {
+    pub(crate) fn for_bucket(rules: &[Rule], burst: Option<Amount>, of_call: bool) -> Result<Option<Self>, String> {
         rules.iter().find_map(not_kept).map_or(Ok(()), Err)?;
         if rules.is_empty() && burst.is_some() {
             return Err("--burst needs a rate; write for example -r 5/s -b 10".to_owned());
         }
-        let named = Grouped::new(rules, burst)?;
+        let named = Grouped::new(rules, burst, of_call)?;
         if let Some(named) = &named {
-            throttle_limits::store::check(&named.kept()).map_err(|error| format!("--rate: {error}"))?;
+            throttle_limits::store::check(&named.policy).map_err(|error| format!("--rate: {error}"))?;
         }
         Ok(named)
     }
 
-    /// The limits of all units together, group by group.
-    pub(crate) fn policy(&self) -> Policy {
-        Policy::of_all(self.all.iter().map(|group| &group.policy))
-    }
-
-    /// The whole policy, as a bucket stores it.
-    pub(crate) fn kept(&self) -> Policy {
-        let policy = self.policy().with_jobs(self.jobs_of_all);
-        let Some(per) = &self.per else { return policy };
-        let each = Policy::of_all(self.each.iter().map(|group| &group.policy));
-        policy.with_keys(OfKeys { per: per.to_string(), each, jobs: self.jobs, fails: self.fails })
-    }
-
-    /// All limits as the user wrote them: first the limits of all units, then the limits of each key.
-    pub(crate) fn written_all(&self) -> impl Iterator<Item = Limit> {
-        self.all.iter().chain(&self.each).flat_map(|group| group.written.iter().copied())
+    /// The rules as the user wrote them.
+    pub(super) fn written(&self) -> String {
+        self.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
     }
 
     /// Leaves out limits that can never bind. A bucket stores such limits, because they matter once other limits
-    /// change.
+    /// change. Only a private run leaves them out, and it has no `jobs=` of all keys.
     pub(super) fn leave_out_idle(&mut self) {
-        for group in self.all.iter_mut().chain(&mut self.each) {
-            self.idle.extend(idle_in(&group.policy));
-            let idle: Vec<usize> = group.policy.never_bind().map(|(idle, _)| idle).collect();
-            group.policy = group.policy.without(&idle);
-            let written = group.written.iter().enumerate().filter(|(place, _)| !idle.contains(place));
-            group.written = written.map(|(_, limit)| *limit).collect();
-        }
+        let mut without_idle = |policy: &Policy| {
+            self.idle.extend(idle_in(policy));
+            policy.without(&policy.never_bind().map(|(idle, _)| idle).collect::<Vec<_>>())
+        };
+        let all = without_idle(&self.policy);
+        let keys = self.policy.of_keys().map(|keys| OfKeys { each: without_idle(&keys.each), ..keys.clone() });
+        self.policy = keys.into_iter().fold(all, Policy::with_keys);
     }
 
     /// The file with the limits of some keys.
@@ -157,54 +122,30 @@ impl Grouped {
     /// # Errors
     /// The written limits disagree with the limits of the bucket.
     pub(crate) fn places_in(&self, policy: &Policy) -> Result<Vec<usize>, Disagreement> {
-        let one_group = |group: &Group| -> Vec<Said> {
-            let cost = match &group.cost {
-                _ if group.is_priced_by_call => SaidCost::OfCall,
-                Some(cost) => SaidCost::Named(cost.to_string()),
-                None => SaidCost::Unnamed,
-            };
-            group.written.iter().map(|limit| Said { limit: *limit, cost: cost.clone() }).collect()
-        };
-        let limits = |groups: &[Group]| groups.iter().flat_map(one_group).collect::<Vec<_>>();
-        let written = || self.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-        let is_other_kind = self.kept().counts_bytes() != policy.counts_bytes();
-        let disagrees = || Disagreement { said: written(), known: policy.to_string(), is_other_kind };
+        let [all, each] = &self.said;
+        let is_other_kind = self.policy.counts_bytes() != policy.counts_bytes();
+        let disagrees = || Disagreement { said: self.written(), known: policy.to_string(), is_other_kind };
         let is_none_or_same = |own: Option<NonZeroU32>, known| own.is_none() || own == known;
-        let mut places = policy.places_of(&limits(&self.all), self.burst).map_err(|found| match policy.of_keys() {
+        let mut places = policy.places_of(all, self.burst).map_err(|found| match policy.of_keys() {
             Some(_) => disagrees(),
             None => found,
         })?;
-        if self.all.iter().any(|group| group.counts_bytes) && !policy.counts_bytes() {
+        if self.policy.counts_bytes() && !policy.counts_bytes() || !is_none_or_same(self.policy.jobs(), policy.jobs()) {
             return Err(disagrees());
         }
-        let jobs = is_none_or_same(self.jobs_of_all, policy.jobs());
-        match (&self.per, policy.of_keys()) {
-            (None, None) if jobs => {}
-            (Some(per), Some(keys)) if jobs && keys.per == per.to_string() => {
-                if !is_none_or_same(self.jobs, keys.jobs) || !is_none_or_same(self.fails, keys.fails) {
-                    return Err(disagrees());
-                }
-                let of_each = keys.each.places_of(&limits(&self.each), self.burst).map_err(|_| disagrees())?;
+        match (self.policy.of_keys(), policy.of_keys()) {
+            (None, None) => {}
+            (Some(own), Some(keys))
+                if own.per == keys.per
+                    && is_none_or_same(own.jobs, keys.jobs)
+                    && is_none_or_same(own.fails, keys.fails) =>
+            {
+                let of_each = keys.each.places_of(each, self.burst).map_err(|_| disagrees())?;
                 places.extend(of_each.into_iter().map(|place| policy.len() + place));
             }
             _ => return Err(disagrees()),
         }
         Ok(places)
-    }
-
-    /// Removes the costs that are numbers. Returns an entry for each written limit: its cost, if that is a number. With
-    /// `--once` these numbers are the costs of the call, which a bucket does not store.
-    pub(crate) fn take_numbers(&mut self) -> Vec<Option<u64>> {
-        let mut numbers = Vec::new();
-        for group in self.all.iter_mut().chain(&mut self.each) {
-            let number = group.cost.as_ref().and_then(|cost| cost.kind().unread());
-            numbers.extend(group.written.iter().map(|_| number));
-            if number.is_some() {
-                (group.cost, group.policy) = (None, group.policy.without_costs());
-                group.is_priced_by_call = true;
-            }
-        }
-        numbers
     }
 
     /// The message if a limit counts the commands of a key, but no command is run.
@@ -250,20 +191,48 @@ fn not_kept(rule: &Rule) -> Option<String> {
     Some(format!("--rate: '{rule}': {why}"))
 }
 
-/// Groups the rules by cost. The policies of the groups are still empty.
-fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+/// The rules with limits of all units, or of each key. Limits of one cost are together.
+pub(super) fn limits(rules: &[Rule], is_each: bool) -> Vec<&Rule> {
     // `unlimited` with jobs= or per= only counts commands; it is not a limit.
     let is_limit = |rule: &&Rule| rule.limit != Limit::Unlimited || rule.per.is_none() && rule.jobs.is_none();
-    for Rule { limit, cost, bytes, .. } in rules.filter(is_limit) {
-        if let Some(group) = groups.iter_mut().find(|group| group.cost == *cost) {
-            group.written.push(*limit);
-        } else {
-            let (cost, written) = (cost.clone(), vec![*limit]);
-            groups.push(Group { cost, written, counts_bytes: *bytes, ..Group::default() });
-        }
+    let limits: Vec<&Rule> = rules.iter().filter(|rule| rule.per.is_some() == is_each).filter(is_limit).collect();
+    let mut sorted = limits.clone();
+    sorted.sort_by_key(|rule| limits.iter().position(|first| first.cost == rule.cost));
+    sorted
+}
+
+/// The groups of limits with the same cost.
+pub(super) fn by_cost<'a, 'b>(limits: &'a [&'b Rule]) -> impl Iterator<Item = &'a [&'b Rule]> {
+    limits.chunk_by(|one, next| one.cost == next.cost)
+}
+
+/// The policy of limits. In each group of limits with the same cost, one limit paces.
+pub(super) fn policy_of(limits: &[&Rule], burst: Option<Amount>, of_call: bool) -> Result<Policy, String> {
+    let of_group = |group: &[&Rule]| {
+        let limits: Vec<Limit> = group.iter().map(|rule| rule.limit).collect();
+        let policy = Policy::with_slack(&limits, burst).map_err(|error| in_limits(&error))?;
+        let policy = if group[0].bytes { Policy::unlimited(true) } else { policy };
+        Ok(match said_cost(group[0], of_call) {
+            SaidCost::Named(cost) => policy.counting(&cost),
+            SaidCost::OfCall | SaidCost::Unnamed => policy,
+        })
+    };
+    let policies = by_cost(limits).map(of_group).collect::<Result<Vec<_>, String>>()?;
+    Ok(Policy::of_all(&policies))
+}
+
+/// The cost of the rule, if it is a number.
+fn price(rule: &Rule) -> Option<u64> {
+    rule.cost.as_ref().and_then(|cost| cost.kind().unread())
+}
+
+/// The cost of the rule for a bucket. `of_call`: a number is the cost of one call.
+fn said_cost(rule: &Rule, of_call: bool) -> SaidCost {
+    match &rule.cost {
+        Some(_) if of_call && price(rule).is_some() => SaidCost::OfCall,
+        Some(cost) => SaidCost::Named(cost.to_string()),
+        None => SaidCost::Unnamed,
     }
-    groups
 }
 
 /// Checks that the rules do not contradict each other.
@@ -336,7 +305,7 @@ fn word(rule: &Rule) -> String {
 }
 
 /// The message about wrong limits, with the names of the options.
-pub(super) fn in_limits(error: &PolicyError) -> String {
+fn in_limits(error: &PolicyError) -> String {
     match error {
         PolicyError::None | PolicyError::UnlimitedAlone | PolicyError::InitialAboveBurst { .. } => {
             format!("--rate: {error}")

@@ -1,6 +1,6 @@
 //! The source of the units, and their delimiter.
 
-use super::values::parsed;
+use super::values::{from_text, parsed};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
@@ -37,14 +37,14 @@ pub(crate) struct InputFlags {
 
     /// Do not read input: the units are the numbers 1 to N, or have no end. Nothing is appended to COMMAND; {} is the
     /// number, and in a script "$1".
-    #[arg(long, value_name = "N|inf", allow_negative_numbers = true, value_parser = repeat)]
+    #[arg(long, value_name = "N|inf", allow_negative_numbers = true, value_parser = from_text(repeat))]
     #[arg(help = "Read no input: the units are 1 to N, or have no end", long_help)]
     pub(crate) repeat: Option<Repeat>,
 
     /// With limits for each key (per=), units are read while others wait. With --attempts, some units wait for another
     /// attempt. Read no more while N units, or 64 MiB, wait. N may end with k, M or G, for thousands, millions or
     /// billions.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ahead)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_text(ahead))]
     #[arg(help = "Most units read while others wait [default: 10000]", long_help)]
     pub(crate) ahead: Option<NonZeroUsize>,
 }

@@ -2,7 +2,7 @@
 
 use super::again::AgainFlags;
 use super::input::parse_delimiter;
-use super::values::{duration, parsed};
+use super::values::{duration, from_text, parsed};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +27,7 @@ pub(crate) struct LaunchFlags {
     /// A command has ended when its first process has. Processes that it leaves behind may go on, but their output is
     /// read for only one more second.
     #[arg(short, long, short_alias = 'P', alias = "max-procs", value_name = "N", allow_negative_numbers = true)]
-    #[arg(value_parser = jobs)]
+    #[arg(value_parser = from_text(jobs))]
     #[arg(help = "Commands at once; 0: no cap [default: 16] (also -P)", long_help)]
     pub(crate) jobs: Option<u32>,
 
@@ -40,7 +40,7 @@ pub(crate) struct LaunchFlags {
     /// With --attempts, all N units run again if the server refuses one of them. So write curl --fail-early, which
     /// stops at the first failure.
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
-    #[arg(value_parser = |text: &str| parsed::<u64>(text, "write a number of units, like -n 10"))]
+    #[arg(value_parser = from_text(|text| parsed::<u64>(text, "write a number of units, like -n 10")))]
     #[arg(help = "Units for each command, if they fit [default: 1]", long_help)]
     pub(crate) max_args: Option<u64>,
 
@@ -58,7 +58,7 @@ pub(crate) struct LaunchFlags {
     ///
     /// throttle -r 5/s --columns=csv mv -n {2} {1} < renamed.csv
     #[arg(long, value_name = "SEP", num_args = 0..=1, require_equals = true, default_missing_value = "blanks")]
-    #[arg(value_parser = separator, help = "Columns of the unit are {1}, {2}, … in COMMAND", long_help)]
+    #[arg(value_parser = from_text(separator), help = "Columns of the unit are {1}, {2}, … in COMMAND", long_help)]
     pub(crate) columns: Option<Separator>,
 
     /// Run sh -c SCRIPT 'throttle -c' UNIT for each unit. In SCRIPT the unit is "$1", and nothing is replaced. Put
@@ -99,7 +99,7 @@ pub(crate) struct LaunchFlags {
     /// End a command that takes longer than TIME: TERM to its process group, KILL 5 s later. It counts as failed.
     ///
     /// A TIME, here and in other options, is for example 500ms, 30s, 1m30s, 2h, 7d or 1w. A bare number is in seconds.
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = from_text(duration))]
     #[arg(help = "End a command that takes longer than TIME", long_help)]
     pub(crate) timeout: Option<Duration>,
 

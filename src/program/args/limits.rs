@@ -5,6 +5,7 @@ use super::foreign_flags;
 use super::grouped::{Grouped, Idle, idle_in};
 use super::launch::LaunchFlags;
 use super::rule::Rule;
+use super::values::from_text;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -49,7 +50,7 @@ pub(crate) struct LimitFlags {
     /// go at once, then one every 200 ms. After a pause of a second, five units may go at once again.
     ///
     /// The default is 10 ms' worth of the rate, at least 1.
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| text.parse::<Amount>())]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = from_text(str::parse::<Amount>))]
     #[arg(help = "Units at once after a pause [default: 10 ms of rate]", long_help)]
     pub(crate) burst: Option<Amount>,
 
@@ -85,11 +86,12 @@ pub(super) fn before_pattern(limit: &[u8]) -> &[u8] {
 
 /// The limits of a run, and the place that stores them.
 #[derive(Clone, Debug)]
-pub(crate) enum Limits {
-    /// The limits are stored in this run alone.
-    Own(Grouped),
-    /// The limits are stored in a bucket. Limits on the command line must agree with it.
-    Shared(Bucket, Option<Grouped>),
+pub(crate) struct Limits {
+    /// The bucket that stores the limits. Limits on the command line must agree with it. `None`: this run alone stores
+    /// the limits of the command line.
+    pub(crate) bucket: Option<Bucket>,
+    /// The limits of the command line; `None` if only the bucket has limits, or if there are none.
+    pub(crate) named: Option<Grouped>,
 }
 
 impl Limits {
@@ -107,62 +109,44 @@ impl Limits {
     ) -> Result<Self, String> {
         let is_private = shared.bucket.is_none() && !flags.rate.is_empty();
         let bucket = if is_private { None } else { Bucket::named(shared, environment)? };
-        if let Some(bucket) = bucket {
-            let named = Grouped::for_bucket(&flags.rate, flags.burst)?;
-            return Ok(Limits::Shared(bucket, named));
+        if bucket.is_some() {
+            return Ok(Limits { bucket, named: Grouped::for_bucket(&flags.rate, flags.burst, false)? });
         }
         if shared.on_store_error.is_some() {
             let or = if is_private { " (with -r, THROTTLE_BUCKET is not used)" } else { ", or THROTTLE_BUCKET=NAME" };
             return Err(format!("--on-store-error needs a bucket on a server; name the bucket: --bucket NAME{or}"));
         }
-        let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command, launch))?;
+        let mut named = Grouped::new(&flags.rate, flags.burst, false)?.ok_or_else(|| without_rate(command, launch))?;
         named.jobs_without_keys().map_or(Ok(()), Err)?;
         named.leave_out_idle();
-        Ok(Limits::Own(named))
+        Ok(Limits { bucket, named: Some(named) })
     }
 
-    /// No limits, for one call without a bucket.
+    /// Checks that there are no limits, for one call without a bucket.
     ///
     /// # Errors
     /// A flag is about limits or a bucket.
-    pub(crate) fn none(flags: &LimitFlags, shared: &SharedFlags) -> Result<Self, String> {
+    pub(crate) fn ensure_none(flags: &LimitFlags, shared: &SharedFlags) -> Result<(), String> {
         let is_given = [
             (!flags.rate.is_empty(), "--rate"),
             (flags.burst.is_some(), "--burst"),
             (shared.key.is_some(), "--key"),
             (shared.on_store_error.is_some(), "--on-store-error"),
         ];
-        if let Some((_, flag)) = is_given.into_iter().find(|(is_given, _)| *is_given) {
-            return Err(format!(
-                "{flag}: one call without a bucket has no limits; name a bucket, like --bucket NAME --once"
-            ));
-        }
-        let unlimited = "unlimited".parse::<Rule>()?;
-        Grouped::new(&[unlimited], None)?.map(Limits::Own).ok_or_else(String::new)
+        let given = is_given.into_iter().find(|(is_given, _)| *is_given);
+        given.map_or(Ok(()), |(_, flag)| {
+            Err(format!("{flag}: one call without a bucket has no limits; name a bucket, like --bucket NAME --once"))
+        })
     }
 
-    /// The limits of the command line, to add the limits of a file.
-    pub(crate) fn named_mut(&mut self) -> Option<&mut Grouped> {
-        match self {
-            Limits::Own(named) => Some(named),
-            Limits::Shared(_, named) => named.as_mut(),
-        }
+    /// The policy of the command line.
+    pub(crate) fn policy(&self) -> Policy {
+        self.named.as_ref().map_or_else(|| Policy::unlimited(false), |named| named.policy.clone())
     }
 
-    /// The limits of the command line; `None` if only the bucket has limits.
-    pub(crate) fn named(&self) -> Option<&Grouped> {
-        match self {
-            Limits::Own(named) => Some(named),
-            Limits::Shared(_, named) => named.as_ref(),
-        }
-    }
-
-    /// The limits that can never bind. `policy` is the policy in force.
-    pub(crate) fn idle(&self, policy: &Policy) -> Vec<Idle> {
-        match self {
-            Limits::Own(named) => named.idle.clone(),
-            Limits::Shared(..) => idle_in(policy).collect(),
-        }
+    /// The limits that can never bind, whether they were left out or are in `policy`, the policy in force.
+    pub(crate) fn idle(&self, policy: &Policy) -> impl Iterator<Item = Idle> {
+        self.named.iter().flat_map(|named| named.idle.iter().cloned()).chain(idle_in(policy))
     }
 
     /// How to sort units under `policy`, the policy in force.
@@ -171,12 +155,12 @@ impl Limits {
     /// A selector or a cost of `policy` cannot be parsed.
     pub(crate) fn sorting(&self, policy: &Policy, stream: Stream) -> Result<Sorting, String> {
         let (keys, Stream { ahead, runs, drop_after }) = (policy.of_keys(), stream);
-        let is_shared = matches!(self, Limits::Shared(..));
+        let is_shared = self.bucket.is_some();
         let is_sorted = keys.is_some() || policy.counts_jobs() || drop_after.is_some();
         // Units that all cost 1 need not be looked at.
         let look = if is_sorted || policy.has_costs() { look(policy) } else { Ok(Look::default()) };
         let (mut look, first) = (look?, policy.len());
-        let named = self.named().map(|named| named.named.clone()).unwrap_or_default();
+        let named = self.named.as_ref().map(|named| named.named.clone()).unwrap_or_default();
         // Many keys share equal limits.
         let mut seen = HashSet::new();
         let named_limits = named.iter().map(|named| &named.each).filter(|each| seen.insert(Arc::as_ptr(each)));
@@ -200,21 +184,14 @@ impl Limits {
             ahead,
             has_keys: keys.is_some() || is_shared && policy.counts_jobs(),
             is_sorted,
-            shared: is_shared.then_some(first),
+            is_shared,
             found: None,
         })
     }
 
-    pub(crate) fn bucket(&self) -> Option<&Bucket> {
-        match self {
-            Limits::Own(_) => None,
-            Limits::Shared(bucket, _) => Some(bucket),
-        }
-    }
-
     /// The limits as a list of texts: the limits of the command line, or of `policy`, which the bucket stores.
     pub(crate) fn list(&self, policy: &Policy) -> Vec<String> {
-        let Some(named) = self.named() else {
+        let Some(named) = &self.named else {
             if policy.is_unlimited() {
                 return vec![policy.to_string()];
             }
@@ -228,8 +205,7 @@ impl Limits {
 
     /// The limits as the user wrote them, or else `policy`, which the bucket stores.
     pub(crate) fn written(&self, policy: &Policy) -> String {
-        let join = |named: &Grouped| named.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-        self.named().map_or_else(|| policy.to_string(), join)
+        self.named.as_ref().map_or_else(|| policy.to_string(), Grouped::written)
     }
 }
 

@@ -3,8 +3,9 @@
 use super::definition::{Args, command, instead_of};
 use super::foreign_flags;
 use super::limits::before_pattern;
+use super::values::NotText;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, Command, Error};
+use clap::{Arg, Error};
 use std::borrow::Cow;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
@@ -20,6 +21,9 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
     let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
     match error.kind() {
         ErrorKind::ValueValidation => {
+            if let Some(NotText(clean)) = error.source().and_then(|why| why.downcast_ref()) {
+                return not_text(flag, &value, clean.as_deref(), args);
+            }
             let why = error.source().map(ToString::to_string).unwrap_or_default();
             let of_commands = (flag == "--rate").then(|| rate_of_commands(&value, args)).flatten();
             of_commands.unwrap_or_else(|| invalid(flag, &value, &why))
@@ -37,7 +41,6 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
             negative(flag, args).or_else(|| attached(flag, args)).unwrap_or_else(|| unknown(error, flag))
         }
         ErrorKind::TooManyValues => format!("{flag} takes no value; write {flag}"),
-        ErrorKind::InvalidUtf8 => not_text(args),
         _ => plain(error),
     }
 }
@@ -342,64 +345,28 @@ const EXAMPLES: [(&str, &str); 13] = [
     ("WHEN", "auto"),
 ];
 
-/// The message about a word that is not UTF-8 text: it names the option, and shows the value without the wrong bytes if
-/// that is valid.
-fn not_text(args: &[OsString]) -> String {
-    let definition = foreign_flags::with_foreign_flags(command());
-    let error = |args: &[OsString]| definition.clone().try_get_matches_from(args).err();
-    // clap reads the words in order. So the first beginning of them with this error ends with the wrong word.
-    let ends: Vec<usize> = (1..=args.len()).collect();
-    let is_text = |end: &usize| error(&args[..*end]).is_none_or(|error| error.kind() != ErrorKind::InvalidUtf8);
-    let place = ends.partition_point(is_text);
-    let (Some(word), Some(before)) = (args.get(place), args.get(place.saturating_sub(1))) else {
-        return "an option is not UTF-8 text; throttle --help lists all options".to_owned();
+/// The message about a value that is not UTF-8 text. `clean` is the value without the wrong bytes, if that is valid.
+fn not_text(flag: &str, value: &str, clean: Option<&str>, args: &[OsString]) -> String {
+    let definition = command();
+    let option = definition.get_arguments().find(|arg| arg.get_long() == flag.strip_prefix("--"));
+    let right = clean.or(option.map(example)).unwrap_or("VALUE");
+    let right = quoted([Cow::from(OsStr::new(right))].into_iter(), false);
+    let equals = if option.is_some_and(Arg::is_require_equals_set) { "=" } else { " " };
+    // The value may be attached to its option.
+    let is_option = |before: &str| match before.strip_prefix("--") {
+        Some(_) => before.strip_suffix('=') == Some(flag),
+        None => before.is_empty() || before.starts_with('-'),
     };
-    let (shown, clean) = (word.to_string_lossy(), without_wrong_bytes(word));
-    let Some((option, value)) = option_and_value(&definition, before, &clean) else {
-        return format!("the option '{shown}' is not UTF-8 text; throttle --help lists all options");
-    };
-    let corrected: Vec<OsString> = args[..place].iter().cloned().chain([OsString::from(&clean)]).collect();
-    let is_wrong = |kind| matches!(kind, ErrorKind::ValueValidation | ErrorKind::InvalidValue);
-    let is_valid = !value.is_empty() && error(&corrected).is_none_or(|error| !is_wrong(error.kind()));
-    let long = option.get_long().map_or_else(String::new, |long| format!("--{long}"));
-    let right = quoted([Cow::from(OsStr::new(if is_valid { value } else { example(option) }))].into_iter(), false);
-    let equals = if option.is_require_equals_set() { "=" } else { " " };
-    let right = String::from_utf8_lossy(&right);
-    format!("{long} '{shown}' is not UTF-8 text; write for example {long}{equals}{right}")
+    let has_value = |word: &Cow<'_, str>| word.strip_suffix(value).is_some_and(is_option);
+    let word = args.iter().map(|word| word.to_string_lossy()).find(has_value);
+    let (word, right) = (word.as_deref().unwrap_or(value), String::from_utf8_lossy(&right));
+    format!("{flag} '{word}' is not UTF-8 text; write for example {flag}{equals}{right}")
 }
 
 /// A value of the option: its name, if any text is one.
 fn example(option: &Arg) -> &str {
     let name = option.get_value_names().and_then(|names| names.first()).map_or("VALUE", |name| name.as_str());
     EXAMPLES.iter().find(|(named, _)| *named == name).map_or(name, |(_, example)| example)
-}
-
-/// `word` without the bytes that are not UTF-8.
-fn without_wrong_bytes(word: &OsStr) -> String {
-    word.as_bytes().utf8_chunks().map(|chunk| chunk.valid()).collect()
-}
-
-/// The option whose value `word` is or has in it, and the value. `before` is the word before it.
-fn option_and_value<'a>(definition: &'a Command, before: &OsStr, word: &'a str) -> Option<(&'a Arg, &'a str)> {
-    let before = before.to_string_lossy();
-    let takers = || definition.get_arguments().filter(|arg| arg.get_action().takes_values());
-    let long = |name: &str| takers().find(|arg| arg.get_long() == Some(name));
-    let short = |letter: char| {
-        takers().find(|arg| {
-            arg.get_short() == Some(letter) || arg.get_all_short_aliases().unwrap_or_default().contains(&letter)
-        })
-    };
-    if let Some((name, value)) = word.strip_prefix("--").and_then(|rest| rest.split_once('=')) {
-        return Some((long(name)?, value));
-    }
-    let attached = word.strip_prefix('-').filter(|rest| !rest.starts_with('-')).and_then(|letters| {
-        letters.char_indices().find_map(|(place, letter)| Some((short(letter)?, &letters[place + letter.len_utf8()..])))
-    });
-    let of_word_before = || match before.strip_prefix("--") {
-        Some(name) => long(name),
-        None => before.strip_prefix('-').and_then(|letters| letters.chars().next_back()).and_then(short),
-    };
-    attached.or_else(|| Some((of_word_before()?, word)))
 }
 
 /// The message of clap, without its prefix and its hints.
@@ -412,6 +379,7 @@ fn plain(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStringExt;
 
     #[test]
     fn the_example_of_each_option_is_a_value_of_it() {
@@ -424,6 +392,17 @@ mod tests {
             let error = definition.clone().try_get_matches_from(["throttle", &word]).err();
             let kind = error.as_ref().map(Error::kind);
             assert!(!matches!(kind, Some(ErrorKind::ValueValidation | ErrorKind::InvalidValue)), "{word}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_not_text_is_valid_or_shown_with_its_option() {
+        let definition = command();
+        for option in definition.get_arguments().filter_map(Arg::get_long) {
+            let words =
+                [OsString::from("throttle"), OsString::from_vec([format!("--{option}=").as_bytes(), b"\xff"].concat())];
+            let error = definition.clone().try_get_matches_from(words).err();
+            assert_ne!(error.as_ref().map(Error::kind), Some(ErrorKind::InvalidUtf8), "{option}: {error:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The flags about reports: which reports there are, and where they go.
 
-use super::values::Format;
+use super::values::{Format, from_text};
 use clap::ValueEnum;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ pub(crate) struct ReportFlags {
     /// should request a password on the terminal. If more comes, it is also passed on.
     ///
     /// tar -c a | throttle -r 9MiB/s --size 2GiB | gzip > a.tgz
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = size_of_input)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_text(size_of_input))]
     #[arg(help = "Size of the input of a pipe: 10GiB, or units", long_help)]
     pub(crate) size: Option<Amount>,
 

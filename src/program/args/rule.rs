@@ -119,7 +119,7 @@ impl<'a> Items<'a> {
         }
         let cost = match (cost, otherwise) {
             (None, Some(_)) => return Err("else= needs a cost; write for example cost=f3,else=100".to_owned()),
-            (Some(cost), Some(otherwise)) => Some(cost.or_else(otherwise).map_err(|error| error.to_string())?),
+            (Some(cost), Some(otherwise)) => Some(cost.or_else(otherwise)?),
             (cost, None) => cost,
         };
         if limit.is_empty() && !text.is_empty() {

@@ -1,7 +1,33 @@
 //! Values that several flags share.
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use std::error::Error;
+use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// The error for a value that is not UTF-8 text: the value without the wrong bytes, if that is valid.
+#[derive(Debug, thiserror::Error)]
+#[error("it is not UTF-8 text")]
+pub(super) struct NotText(pub(super) Option<String>);
+
+/// A parser of values that are text.
+pub(super) fn from_text<T, E>(
+    parse: impl Fn(&str) -> Result<T, E> + Clone + Send + Sync + 'static,
+) -> impl TypedValueParser<Value = T>
+where
+    T: Clone + Send + Sync + 'static,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    OsStringValueParser::new().try_map(move |value| {
+        if let Some(text) = value.to_str() {
+            return parse(text).map_err(Into::into);
+        }
+        let text: String = value.as_bytes().utf8_chunks().map(|chunk| chunk.valid()).collect();
+        let is_valid = !text.is_empty() && parse(&text).is_ok();
+        Err(NotText(is_valid.then_some(text)).into())
+    })
+}
 
 /// An output format: for people or for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use throttle::launch::{Ended, Paused, Reply, Verdict};
 
 fn outcomes(args: &[&str]) -> Outcomes {
     let Task::Launch(launch) = Task::from_words(&[args, &["curl"]].concat()).unwrap() else { panic!("{args:?}") };
-    let policy = &launch.limits.named().unwrap().kept();
+    let policy = &launch.limits.policy();
     Outcomes::new(&launch, policy, &launch.limits.written(policy), true)
 }
 

@@ -3,7 +3,7 @@ use crate::program::task::{Pipe, Task};
 use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump;
-use throttle::flow::{Copying, First, Grants, Look, Silent, Sink, Source, Terms};
+use throttle::flow::{Copying, First, Grants, Look, Silent, Sink, Source};
 use throttle_limits::clock::{FakeClock, NanoClock};
 use throttle_limits::line::{Line, Next, Rules};
 
@@ -42,11 +42,11 @@ impl Sink for Slow {
 fn report(args: &[&str]) -> (FakeClock, Arc<Grants<First>>, Report) {
     let Task::Pipe(pipe) = Task::from_words(args).unwrap() else { panic!("{args:?}") };
     let Pipe { limits, input, reporting, .. } = *pipe;
-    let policy = &limits.named().unwrap().policy();
+    let policy = &limits.policy();
     let unit = UnitName::of(input.framing(policy).unwrap());
     let clock = FakeClock::at(Duration::from_secs(1000));
     let line = Line::new(&Rules { all: &[(policy, 0)], ..Rules::default() }, clock.now());
-    let grants = Arc::new(Grants::new(line, Arc::new(clock.clone()), None, Terms::default()));
+    let grants = Arc::new(Grants::new(line, Arc::new(clock.clone()), None, false));
     let progress = Progress::new(&reporting, true, None);
     let overview = Arc::clone(&grants) as Arc<dyn Overview>;
     let limits = (policy, limits.written(policy), false);
@@ -134,7 +134,7 @@ fn a_waiting_unit_does_not_count_twice() {
     leave(&grants, 1);
     report.meter.passed(1, 2, clock.now());
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
-    report.meter.waits_until(clock.now() + 3600 * SECOND, 0);
+    report.meter.waits_until(clock.now() + 3600 * SECOND);
     assert_eq!(report.time_left(&report.read()), Some(2 * 3600 * SECOND));
     clock.advance(Duration::from_secs(1800));
     assert_eq!(report.time_left(&report.read()), Some(5400 * SECOND));
@@ -184,12 +184,12 @@ fn if_the_reader_is_slow_the_time_left_is_that_of_the_reader() {
 fn a_slow_bar_shows_the_time_to_the_next_unit() {
     let (clock, _, report) = report(&["-r", "1/h"]);
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
-    report.meter.waits_until(clock.now() + 3600 * SECOND, 1);
+    report.meter.waits_until(clock.now() + 3600 * SECOND);
     clock.advance(Duration::from_secs(125));
     assert_eq!(report.shown(&report.read(), 0.0).text(), "0 lines, 0 B, next in 58m, limit 1/h");
     report.meter.passed(1, 2, clock.now());
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
-    report.meter.waits_until(clock.now() + SECOND / 5, 1);
+    report.meter.waits_until(clock.now() + SECOND / 5);
     assert_eq!(report.shown(&report.read(), 5.0).rate, "5.00/s now");
 }
 
@@ -222,7 +222,7 @@ fn the_status_has_the_rest_of_each_limit_and_the_next_unit() {
     let (clock, grants, report) = report(&["-r", "10/s", "-b", "4", "-r", "1000/h"]);
     leave(&grants, 3);
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
-    report.meter.waits_until(clock.now() + 100 * MS, 1);
+    report.meter.waits_until(clock.now() + 100 * MS);
     report.meter.read_ahead(7, 14, [0, 0]);
     let limits = "10/s,burst=4: 1 left, 1000/h,window,slack=250ms: 997 left";
     let state = |report: &Report| report.state_text(&report.read());

@@ -2,9 +2,10 @@
 //! number of the command line or of `else=`.
 
 use crate::program::args::{Grouped, LimitFlags, look};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use throttle::flow::cost::{Cost, CostError};
+use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle::flow::{Look, once_if_equal, short};
 use throttle_limits::ledger::operation::Ask;
@@ -20,8 +21,6 @@ pub(super) const BUCKET_OF_UNITS: &str = "name a bucket that counts units, like 
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) named: Option<Grouped>,
-    /// The cost of the call for each limit on the command line, if the limit has a number as its cost.
-    numbers: Vec<Option<u64>>,
     /// The key of the call.
     key: Option<Vec<u8>>,
     /// Whether a command runs.
@@ -34,10 +33,9 @@ impl Call {
     /// # Errors
     /// The limits are wrong, or do not fit the call.
     pub(super) fn new(flags: &LimitFlags, key: Option<OsString>, runs: bool) -> Result<Self, String> {
-        let mut named = Grouped::for_bucket(&flags.rate, flags.burst)?;
-        let numbers = named.as_mut().map(Grouped::take_numbers).unwrap_or_default();
-        let call = Call { named, numbers, key: key.map(OsStringExt::into_vec), runs };
-        call.named.as_ref().map_or(Ok(()), |named| call.ask(&named.kept()).map(drop))?;
+        let named = Grouped::for_bucket(&flags.rate, flags.burst, true)?;
+        let call = Call { named, key: key.map(OsStringExt::into_vec), runs };
+        call.named.as_ref().map_or(Ok(()), |named| call.ask(&named.policy).map(drop))?;
         Ok(call)
     }
 
@@ -48,7 +46,7 @@ impl Call {
     /// A number or the key is missing, or does not fit these limits.
     pub(crate) fn ask(&self, policy: &Policy) -> Result<Ask, String> {
         if policy.counts_bytes() {
-            let is_own = self.named.as_ref().is_some_and(|named| named.kept().counts_bytes());
+            let is_own = self.named.as_ref().is_some_and(|named| named.policy.counts_bytes());
             let right = if is_own { "write for example -r 5/s" } else { BUCKET_OF_UNITS };
             return Err(format!("--once takes one unit, so it cannot use a limit in bytes; {right}"));
         }
@@ -79,18 +77,35 @@ impl Call {
 
     /// The cost of the call for each limit: first the limits of all units, then the limits of each key.
     pub(super) fn costs(&self, policy: &Policy) -> Result<Box<[u64]>, String> {
-        let places = self.named.as_ref().and_then(|named| named.places_in(policy).ok()).unwrap_or_default();
-        let number = |place| self.numbers[places.iter().position(|known| *known == place)?];
-        let costs = look(policy)?.costs;
+        let (prices, costs) = (self.prices(policy), look(policy)?.costs);
         let count = costs.len();
-        let unread = |place| costs.get(place).and_then(Option::as_ref).map_or(Some(1), Cost::unread);
-        let cost = |place| number(place).or_else(|| unread(place)).ok_or(place);
-        let all: Result<_, usize> = (0..count).map(cost).collect();
+        let unread = |cost: &Option<Cost>| cost.as_ref().map_or(Some(1), Cost::unread);
+        let all = costs.iter().enumerate();
+        let all = all.map(|(place, cost)| prices.get(&place).copied().or_else(|| unread(cost)).ok_or(place));
+        let all: Result<_, usize> = all.collect();
         all.map_err(|place| {
             let limits = (0..count).map(|place| format!(" -r {}", with_number(policy, place)));
             let (limit, right) = (described(policy, place), limits.collect::<String>());
             format!("--once: no unit is read, so the limit {limit} has no cost; write the cost of the call:{right}")
         })
+    }
+
+    /// The costs on the command line, by the index of the limit.
+    fn prices(&self, policy: &Policy) -> BTreeMap<usize, u64> {
+        let named = self.named.iter();
+        let priced = named.flat_map(|named| named.places_in(policy).into_iter().flatten().zip(&named.prices));
+        priced.filter_map(|(place, price)| Some((place, (*price)?))).collect()
+    }
+
+    /// For each limit the cost that a reply settles: the cost of a unit, or the cost on the command line.
+    ///
+    /// # Errors
+    /// A cost of `policy` cannot be parsed.
+    pub(crate) fn settled(&self, policy: &Policy) -> Result<Vec<Option<Cost>>, String> {
+        let prices = self.prices(policy);
+        let price = |place| prices.get(&place).and_then(|price| price.to_string().parse().ok());
+        let costs = look(policy)?.costs.into_iter().enumerate();
+        Ok(costs.map(|(place, cost)| cost.or_else(|| price(place))).collect())
     }
 
     /// Changes `look` for the unit that represents the call. It then finds the key and the costs of the call, whatever
@@ -102,7 +117,7 @@ impl Call {
         let costs = self.costs(policy)?;
         if !look.costs.is_empty() || costs.iter().any(|cost| *cost != 1) {
             let fixed = costs.iter().map(|cost| cost.to_string().parse().map(Some));
-            look.costs = fixed.collect::<Result<_, CostError>>().map_err(|error| error.to_string())?;
+            look.costs = fixed.collect::<Result<_, String>>()?;
         }
         look.per = self.key.as_deref().filter(|_| policy.of_keys().is_some()).map(Selector::always);
         Ok(look)

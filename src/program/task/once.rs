@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::stream::{Commands, Launch};
-use crate::program::args::{Args, Bucket, Grouped, Limits, ProgressWhen};
+use crate::program::args::{Args, Bucket, Limits, ProgressWhen};
 use std::ffi::OsString;
 use std::time::Duration;
 use throttle::flow::framing::Framing;
@@ -46,11 +46,11 @@ impl Launch {
     pub(super) fn once(bucket: Option<Bucket>, args: Args) -> Result<Self, String> {
         let all = words(&args);
         let Args { limit, shared, input, command, mut launch, mut report } = args;
-        let limits = match bucket {
-            Some(bucket) => Limits::Shared(bucket, Grouped::for_bucket(&limit.rate, limit.burst)?),
-            None => Limits::none(&limit, &shared)?,
-        };
+        if bucket.is_none() {
+            Limits::ensure_none(&limit, &shared)?;
+        }
         let call = Call::new(&limit, shared.key, true)?;
+        let limits = Limits { bucket, named: call.named.clone() };
         // A single command has the terminal and the output for itself.
         launch.jobs = Some(1);
         if report.progress == ProgressWhen::Auto {

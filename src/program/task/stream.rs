@@ -48,22 +48,22 @@ pub(crate) struct Commands {
 
 impl Pipe {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
-        let named = limits.named();
-        let framing = args.input.framing(&named.map(Grouped::policy).unwrap_or_default())?;
+        let named = limits.named.as_ref();
+        let framing = args.input.framing(&limits.policy())?;
         if let Some(mistake) = named.and_then(Grouped::jobs_without_commands) {
             return Err(mistake);
         }
         let drop_after = args.limit.drop.then(|| args.shared.max_wait.unwrap_or_default());
         let keep_order = args.launch.keep_order;
         // The limits of a bucket are known only after it is opened.
-        let has_keys = named.is_none_or(|named| named.per.is_some());
+        let has_keys = named.is_none_or(|named| named.policy.of_keys().is_some());
         if keep_order && (!has_keys || args.input.ahead.is_some()) {
             return Err(KEPT_ORDER.to_owned());
         }
         if args.input.ahead.is_some() && !has_keys && drop_after.is_none() {
             return Err(AHEAD_OF_KEYS.to_owned());
         }
-        if args.limit.drop && limits.bucket().is_some() {
+        if args.limit.drop && limits.bucket.is_some() {
             return Err("--drop cannot be used with a bucket; write for example -r 5/s --drop".to_owned());
         }
         if args.limit.drop && framing == Framing::Bytes {
@@ -78,7 +78,7 @@ impl Pipe {
     /// # Errors
     /// Units cannot be passed on under `policy`, or not as the flags require.
     pub(crate) fn framing(&self, policy: &Policy) -> Result<Framing, String> {
-        let has_no_keys = self.limits.bucket().is_some() && policy.of_keys().is_none();
+        let has_no_keys = self.limits.bucket.is_some() && policy.of_keys().is_none();
         if has_no_keys && self.keep_order {
             return Err(KEPT_ORDER.to_owned());
         }
@@ -87,7 +87,7 @@ impl Pipe {
         }
         let framing = self.input.framing(&Policy::default())?;
         if policy.counts_bytes()
-            && self.limits.bucket().is_some()
+            && self.limits.bucket.is_some()
             && let Framing::EndedBy(_) = framing
             && !self.input.is_default()
         {
@@ -111,8 +111,8 @@ impl Launch {
         flags.refuse_unrepeatable_output()?;
         let launch = Launch { commands: Commands::new(args, &limits)?, limits, flags, reporting, call: None };
         // The limits of a bucket are known only after it is opened.
-        if let Some(named) = launch.limits.named() {
-            launch.check(&named.kept())?;
+        if let Some(named) = &launch.limits.named {
+            launch.check(&named.policy)?;
         }
         Ok(launch)
     }
@@ -129,7 +129,7 @@ impl Launch {
                     .to_owned(),
             );
         }
-        if policy.counts_bytes() && self.limits.bucket().is_some() {
+        if policy.counts_bytes() && self.limits.bucket.is_some() {
             return Err(format!("commands are not counted in bytes; {BUCKET_OF_UNITS}"));
         }
         Commands::check(policy)?;
@@ -144,8 +144,7 @@ impl Launch {
 impl Commands {
     fn new(args: Args, limits: &Limits) -> Result<Self, String> {
         let Args { input, launch, command: words, .. } = args;
-        let named = limits.named().map(Grouped::policy);
-        Commands::check(&named.unwrap_or_default())?;
+        Commands::check(&limits.policy())?;
         let framing = input.framing(&Policy::default())?;
         if framing == Framing::Bytes {
             return Err(NO_BYTES.to_owned());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::program::args::{Group, Refused, Rule, parse, redacted};
+use crate::program::args::{Refused, Rule, parse, redacted};
 use std::ffi::OsString;
 use throttle::flow::framing::Framing;
 
@@ -41,7 +41,7 @@ fn units_are_lines_by_default() {
         (&["-r", "5MB/s"], Framing::Bytes),
     ] {
         let Pipe { limits, input, .. } = pipe(args);
-        assert_eq!(input.framing(&limits.named().unwrap().policy()), Ok(framing), "{args:?}");
+        assert_eq!(input.framing(&limits.policy()), Ok(framing), "{args:?}");
     }
 }
 
@@ -198,30 +198,30 @@ fn mistakes_about_buckets_show_a_right_spelling() {
 fn grouped(args: &[&str]) -> Grouped {
     let words: Vec<OsString> = ["throttle"].iter().chain(args).map(OsString::from).collect();
     let args = parse(&words).unwrap_or_else(|_| panic!("{args:?} parse"));
-    Grouped::new(&args.limit.rate, args.limit.burst).unwrap_or_else(|error| panic!("{error}")).unwrap()
+    Grouped::new(&args.limit.rate, args.limit.burst, false).unwrap_or_else(|error| panic!("{error}")).unwrap()
 }
 
 #[test]
 fn limits_are_grouped_by_what_they_hold_for_and_what_they_count() {
-    let named = grouped(&["-r", "1/s,per=host,jobs=2", "-r", "50/s", "-r", "3000/h", "-r", "30/min,per=host", "curl"]);
-    let policies = |groups: &[Group]| groups.iter().map(|group| group.policy.to_string()).collect::<Vec<_>>();
-    assert_eq!(policies(&named.all), ["50/s,burst=1 and 3000/h,window,slack=250ms"]);
-    assert_eq!(policies(&named.each), ["1/s,burst=1 and 30/min,window,slack=250ms"]);
-    assert_eq!((named.per, named.jobs.map(u32::from)), ("host".parse().ok(), Some(2)));
+    let policy = |args: &[&str]| grouped(args).policy;
+    let of_keys = policy(&["-r", "1/s,per=host,jobs=2", "-r", "50/s", "-r", "3000/h", "-r", "30/min,per=host", "curl"]);
+    let keys = of_keys.of_keys().unwrap();
+    assert_eq!(keys.each.to_string(), "1/s,burst=1 and 30/min,window,slack=250ms");
+    assert_eq!((&*keys.per, keys.jobs.map(u32::from)), ("host", Some(2)));
+    assert_eq!(of_keys.without(&[]).to_string(), "50/s,burst=1 and 3000/h,window,slack=250ms");
 
-    let named = grouped(&["-r", "500/min", "-r", "200k/min,burst=200k,cost=bytes/4+300", "-r", "9/s"]);
-    assert_eq!(
-        policies(&named.all),
-        ["500/min,window,slack=250ms and 9/s,burst=1", "200k/min,burst=200000,cost=bytes/4+300"]
-    );
-    assert_eq!(named.all[1].cost, "bytes/4+300".parse().ok());
+    let costly = ["-r", "500/min", "-r", "200k/min,burst=200k,cost=bytes/4+300", "-r", "9/s"];
     let all = "500/min,window,slack=250ms and 9/s,burst=1 and 200k/min,burst=200000,cost=bytes/4+300";
-    assert_eq!((named.policy().to_string().as_str(), named.written_all().count()), (all, 3));
+    assert_eq!((policy(&costly).to_string().as_str(), policy(&costly).cost(2)), (all, Some("bytes/4+300")));
+    let said: Vec<String> = grouped(&costly).said[0].iter().map(|said| said.limit.to_string()).collect();
+    assert_eq!(said, ["500/min", "9/s", "200k/min,burst=200k"]);
 
-    let named = grouped(&["-r", "unlimited,per=f2,jobs=2", "curl"]);
-    assert!(named.all.is_empty() && named.each.is_empty() && named.policy().is_empty() && named.jobs.is_some());
-    assert_eq!(policies(&grouped(&["-r", "5/s,cost=f2", "-b", "7"]).all), ["5/s,burst=7,cost=f2"]);
-    assert_eq!(policies(&grouped(&["-r", "unlimited"]).all), ["unlimited"]);
+    let jobs = policy(&["-r", "unlimited,per=f2,jobs=2", "curl"]);
+    let keys = jobs.of_keys().unwrap();
+    assert_eq!(jobs.len(), 0);
+    assert!(keys.each.is_empty() && keys.jobs.is_some());
+    assert_eq!(policy(&["-r", "5/s,cost=f2", "-b", "7"]).to_string(), "5/s,burst=7,cost=f2");
+    assert!(policy(&["-r", "unlimited"]).is_unlimited());
 }
 
 #[test]
@@ -240,9 +240,9 @@ fn a_bucket_stores_costs_but_not_the_number_of_one_call() {
     else {
         panic!("no --once")
     };
-    let kept = once.call.named.as_ref().unwrap().policy();
+    let kept = &once.call.named.as_ref().unwrap().policy;
     assert_eq!(kept.to_string(), "5/s,burst=1 and 9/s,burst=1,cost=f2,else=3 and 7/s,burst=1");
-    assert_eq!(once.call.costs(&kept), Ok([1, 3, 4].into()));
+    assert_eq!(once.call.costs(kept), Ok([1, 3, 4].into()));
     // The bucket has the same limits in another order.
     assert_eq!(once.call.costs(&set.policy.without(&[0])).map_err(drop), Ok([3, 4].into()));
 }
@@ -252,7 +252,7 @@ fn a_bucket_stores_costs_but_not_the_number_of_one_call() {
 fn a_stream_with_limits_ignores_the_bucket_of_the_environment() {
     let environment = Environment::new(Some("a b".into()), None, None);
     let task = |args: &[&str]| Task::from_environment(args, &environment);
-    assert!(matches!(task(&["-r", "5/s"]), Ok(Task::Pipe(pipe)) if matches!(pipe.limits, Limits::Own(_))));
+    assert!(matches!(task(&["-r", "5/s"]), Ok(Task::Pipe(pipe)) if pipe.limits.bucket.is_none()));
     for args in [&[][..], &["true"], &["--once"], &["--show"], &["--set", "-r", "5/s"]] {
         let error = task(args).expect_err("it is needed");
         assert!(error.starts_with("THROTTLE_BUCKET 'a b': a bucket name has only"), "{args:?}: {error}");
@@ -268,5 +268,5 @@ fn units_are_dropped_only_under_limits_of_the_stream_itself() {
         assert_eq!(error, "--drop cannot be used with a bucket; write for example -r 5/s --drop", "{args:?}");
     }
     let Ok(Task::Pipe(pipe)) = task(&["-r", "5/s", "--drop"]) else { panic!("no pipe") };
-    assert!(matches!(pipe.limits, Limits::Own(_)) && pipe.stream().drop_after == Some(Duration::ZERO));
+    assert!(pipe.limits.bucket.is_none() && pipe.stream().drop_after == Some(Duration::ZERO));
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use throttle_limits::clock::{FakeClock, MILLISECOND, NanoClock, Nanos, SECOND};
 use throttle_limits::ledger::operation::{Ask, Grant, Operation, Refusal};
 use throttle_limits::limits::{OfKeys, Policy};
-use throttle_limits::store::{File, Machine, Next, Redis, Store};
+use throttle_limits::store::{File, Machine, Next, Redis, Store, with_replica};
 
 mod a_file;
 mod a_server;
@@ -205,11 +205,19 @@ fn a_stream_that_waits_long_keeps_its_place() {
 fn an_impossible_request_is_refused_and_costs_nothing() {
     on_every_store(&["3/min,window"], |bucket| {
         let (mut process, name) = (bucket.process(), bucket.name);
+        let available = |process: &Process| {
+            let now = process.store().clock().now();
+            with_replica(process.store(), |replica| replica.available(now))
+        };
+        let schedule = |process: &Process| {
+            let now = process.store().clock().now();
+            with_replica(process.store(), |replica| replica.schedule(now, &[4]))
+        };
         let ticket = process.ask(&[4]);
         assert_eq!(process.event(), Err((ticket, Refusal::Never)), "{name}");
-        assert_eq!((process.store().available(), process.view().left), (3, vec![3]), "{name}");
-        assert_eq!(process.store().schedule(&[4]), Some(START + MINUTE), "{name}: one by one");
-        assert_eq!(process.store().available(), 3, "{name}");
+        assert_eq!((available(&process), process.view().left), (3, vec![3]), "{name}");
+        assert_eq!(schedule(&process), Some(START + MINUTE), "{name}: one by one");
+        assert_eq!(available(&process), 3, "{name}");
     });
 }
 

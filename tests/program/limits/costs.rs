@@ -249,6 +249,26 @@ fn a_missing_cost_ends_a_pipe_and_fails_a_command() {
     });
 }
 
+/// With attempts, the bucket that a call made had the cost of the call, and refused a call with another cost.
+#[test]
+fn a_bucket_has_no_cost_of_one_call() {
+    with_each_bucket(|bucket| {
+        let script = "echo throttle-cost: 1 > \"$THROTTLE_REPLY\"";
+        for (cost, args, left) in [
+            ("5", &["--attempts", "2", "true"][..], 15),
+            ("4", &["true"], 11),
+            ("3", &["--attempts", "2", "true"], 8),
+            ("6", &["--attempts", "2", "-c", script], 7),
+        ] {
+            let limit = format!("24/d,burst=20,cost={cost}");
+            let call = ["--bucket", bucket, "--once", "-r", "1000/s", "-r", &limit];
+            let output = with(&[&call, args].concat(), &[], "");
+            assert!(output.status.success(), "{limit} {args:?}: {}", output.err);
+            assert_eq!((shown(bucket)["limits"][1]["limit"].as_str(), tokens(bucket)), (Some("24/d,burst=20"), left));
+        }
+    });
+}
+
 #[test]
 fn a_stream_ends_when_units_cost_something_else() {
     with_each_bucket(|bucket| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump;
-use throttle::flow::{Copying, Descriptor, First, Flow, Grants, Look, Overview, Silent, Sink, Source, Terms};
+use throttle::flow::{Copying, Descriptor, First, Flow, Grants, Look, Overview, Silent, Sink, Source};
 use throttle_limits::clock::{FakeClock, NanoClock, Nanos, SystemClock};
 use throttle_limits::limits::Policy;
 use throttle_limits::line::{Line, Rules};
@@ -80,7 +80,7 @@ fn plan(limits: &[&str]) -> Policy {
 /// The grants of a run with these limits.
 fn grants(plan: &Policy, clock: impl NanoClock + 'static) -> Grants<First> {
     let line = Line::new(&Rules { all: &[(plan, 0)], ..Rules::default() }, clock.now());
-    Grants::new(line, Arc::new(clock), None, Terms::default())
+    Grants::new(line, Arc::new(clock), None, false)
 }
 
 struct Run {

@@ -1,5 +1,6 @@
 //! Shared buckets in stores of every kind, on a fake clock, and processes that use them.
 
+use super::simulated::Simulated;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use throttle_limits::clock::{FakeClock, Nanos};
 use throttle_limits::ledger::operation::{Ask, Grant, Operation, PLAIN, Refusal};
 use throttle_limits::limits::Policy;
-use throttle_limits::store::{AnyStore, Client, File, Machine, Next, Place, Redis, Simulated, StoreError, View};
+use throttle_limits::store::{AnyStore, Client, File, Machine, Next, Place, Redis, StoreError, View};
 
 /// The first time of every bucket's clock: a whole number of microseconds, as a server counts.
 pub(crate) const START: Nanos = 5_000;

@@ -39,7 +39,7 @@ impl Replica {
                     self.ledger.refused(now, of_key, *start, *until);
                 }
                 match key.as_deref().filter(|_| self.policy.of_keys().is_some()) {
-                    Some(name) => self.hold_key(now, name, *until),
+                    Some(name) => _ = self.ledger.hold_key_until(now, name, *until),
                     None => self.ledger.hold_all_until(now, *until),
                 }
             }
@@ -132,7 +132,7 @@ impl Replica {
         if self.asked.len() >= MAX_REQUESTS {
             return Some(now.saturating_add(SECOND));
         }
-        let has_room = self.ledger.has_room_for(now, name);
+        let has_room = self.ledger.has_room_of(now, name);
         // If all keys are used, that time is not known.
         let at = Some(self.ledger.keys.room_at()).filter(|at| *at < Nanos::MAX);
         (!has_room).then(|| at.unwrap_or(now.saturating_add(SECOND)).max(now.saturating_add(1)))
@@ -176,13 +176,6 @@ impl Replica {
         }
     }
 
-    fn hold_key(&mut self, now: Nanos, name: &[u8], until: Nanos) {
-        if self.ledger.has_room_for(now, name) {
-            let key = self.ledger.find_or_add(name, now);
-            self.ledger.hold_until(now, key, until);
-        }
-    }
-
     fn resume(&mut self, now: Nanos, name: Option<&[u8]>) {
         if name.is_some() && self.policy.of_keys().is_some() {
             if let Some(key) = self.key_of(name) {
@@ -200,13 +193,7 @@ impl Replica {
         let (before, of_all) = (self.policy.len(), policy.len());
         (self.policy, self.made) = (policy.clone(), now);
         let never = self.ledger.set(now, policy, fresh, |costs| aligned(costs, before, of_all));
-        let mut never: Vec<Ticket> = never.into_iter().map(|slot| self.ledger.requests.ticket(slot)).collect();
-        never.sort_unstable_by_key(|ticket| self.names[ticket.slot()]);
-        for ticket in never {
-            self.ledger.cancel(ticket);
-            let (owner, name) = self.no_longer_waits(ticket);
-            self.refuse(owner, name, Refusal::Never);
-        }
+        self.drop_all(never.into_iter().map(|slot| self.ledger.requests.ticket(slot)).collect(), Some(Refusal::Never));
         if !policy.counts_jobs() {
             // The ends of units are no longer reported.
             let is_running = |one: &&Committed| one.is_kept && !one.settles;
@@ -218,30 +205,14 @@ impl Replica {
     }
 
     fn clear(&mut self, now: Nanos, anew: Option<&Policy>, is_empty: bool, number: u64) {
-        let mut all: Vec<((Owner, u64), Ticket)> = self.asked.iter().map(|(name, ticket)| (*name, *ticket)).collect();
-        all.sort_unstable_by_key(|(name, _)| *name);
-        for ((owner, name), ticket) in all {
-            self.ledger.cancel(ticket);
-            self.no_longer_waits(ticket);
-            self.refuse(owner, name, Refusal::Cleared);
-        }
+        self.drop_all(self.asked.values().copied().collect(), Some(Refusal::Cleared));
         let Some(policy) = anew else {
             self.resume(now, None);
             return self.ledger.learn_anew();
         };
-        let (outcomes, listener, reports, seen) = (
-            std::mem::take(&mut self.outcomes),
-            self.listener,
-            std::mem::take(&mut self.reports),
-            std::mem::take(&mut self.seen),
-        );
-        *self = Replica {
-            age: self.age,
-            moves: self.moves,
-            outcomes,
-            listener,
-            ..Replica::new(policy, now, number.min(u64::MAX / 2), self.least)
-        };
+        let new = Replica::new(policy, now, number.min(u64::MAX / 2), self.least);
+        let Replica { age, moves, outcomes, listener, reports, seen, .. } = std::mem::replace(self, new);
+        (self.age, self.moves, self.outcomes, self.listener) = (age, moves, outcomes, listener);
         (self.seen, self.reports) = (seen.without_uses(), reports);
         self.ledger.now = now;
         self.ledger.horizon = self.horizon();
@@ -253,15 +224,21 @@ impl Replica {
 
     fn clear_key(&mut self, now: Nanos, name: &[u8]) {
         let Some(key) = self.key_of(Some(name)) else { return };
-        let mut waiting: Vec<Ticket> = self.ledger.waiting_of(key).collect();
-        waiting.sort_unstable_by_key(|ticket| self.names[ticket.slot()]);
-        for ticket in waiting {
-            self.ledger.cancel(ticket);
-            let (owner, name) = self.no_longer_waits(ticket);
-            self.refuse(owner, name, Refusal::Cleared);
-        }
+        self.drop_all(self.ledger.waiting_of(key).collect(), Some(Refusal::Cleared));
         self.ledger.lift(now, Some(key));
         self.ledger.forget_failures_of(name);
+    }
+
+    /// These requests are gone, in the order of their owners and tickets. The owners may be told why.
+    fn drop_all(&mut self, mut tickets: Vec<Ticket>, why: Option<Refusal>) {
+        tickets.sort_unstable_by_key(|ticket| self.names[ticket.slot()]);
+        for ticket in tickets {
+            self.ledger.cancel(ticket);
+            let (owner, name) = self.no_longer_waits(ticket);
+            if let Some(why) = why {
+                self.refuse(owner, name, why);
+            }
+        }
     }
 
     fn hand_over(&mut self, now: Nanos, number: u64, to: Owner) {
@@ -285,12 +262,7 @@ impl Replica {
             return;
         }
         let of_owner = self.asked.iter().filter(|((of, _), _)| *of == owner);
-        let mut waiting: Vec<(u64, Ticket)> = of_owner.map(|((_, name), ticket)| (*name, *ticket)).collect();
-        waiting.sort_unstable_by_key(|(name, _)| *name);
-        for (_, ticket) in waiting {
-            self.ledger.cancel(ticket);
-            self.no_longer_waits(ticket);
-        }
+        self.drop_all(of_owner.map(|(_, ticket)| *ticket).collect(), None);
         let kept = self.grants.values().filter(|one| one.owner == owner && one.is_kept);
         let kept: Vec<u64> = kept.map(|one| one.grant.number).collect();
         for number in kept {

@@ -40,7 +40,6 @@ impl Replica {
     }
 
     /// How long before its time a grant is committed now: the longest round trip that was reported in the last 60 s.
-    #[must_use]
     pub fn horizon(&self) -> Nanos {
         let longest = self.reports.front().map_or(0, |(_, round_trip)| *round_trip);
         self.least.max(longest.min(MAX_HORIZON))

@@ -140,7 +140,6 @@ fn pace_of((pace, next, until): SavedPace) -> Learned {
 
 impl Replica {
     /// This ledger as bytes. Answers that were not taken are left out.
-    #[must_use]
     pub fn save(&self) -> Vec<u8> {
         to_bytes(self)
     }
@@ -343,7 +342,7 @@ impl Replica {
 
     fn restore_flow(&mut self, flow: SavedFlow) -> Option<(u32, Option<Tag>)> {
         let ledger = &mut self.ledger;
-        let key = ledger.keys.find(&flow.name)?;
+        let key = ledger.keys.find(&*flow.name)?;
         let id = ledger.flow(key);
         {
             let of = &mut ledger.flows[id];
@@ -410,7 +409,7 @@ impl Replica {
         let Committed { owner, grant, is_kept, .. } = committed;
         let follows = |last: &Committed| last.grant.number < grant.number && last.grant.at <= grant.at;
         let is_in_order = self.grants.values().next_back().is_none_or(follows) && grant.number <= self.ledger.granted;
-        let key = self.ledger.keys.find(&key)?;
+        let key = self.ledger.keys.find(&*key)?;
         let id = self.ledger.keys.flow(key)?;
         (is_in_order && (is_kept || !runs)).then_some(())?;
         let charged = Charged { at: grant.at, counted, number: grant.number };

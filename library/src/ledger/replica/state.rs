@@ -61,7 +61,6 @@ pub(super) struct Committed {
 impl Replica {
     /// The ledger of a new bucket with these limits. Grants get numbers after `number`. A grant is committed when it is
     /// due by now and `horizon`, at least.
-    #[must_use]
     pub fn new(policy: &Policy, now: Nanos, number: u64, horizon: Nanos) -> Self {
         let mut ledger = Ledger::of_policy(policy, now);
         (ledger.granted, ledger.horizon) = (number, horizon);
@@ -99,7 +98,6 @@ impl Replica {
     }
 
     /// While this number is the same, no request is granted earlier than expected before.
-    #[must_use]
     pub fn moves(&self) -> u64 {
         self.moves
     }
@@ -110,7 +108,6 @@ impl Replica {
     }
 
     /// Whether a request waits.
-    #[must_use]
     pub fn waits(&self, owner: Owner, ticket: u64) -> bool {
         self.asked.contains_key(&(owner, ticket))
     }
@@ -121,14 +118,12 @@ impl Replica {
     }
 
     /// The latest time to which this was advanced.
-    #[must_use]
     pub fn now(&self) -> Nanos {
         self.ledger.now
     }
 
     /// How far a grant may lie in the past when its unit leaves: it took a round trip to arrive. What a usual round trip
     /// takes beyond the least one counts up to the time in which a bucket fills.
-    #[must_use]
     pub fn allowance(&self, usual: Nanos, least: Nanos) -> Nanos {
         let own = self.ledger.settings.allowance;
         let fill_time = [&self.ledger.all, self.ledger.keys.each()].into_iter().filter_map(Limits::fill_time).min();
@@ -141,13 +136,11 @@ impl Replica {
     }
 
     /// The limits.
-    #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
     /// The limits of a key with their state; without a key, the limits of all keys.
-    #[must_use]
     pub fn limits(&self, key: Option<&[u8]>) -> Option<(&Limits, &Levels)> {
         match key {
             Some(key) => self.ledger.find(Some(key)).map(|key| self.ledger.limits(Some(key))),
@@ -156,13 +149,11 @@ impl Replica {
     }
 
     /// The number of requests that wait. The plain units of an owner are one.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.asked.len()
     }
 
     /// Whether no request waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.asked.is_empty()
     }

@@ -2,18 +2,16 @@
 
 use super::state::Replica;
 use crate::clock::{Nanos, SECOND};
-use crate::ledger::operation::{self, Ask, Counts, Outcome, Owner, PLAIN};
+use crate::ledger::operation::{self, Ask, Outcome, Owner, PLAIN};
 use crate::ledger::requests::Ticket;
-use crate::ledger::state::{Ledger, Refusal};
+use crate::ledger::state::Ledger;
 use crate::limits::{KeyId, Levels, Limits, Pace, Policy};
-use std::num::NonZeroU32;
 
 /// The most grants that are computed in advance, for one question. Beyond that there is no answer.
 const MAX_AHEAD: usize = 100_000;
 
 impl Replica {
     /// The end of the pause of all, if there is one.
-    #[must_use]
     pub fn paused_until(&self) -> Option<Nanos> {
         self.ledger.held_until()
     }
@@ -21,12 +19,11 @@ impl Replica {
     /// Whether all units, or those of this key, are held now.
     pub(crate) fn is_held(&self, key: Option<&[u8]>) -> bool {
         let of_key = key.filter(|_| self.policy.of_keys().is_some()).and_then(|key| self.ledger.find(Some(key)));
-        let is_paused = |key| self.pause_and_pace_of(key).0.is_some();
-        self.paused_until().is_some() || of_key.is_some_and(is_paused)
+        let flow = of_key.and_then(|key| self.ledger.keys.flow(key));
+        self.paused_until().is_some() || flow.is_some_and(|id| self.ledger.flows[id].hold.until > self.ledger.now)
     }
 
     /// Units that conform to the limits of all at `now`.
-    #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
         if self.paused_until().is_some_and(|until| until > now) {
             return 0;
@@ -36,27 +33,18 @@ impl Replica {
     }
 
     /// About as many units as the limits of all allow from `now` on and within this time.
-    #[must_use]
     pub fn available_within(&self, now: Nanos, time: Nanos) -> u64 {
         let later = time.checked_div(self.policy.interval());
         later.map_or(u64::MAX, |later| later.saturating_add(self.available(now)))
     }
 
-    /// For each limit of all: the units that it allows at `now`; negative if units are owed.
-    #[must_use]
-    pub fn left(&self, now: Nanos) -> Vec<i128> {
-        let (each, levels) = self.held_limits();
-        each.left(&levels, now)
-    }
-
     /// The limits of all, with their state at the end of a pause, or now.
-    fn held_limits(&self) -> (&Limits, std::borrow::Cow<'_, Levels>) {
+    pub(super) fn held_limits(&self) -> (&Limits, std::borrow::Cow<'_, Levels>) {
         (&self.ledger.all, self.ledger.hold.state_after(&self.ledger.all, &self.ledger.levels))
     }
 
     /// The time by which these further costs will have been granted to all keys together if requests never pause: by the
     /// limits, and by the learned pace for the first of the costs. `None` beyond the end of the clock.
-    #[must_use]
     pub fn schedule(&self, now: Nanos, costs: &[u64]) -> Option<Nanos> {
         let (each, levels) = self.held_limits();
         let by_limits = each.schedule(&levels, now, costs)?.max(self.ledger.hold.until);
@@ -66,13 +54,11 @@ impl Replica {
     }
 
     /// The learned time between two units of all, if a server allows less than the limits.
-    #[must_use]
     pub fn learned(&self) -> Option<Nanos> {
         self.ledger.learned.as_ref().and_then(|learned| learned.pace.learned())
     }
 
     /// The learned pace of a key, or of all. A pace before any start if none is known.
-    #[must_use]
     pub fn pace(&self, key: Option<&[u8]>) -> Pace {
         let known = match key.and_then(|key| self.ledger.find(Some(key))) {
             Some(key) if self.policy.of_keys().is_some() => self.ledger.pace_of(key).cloned(),
@@ -82,13 +68,11 @@ impl Replica {
     }
 
     /// The plain units of an owner that wait.
-    #[must_use]
     pub fn wanted(&self, owner: Owner) -> u64 {
         self.asked.get(&(owner, PLAIN)).map_or(0, |ticket| self.ledger.requests.get(ticket.slot).units)
     }
 
     /// The number of units that run, if the bucket counts them.
-    #[must_use]
     pub fn running(&self) -> usize {
         self.ledger.running as usize
     }
@@ -104,20 +88,7 @@ impl Replica {
         self.grants.values().any(|one| one.settles && one.owner != owner)
     }
 
-    /// The counts of the bucket.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// When the limits were set: new keys have buckets made then.
-    #[must_use]
-    pub fn made(&self) -> Nanos {
-        self.made
-    }
-
     /// The fewest plain units that are worth a wake-up.
-    #[must_use]
     pub fn quantum(&self) -> u64 {
         self.ledger.settings.quantum
     }
@@ -128,19 +99,12 @@ impl Replica {
     }
 
     /// The number of the latest grant.
-    #[must_use]
     pub fn latest(&self) -> u64 {
         self.ledger.granted
     }
 
-    /// The state of the limits of all.
-    #[must_use]
-    pub fn state(&self) -> &Levels {
-        &self.ledger.levels
-    }
-
     /// The keys whose state differs from a new key's, or that have requests or units that run.
-    pub(crate) fn keys(&self) -> Vec<(&[u8], KeyId)> {
+    pub(super) fn keys(&self) -> Vec<(&[u8], KeyId)> {
         if self.policy.of_keys().is_none() {
             return Vec::new();
         }
@@ -154,43 +118,10 @@ impl Replica {
         keys
     }
 
-    /// The limits of a key, with their state.
-    pub(crate) fn limits_of(&self, key: KeyId) -> (&Limits, &Levels) {
-        self.ledger.limits(Some(key))
-    }
-
-    /// The end of the pause of a key, and the learned time between its units.
-    pub(crate) fn pause_and_pace_of(&self, key: KeyId) -> (Option<Nanos>, Option<Nanos>) {
-        let Some(flow) = self.ledger.keys.flow(key).map(|id| &self.ledger.flows[id]) else { return (None, None) };
-        let paused = Some(flow.hold.until).filter(|until| *until > self.ledger.now);
-        (paused, flow.learned.as_ref().and_then(|learned| learned.pace.learned()))
-    }
-
-    /// The number of requests of a key, and of its units that run.
-    pub(crate) fn counts_of(&self, key: KeyId) -> [usize; 2] {
-        let flow = self.ledger.keys.flow(key).map(|id| &self.ledger.flows[id]);
-        flow.map_or([0; 2], |flow| [flow.waiting + flow.later, flow.running as usize])
-    }
-
-    /// If too many units of a key have failed in a row: how many, and until when its requests are refused.
-    pub(crate) fn given_up(&self, name: &[u8]) -> Option<(NonZeroU32, Nanos)> {
-        match self.ledger.failures.given_up.get(name) {
-            Some((Refusal::GivenUp(Some(failed)), until)) if *until > self.ledger.now => Some((*failed, *until)),
-            _ => None,
-        }
-    }
-
-    /// When the next new unit would be granted, of a new key if keys have limits. `None`: never, or not before a unit
-    /// ends.
-    pub(crate) fn next_new(&self) -> Option<Nanos> {
-        let ask = Ask { key: Some([0xff, 0].into()), costs: [1].into(), latest: Nanos::MAX, ..Ask::default() };
-        self.estimate_new(self.ledger.now, &ask)
-    }
-
     /// The requests that wait, in the order of their grants: the cost and the time of each, if nothing changes. Of the
     /// plain units of an owner, only the first ones count. A request that waits for the end of a unit has no time, and is
     /// left out.
-    pub(crate) fn waiting(&self) -> Vec<(u64, Nanos)> {
+    pub(super) fn waiting(&self) -> Vec<(u64, Nanos)> {
         let mut left = self.asked.clone();
         if left.is_empty() {
             return Vec::new();
@@ -211,7 +142,6 @@ impl Replica {
 
     /// When a request would be granted if nothing else happened. `None` if it does not wait, if it would be refused, or
     /// if a unit has to end before.
-    #[must_use]
     pub fn estimate(&self, owner: Owner, ticket: u64) -> Option<Nanos> {
         self.asked.get(&(owner, ticket))?;
         self.clone().run_until_granted(owner, ticket)
@@ -219,7 +149,6 @@ impl Replica {
 
     /// When a request would be granted if it was made at `now`, and nothing else happened. If there is no room for it,
     /// the earliest time at which there may be room.
-    #[must_use]
     pub fn estimate_new(&self, now: Nanos, ask: &Ask) -> Option<Nanos> {
         let (mut copy, nobody) = (self.clone(), [u64::MAX; 2]);
         copy.advance(now);
@@ -281,7 +210,6 @@ impl Replica {
     }
 
     /// A time by which all limits are at rest if nothing more is granted. The debts of keys are not included.
-    #[must_use]
     pub fn rested_at(&self) -> Nanos {
         let latest = self.ledger.turns.last().max(self.ledger.now).max(self.ledger.hold.until);
         let each = self.ledger.keys.each().rest_time();

@@ -1,21 +1,23 @@
 //! The futures that acquire units of a key.
 
-use super::handle::Keyed;
-use super::together;
-use crate::clock::Nanos;
+use super::handle::{Keyed, Of};
+use super::within::Within;
+use crate::clock::{Nanos, Unpark};
 use crate::limiter::acquire::{Acquiring, Request};
 use crate::limiter::error::AcquireError;
 use crate::limiter::handle::Limiter;
+use crate::limiter::queue::{Denied, Waiter};
+use crate::limiter::serve::Serve;
 use crate::limiter::settle::Granted;
+use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::units::Units;
 use crate::limits::{AsKey, Cost};
 use std::borrow::Borrow;
 use std::fmt;
-use std::future::Future;
 use std::hash::Hash;
 use std::marker::PhantomData;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio::task::coop;
 
@@ -47,15 +49,36 @@ pub struct OfKey<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Size
     of: PhantomData<fn(&Q) -> K>,
 }
 
-/// Returns a grant only if it [is together](OfKey::is_together).
-type Waits = Pin<Box<dyn Future<Output = Result<Option<Granted>, AcquireError>> + Send>>;
+/// A request that has joined the queue of its key, or the ledger of all keys.
+struct Joined {
+    wait: Wait,
+    waitable: Arc<Shared<dyn Serve + Send>>,
+}
 
 enum Stage {
     Fresh,
-    Waits(Waits),
+    Waits(Box<Joined>),
     /// Granted, to be settled.
     Granted(Box<Granted>),
     Done(Result<(), AcquireError>),
+}
+
+impl Joined {
+    /// The result of the wait: the grant, if it will be settled.
+    fn granted(&mut self, waited: Result<(), Denied>, settles: bool) -> Result<Option<Granted>, AcquireError> {
+        let cost = self.wait.cost().clone();
+        match waited {
+            Ok(()) if settles => Ok(Some(Granted::new(Arc::clone(&self.waitable), cost, self.wait.opened()))),
+            Ok(()) => Ok(None),
+            Err(denied) => Err(AcquireError::new(denied, &cost)),
+        }
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.wait.leave(&self.waitable);
+    }
 }
 
 impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> OfKey<T, P, K, Q> {
@@ -63,68 +86,108 @@ impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> OfKey<T, 
         OfKey { keyed, key, units, deadline: None, settles: false, stage: Stage::Fresh, limiter: None, of: PhantomData }
     }
 
-    /// Whether the grant needs more than the state or the queue of the key.
-    fn is_together(&self) -> bool {
-        self.settles || self.keyed.borrow().table.all.is_some()
+    fn keyed(&self) -> &Of<K> {
+        &self.keyed.borrow().0
+    }
+
+    fn wait(&self, cost: u64) -> Wait {
+        let cost = Cost::One(cost);
+        let mut wait = if self.settles { Wait::to_settle(cost) } else { Wait::new(cost) };
+        wait.set_deadline(self.deadline);
+        wait
+    }
+
+    /// Joins the ledger of all keys. If the grant `yields`, it is handed over at the next poll.
+    fn join(&self, within: &Within<K>, cost: u64, waker: &Waker, [is_thread, yields]: [bool; 2]) -> Joined {
+        // It leaves again if setting the timer panics.
+        let mut joined = Joined { wait: self.wait(cost), waitable: Arc::clone(within.waitable()) };
+        let cost = Cost::One(cost);
+        let waiter = Waiter { cost: &cost, deadline: self.deadline, waker, is_thread, yields };
+        within.join(&mut joined.wait, self.key.borrow(), &waiter, self.settles);
+        joined
     }
 
     fn block_on(&mut self) -> Result<(), AcquireError> {
-        let (units, deadline) = (self.units, self.deadline);
-        let granted = if self.is_together() {
-            together::block(self.hold()?, units, deadline).map(Some)
-        } else if let Some(limiter) = self.visit(units.millionths()?)? {
-            self.limiter.insert(limiter).acquire(units).until(deadline).block().map(|()| None)
-        } else {
-            Ok(None)
-        };
+        let granted = self.block_granted();
         self.finish(granted);
         self.result()
     }
 
-    /// Takes the units from the state of the key. If the request has to wait, returns the limiter of the key.
-    fn visit(&self, cost: u64) -> Result<Option<Limiter>, AcquireError> {
-        let visited = self.keyed.borrow().table.visit(self.key.borrow(), Some(cost), true);
-        visited.map_err(|denied| AcquireError::new(denied, &Cost::One(cost)))
+    fn block_granted(&mut self) -> Result<Option<Granted>, AcquireError> {
+        let cost = self.units.millionths()?;
+        if let Of::Within(within) = self.keyed() {
+            let waker = Unpark::this_thread();
+            let mut joined = self.join(within, cost, &waker, [true, false]);
+            let waited = joined.wait.block_joined(&joined.waitable, &waker);
+            return joined.granted(waited, self.settles);
+        }
+        let Some(limiter) = self.take_or_wait(cost)? else { return Ok(None) };
+        let mut joined = Joined { wait: self.wait(cost), waitable: limiter.shared.clone() };
+        let waited = joined.wait.block(&limiter.shared);
+        joined.granted(waited, self.settles)
     }
 
-    /// The limiter of the key, which is released when this future is dropped.
-    fn hold(&mut self) -> Result<&Limiter, AcquireError> {
-        let limiter = self.keyed.borrow().limiter(self.key.borrow())?;
-        Ok(self.limiter.insert(limiter))
+    /// Takes the units from the state of the key. If the request has to wait, or is to be settled, returns the limiter of
+    /// the key, which is released when this future is dropped.
+    fn take_or_wait(&mut self, cost: u64) -> Result<Option<Limiter>, AcquireError> {
+        let Of::Alone(table) = self.keyed() else { return Ok(None) };
+        let taken = (!self.settles).then_some(cost);
+        let visited = table.visit(self.key.borrow(), taken, true);
+        self.limiter = visited.map_err(|denied| AcquireError::new(denied, &Cost::One(cost)))?;
+        Ok(self.limiter.clone())
     }
 
-    /// Takes the units at once, or begins to wait. If the cooperative budget of a tokio task is used up, the limiter of the
-    /// key decides, and the future is not ready before its next poll.
-    fn begin(&mut self, context: &mut Context<'_>) -> Result<Stage, AcquireError> {
-        let (units, deadline) = (self.units, self.deadline);
-        let cost = units.millionths()?;
-        if self.is_together() {
-            let limiter = self.hold()?.clone();
-            let wait = async move { together::wait(&limiter, units, deadline).await.map(Some) };
-            return Ok(Stage::Waits(Box::pin(wait)));
+    /// Takes the units at once, or begins to wait. If the cooperative budget of a tokio task is used up, the future is not
+    /// ready before its next poll.
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Granted>, AcquireError>> {
+        let cost = self.units.millionths()?;
+        if let Of::Within(within) = self.keyed() {
+            let budget = coop::poll_proceed(context);
+            let joined = self.join(within, cost, context.waker(), [false, budget.is_pending()]);
+            let polled = self.poll_first(joined, |wait, waitable| wait.stand(waitable));
+            if let (Poll::Ready(budget), Poll::Ready(_)) = (budget, &polled) {
+                budget.made_progress();
+            }
+            return polled;
         }
         if let Poll::Ready(budget) = coop::poll_proceed(context) {
-            let visited = self.visit(cost);
+            let visited = self.take_or_wait(cost);
             if !matches!(visited, Ok(Some(_))) {
                 budget.made_progress();
             }
-            self.limiter = visited?;
+            visited?;
         } else {
-            self.hold()?;
+            self.limiter = Some(self.keyed.borrow().limiter(self.key.borrow())?);
         }
-        let Some(limiter) = &self.limiter else { return Ok(Stage::Done(Ok(()))) };
-        let acquire = limiter.acquire_owned(units).until(deadline);
-        Ok(Stage::Waits(Box::pin(async move { acquire.await.map(|()| None) })))
+        let Some(limiter) = self.limiter.clone() else { return Poll::Ready(Ok(None)) };
+        let joined = Joined { wait: self.wait(cost), waitable: limiter.shared.clone() };
+        self.poll_first(joined, |wait, _| wait.poll(&limiter.shared, context))
+    }
+
+    fn poll_first(
+        &mut self,
+        mut joined: Joined,
+        poll: impl FnOnce(&mut Wait, &Arc<Shared<dyn Serve + Send>>) -> Poll<Result<(), Denied>>,
+    ) -> Poll<Result<Option<Granted>, AcquireError>> {
+        match poll(&mut joined.wait, &joined.waitable) {
+            Poll::Ready(waited) => Poll::Ready(joined.granted(waited, self.settles)),
+            Poll::Pending => {
+                self.stage = Stage::Waits(Box::new(joined));
+                Poll::Pending
+            }
+        }
     }
 
     fn poll_stage(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if matches!(self.stage, Stage::Fresh) {
-            self.stage = self.begin(context).unwrap_or_else(|error| Stage::Done(Err(error)));
-        }
-        if let Stage::Waits(wait) = &mut self.stage {
-            let granted = ready!(wait.as_mut().poll(context));
-            self.finish(granted);
-        }
+        let granted = match &mut self.stage {
+            Stage::Fresh => ready!(self.begin(context)),
+            Stage::Waits(joined) => {
+                let waited = ready!(joined.wait.poll_joined(&joined.waitable, context));
+                joined.granted(waited, self.settles)
+            }
+            Stage::Granted(_) | Stage::Done(_) => return Poll::Ready(()),
+        };
+        self.finish(granted);
         Poll::Ready(())
     }
 
@@ -147,11 +210,13 @@ impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> OfKey<T, 
     fn let_go(&mut self) {
         let Some(limiter) = self.limiter.take() else { return };
         self.stage = Stage::Done(Ok(())); // A request in the queue leaves it.
-        self.keyed.borrow().table.let_go(self.key.borrow(), limiter);
+        if let Of::Alone(table) = self.keyed() {
+            table.let_go(self.key.borrow(), limiter);
+        }
     }
 }
 
-/// Only the boxed future inside is pinned.
+/// Nothing inside is pinned.
 impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> Unpin for OfKey<T, P, K, Q> {}
 
 impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> Request for OfKey<T, P, K, Q> {
@@ -159,7 +224,7 @@ impl<T: Borrow<Keyed<K>>, P: Borrow<Q>, K: Hash, Q: AsKey<K> + ?Sized> Request f
 
     fn end_after(&mut self, limit: Duration) {
         if matches!(self.stage, Stage::Fresh) {
-            self.deadline = Some(self.keyed.borrow().table.time.after(limit));
+            self.deadline = Some(self.keyed.borrow().time().after(limit));
         }
     }
 

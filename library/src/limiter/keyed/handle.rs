@@ -1,6 +1,7 @@
 //! The limits of keys as callers hold them.
 
 use super::table::Table;
+use super::within::Within;
 use std::sync::Arc;
 
 /// Limits for each key, for example for each host, user or account. Clones share one state.
@@ -35,7 +36,7 @@ use std::sync::Arc;
 ///
 /// A key takes less than 100 bytes in addition to its name if the limits are a single bucket and the key type has at
 /// most 24 bytes, as `String` has. A key of a larger type may take 20 bytes more. Each further limit takes 32 bytes,
-/// and a window takes the times of its grants. A key with waiters takes about a kilobyte.
+/// and a window takes the times of its grants. A key with a waiter takes about 1.4 kilobytes; within overall limits 0.9.
 ///
 /// There is room for a million keys, or for the number that [`set_most_keys`](Keyed::set_most_keys) sets. If all of
 /// them are in use, a new key is refused with [`AcquireError::TooManyKeys`](crate::limiter::AcquireError::TooManyKeys),
@@ -45,12 +46,21 @@ use std::sync::Arc;
 ///
 /// All keys have the same limits. To give a key another rate, use [`limiter`](Keyed::limiter). For limits on all keys
 /// together see [`Builder::keyed_within`](crate::limiter::Builder::keyed_within).
-pub struct Keyed<K> {
-    pub(super) table: Arc<Table<K>>,
+pub struct Keyed<K>(pub(super) Of<K>);
+
+/// How keys are limited.
+pub(super) enum Of<K> {
+    /// Each key alone.
+    Alone(Arc<Table<K>>),
+    /// Within overall limits.
+    Within(Within<K>),
 }
 
 impl<K> Clone for Keyed<K> {
     fn clone(&self) -> Self {
-        Keyed { table: Arc::clone(&self.table) }
+        Keyed(match &self.0 {
+            Of::Alone(table) => Of::Alone(Arc::clone(table)),
+            Of::Within(within) => Of::Within(within.clone()),
+        })
     }
 }

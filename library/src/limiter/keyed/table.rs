@@ -7,10 +7,11 @@
 
 use crate::clock::Nanos;
 use crate::clock::sync::{AtomicU64, Mutex, Ordering, lock};
-use crate::limiter::handle::{Limiter, Within};
+use crate::limiter::handle::Limiter;
 use crate::limiter::panics::Panics;
 use crate::limiter::queue::{Denied, Effects, Queue};
 use crate::limiter::rules::Rules;
+use crate::limiter::serve::Serve;
 use crate::limiter::shared::{After, Shared};
 use crate::limiter::time::Time;
 use crate::limits::{Account, AsKey, Hashes, KeyId, Keys, Levels, Limits, Refusal};
@@ -40,8 +41,6 @@ pub(super) struct Table<K> {
     /// The hasher of all shards.
     hasher: Hashes,
     pub(super) time: Time,
-    /// The overall limits, which each request is also charged to.
-    pub(super) all: Option<Limiter>,
     /// The number of keys, including keys that are being added.
     keys: AtomicU64,
     pub(super) most_keys: AtomicU64,
@@ -130,13 +129,13 @@ impl<K: Hash> Part<K> {
 }
 
 impl<K: Hash> Table<K> {
-    pub(super) fn new(limits: Limits, time: Time, rules: Rules, all: Option<Limiter>, most_keys: u64) -> Self {
+    pub(super) fn new(limits: Limits, time: Time, rules: Rules, most_keys: u64) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let shards = (SHARDS_PER_THREAD * threads).next_power_of_two().min(MAX_SHARDS);
         let hasher = Hashes::new();
         let limits = KeyLimits::new(limits, rules);
         let shard = |_| {
-            let (keys, limits) = (Keys::with_hasher(SEARCH_THRESHOLD, hasher), limits.clone());
+            let (keys, limits) = (Keys::with_hasher(SEARCH_THRESHOLD, hasher.clone()), limits.clone());
             let limiters = HashMap::new();
             Shard(Mutex::new(Part { keys, limiters, search_at: SEARCH_THRESHOLD, latest: 0, limits, is_closed: false }))
         };
@@ -144,7 +143,6 @@ impl<K: Hash> Table<K> {
             shards: (0..shards).map(shard).collect(),
             hasher,
             time,
-            all,
             keys: AtomicU64::new(0),
             most_keys: AtomicU64::new(most_keys),
             search_at: AtomicU64::new(0),
@@ -408,9 +406,7 @@ impl<K: Hash> Table<K> {
             queue.close();
         }
         queue.advance(now, &mut Effects::default());
-        let shared = Shared::new(self.time.clone(), queue);
-        let within = |all: &Limiter| Arc::new(Within::new(all.clone(), &self.time, &part.limits.rules));
-        Limiter { shared, within: self.all.as_ref().map(within) }
+        Limiter { shared: Shared::new(self.time.clone(), queue) }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Changes at run time: rates, bursts, pauses, settling, and places.
 
-use super::state::{Effects, Places, Queue};
+use super::state::{Places, Queue};
 use crate::clock::Nanos;
-use crate::limits::{Cost, Grant, Limits};
+use crate::limiter::serve::{Effects, Serve};
+use crate::limits::{Cost, Limits};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -15,51 +16,6 @@ impl Queue {
         self.account.pay(at, &used.beyond(granted));
         self.account.credit(at, &granted.beyond(used));
         self.serve(effects);
-    }
-
-    /// Settles an open grant, see [`Limits::settle`](crate::limits::Limits).
-    pub(crate) fn settle_grant(&mut self, now: Nanos, grant: &Grant, costs: [&Cost; 2], effects: &mut Effects) {
-        let at = self.catch_up(now, effects);
-        self.account.settle(at, grant, costs);
-        self.serve(effects);
-    }
-
-    /// Undoes the charge of an open grant, and charges `cost` again, like a request that was made `late` nanoseconds
-    /// ago and is ahead of the whole queue. If the limits no longer hold the units, nothing is charged.
-    ///
-    /// For a cost above the burst a full bucket is enough, because no bucket holds more now.
-    pub(crate) fn charge_again(
-        &mut self,
-        now: Nanos,
-        late: Nanos,
-        grant: &Grant,
-        cost: &Cost,
-        effects: &mut Effects,
-    ) -> Option<Grant> {
-        let at = self.catch_up(now, effects);
-        self.account.settle(at, grant, [cost, &Cost::One(0)]);
-        let earliest = self.now.saturating_sub(late.min(self.allowance));
-        let asked = at.min(earliest).max(self.floor).max(self.pause);
-        let again = self.holds_at(asked, cost).map(|at| {
-            let grant = self.account.charge(asked, [at, at.max(self.now)], cost);
-            self.account.open(&grant, cost);
-            grant
-        });
-        self.serve(effects);
-        again
-    }
-
-    /// The time at which the limits hold `cost`, or a full bucket if `cost` is above the burst. `None` if that time is
-    /// in the future, if a window has no room, or if the queue has reservations: their times depend on the units that
-    /// are there.
-    fn holds_at(&self, asked: Nanos, cost: &Cost) -> Option<Nanos> {
-        let at_once = match cost {
-            Cost::One(units) => Cost::One((*units).min(self.account.limits().most(0).0)),
-            several @ Cost::Several(_) => several.clone(),
-        };
-        let (at, _) = self.account.conforms_at(asked, &at_once).ok()?;
-        let has_room = self.account.windows_have_room_at(self.now, cost).is_some_and(|room| room <= self.now);
-        (at <= self.now && has_room && self.promises == 0 && !self.is_paused()).then_some(at)
     }
 
     /// Grants nothing before `until`. The buckets are empty then. Waiters keep their places.
@@ -152,13 +108,6 @@ impl Queue {
 
     pub(crate) fn places(&self) -> Option<Places> {
         self.places
-    }
-
-    /// Sets the number of free places to the number that the fast path has left.
-    pub(crate) fn set_free_places(&mut self, free: u64) {
-        if let Some(places) = &mut self.places {
-            places.held = places.capacity.saturating_sub(free);
-        }
     }
 
     /// A permit was dropped: its places are free.

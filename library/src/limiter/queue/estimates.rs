@@ -1,7 +1,8 @@
 //! Estimates for a new request, if no waiter leaves: how many units are available, and when there will be more.
 
-use super::state::{Effects, Queue, Status};
+use super::state::{Queue, Status};
 use crate::clock::Nanos;
+use crate::limiter::serve::{Effects, Serve};
 use crate::limits::{Account, Cost};
 use std::borrow::Cow;
 

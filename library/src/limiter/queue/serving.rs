@@ -1,7 +1,8 @@
 //! Serves the queue as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
-use super::state::{Denied, Effects, Key, Queue, QueueEntry, Status};
+use super::state::{Queue, QueueEntry, Status};
 use crate::clock::Nanos;
+use crate::limiter::serve::{Denied, Effects, Key, Serve};
 use crate::limits::{Account, Cost, Grant};
 use std::borrow::Cow;
 
@@ -84,7 +85,7 @@ impl Queue {
         (entry.status, entry.asked) = (Status::Waiting, at);
         let key = if is_promised { self.next_key() } else { key };
         if entry.is_thread {
-            self.threads.insert(key);
+            self.watch.add(key);
         }
         self.insert(key, entry);
         key
@@ -180,10 +181,7 @@ impl Queue {
             self.deadlines.remove(&(deadline, key));
         }
         if entry.is_thread {
-            if self.threads.first() == Some(&key) {
-                self.watched = None;
-            }
-            self.threads.remove(&key);
+            self.watch.remove(key);
         }
         self.answered.insert(key, entry);
     }
@@ -196,10 +194,8 @@ impl Queue {
 
     /// Wakes the thread that is the queue's timer if it would sleep too long.
     pub(super) fn wake_watch(&mut self, effects: &mut Effects) {
-        let (Some(key), Some(alarm)) = (self.threads.first(), self.alarm()) else { return };
-        if self.watched.is_none_or(|watched| alarm < watched) {
-            self.watched = Some(alarm);
-            effects.wake.extend(self.list.get(key).and_then(|entry| entry.waker.clone()));
+        if let Some(key) = self.watch.oversleeps(self.alarm()) {
+            effects.wake.extend(self.list.get(&key).and_then(|entry| entry.waker.clone()));
         }
     }
 

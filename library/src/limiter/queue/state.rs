@@ -1,69 +1,12 @@
 //! The state of a queue.
 
 use crate::clock::Nanos;
-use crate::limiter::panics::contained;
 use crate::limiter::rules::Rules;
-use crate::limiter::units::UnitsError;
-use crate::limits::{Account, Cost, Grant, Refusal};
+use crate::limiter::serve::{Denied, Key};
+use crate::limiter::watch::Watch;
+use crate::limits::{Account, Cost, Grant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
-
-/// Why a queue grants nothing. Nothing was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Denied {
-    Units(UnitsError),
-    /// The cost of the kind with this index is above the burst. The second number is the burst.
-    AboveBurst(usize, u64),
-    /// The cost of the kind with this index is never granted.
-    Never(usize),
-    TooLong {
-        wait: Nanos,
-    },
-    TimedOut {
-        after: Nanos,
-    },
-    OthersWait,
-    NoPlace,
-    Full,
-    Closed,
-    NoTimer,
-    TooManyKeys,
-}
-
-impl From<Refusal> for Denied {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::TooLong { wait } => Denied::TooLong { wait },
-            Refusal::Never | Refusal::Busy | Refusal::GivenUp(_) => Denied::Never(0),
-        }
-    }
-}
-
-/// The actions after the lock is released: some wakers are woken, others are dropped. Both may run the caller's code.
-#[derive(Debug, Default)]
-pub(crate) struct Effects {
-    pub(super) wake: Vec<Waker>,
-    pub(super) dropped: Vec<Waker>,
-    /// Set by the caller if its grant is to be [opened](Account::open), so that it can be settled.
-    pub(crate) opens: bool,
-    /// Whether the caller was admitted before the queue was closed.
-    pub(crate) is_admitted: bool,
-    /// The number of the caller's entry, which changes if the waiter waits again.
-    pub(crate) key: Option<Key>,
-    /// The grant, once the caller has it.
-    pub(crate) granted: Option<Grant>,
-}
-
-impl Effects {
-    pub(crate) fn run(self) {
-        for waker in self.wake {
-            contained(|| waker.wake());
-        }
-        for waker in self.dropped {
-            contained(|| drop(waker));
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -98,11 +41,8 @@ pub(crate) struct Queue {
     /// When the head will be granted; `None` if the queue is empty, or the head waits for a place.
     pub(super) due: Option<Nanos>,
     pub(super) deadlines: BTreeSet<(Nanos, Key)>,
-    /// Waiting threads in order of arrival. The first one acts as the queue's timer while it waits.
-    pub(super) threads: BTreeSet<Key>,
+    pub(super) watch: Watch,
     pub(super) arrivals: Key,
-    /// The time at which the first of `threads` will wake up.
-    pub(super) watched: Option<Nanos>,
     pub(super) closed: bool,
 }
 
@@ -118,9 +58,6 @@ impl Places {
         self.capacity.saturating_sub(self.held)
     }
 }
-
-/// The number of an entry, in order of arrival. No number is used twice.
-pub(crate) type Key = u64;
 
 #[derive(Debug)]
 pub(super) struct QueueEntry {

@@ -3,7 +3,7 @@
 use super::error::{FileError, failed};
 use super::machine::Machine;
 use super::place::{self, Identity, Place};
-use super::reading::{self, Lost, Newest, first, newest, prefix};
+use super::reading::{self, Newest, first, newest, prefix};
 use super::slots::{self, Kept, LOG, PREFIX, Prefix};
 use crate::clock::Nanos;
 use crate::ledger::operation::Record;
@@ -65,12 +65,12 @@ impl Handle {
         let clock = (kept.boot, kept.ahead);
         let mut handle =
             Handle { place, kept, deadline, machine, file, identity, known, other, end, clock, is_reported: false };
-        handle.report(lost.as_ref());
+        handle.report(lost.as_deref());
         Ok(handle)
     }
 
     /// Reports damage, once.
-    fn report(&mut self, lost: Option<&Lost>) {
+    fn report(&mut self, lost: Option<&str>) {
         if let Some(lost) = lost.filter(|_| !self.is_reported) {
             (self.machine.report)(&format!("the bucket {} was damaged: {lost}", self.place.path.display()));
         }
@@ -90,7 +90,7 @@ impl Handle {
         };
         unlock(&self.file);
         // A report may take long, for example if nobody reads standard error. Other processes do not wait for that.
-        self.report(lost.as_ref());
+        self.report(lost.as_deref());
         result
     }
 
@@ -110,7 +110,7 @@ impl Handle {
 
     /// Folds the operations that others appended, and returns the damage. While both prefixes are unchanged, the snapshot
     /// is unchanged.
-    fn refresh(&mut self) -> Result<Option<Lost>, FileError> {
+    fn refresh(&mut self) -> Result<Option<String>, FileError> {
         if let Some(known) = self.known
             && prefix(&self.place, &self.file, known.number.wrapping_add(1))? == self.other
             && prefix(&self.place, &self.file, known.number)? == known

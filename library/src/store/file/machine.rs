@@ -20,14 +20,12 @@ pub struct Machine {
 
 impl Machine {
     /// This machine.
-    #[must_use]
     pub fn this() -> Self {
         let clock = BootClock::new();
         Machine { clock: Arc::new(clock), boot: clock.boot().unwrap_or(0), wall: None, report: Arc::new(|_| {}) }
     }
 
     /// A fake machine: its boot has the id `boot`, and its wall clock stands still at `wall` nanoseconds since 1970.
-    #[must_use]
     pub fn fake(clock: &FakeClock, boot: u128, wall: Nanos) -> Self {
         Machine { clock: Arc::new(clock.clone()), boot, wall: Some(wall), report: Arc::new(|_| {}) }
     }

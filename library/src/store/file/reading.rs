@@ -9,7 +9,6 @@ use crate::ledger::Replica;
 use crate::ledger::operation::{Operation, Record};
 use crate::limits::Policy;
 use crate::store::{MAX_LIMITS, random};
-use std::fmt;
 use std::fs::File;
 
 /// A grant is committed when it is due by now and this time.
@@ -22,31 +21,14 @@ pub(super) struct Newest {
     pub(super) other: Prefix,
     pub(super) kept: Kept,
     pub(super) end: u64,
-    pub(super) lost: Option<Lost>,
+    /// The message about damage in the file, if there is any.
+    pub(super) lost: Option<String>,
 }
 
-/// Damage in a file. The grants in that part are unknown, so everything that the limits allow counts as used.
-pub(super) enum Lost {
-    /// A record of the log after the newest snapshot, and this many records behind it.
-    Records(usize),
-    /// The newest snapshot, and its log.
-    Newest,
-    /// Both snapshots.
-    Both,
-}
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Lost::Records(behind) => {
-                let count = behind + 1;
-                write!(f, "{count} operations of its log are lost, and the newer of its snapshots is used")
-            }
-            Lost::Newest => write!(f, "the newer of its snapshots is lost, and the older one is used"),
-            Lost::Both => write!(f, "both its snapshots are lost, and only its limits are left"),
-        }?;
-        write!(f, "; its limits count as used up, because its grants are unknown")
-    }
+/// The message about the lost part of a file. The grants in that part are unknown, so everything that the limits allow
+/// counts as used.
+fn lost_part(what: &str) -> String {
+    format!("{what}; its limits count as used up, because its grants are unknown")
 }
 
 pub(super) fn newest(place: &Place, file: &File, machine: &Machine) -> Result<Newest, FileError> {
@@ -59,7 +41,7 @@ pub(super) fn newest(place: &Place, file: &File, machine: &Machine) -> Result<Ne
         let mut end = slots::log_of(&known);
         let mut lost = read_log(place, file, known, &mut end, &mut kept)?;
         if other != Prefix::default() && other.number.wrapping_add(1) != known.number {
-            lost = Some(Lost::Newest);
+            lost = Some(lost_part("the newer of its snapshots is lost, and the older one is used"));
         }
         if lost.is_none() {
             return Ok(Newest { known: Some(known), other, kept, end, lost });
@@ -81,7 +63,8 @@ fn recover(place: &Place, file: &File, machine: &Machine) -> Result<Newest, File
     let policy = recorded(place, file)?.ok_or_else(|| FileError::Damaged(place.path.clone(), None))?;
     let mut kept = first(machine, &policy);
     kept.ledger.use_up(kept.at, random());
-    Ok(Newest { known: None, other: Prefix::default(), kept, end: 0, lost: Some(Lost::Both) })
+    let lost = lost_part("both its snapshots are lost, and only its limits are left");
+    Ok(Newest { known: None, other: Prefix::default(), kept, end: 0, lost: Some(lost) })
 }
 
 /// The first state of a bucket.
@@ -124,7 +107,7 @@ fn read_snapshot(place: &Place, file: &File, slot: usize, prefix: Prefix) -> Res
     Ok(slots::decode(&bytes[..length]))
 }
 
-/// Folds the complete records from `end` on: mostly few, at most a whole log. Returns the loss if a record is damaged.
+/// Folds the complete records from `end` on: mostly few, at most a whole log. Returns the message if a record is damaged.
 /// Later records are applied only if they concern pauses and limits.
 pub(super) fn read_log(
     place: &Place,
@@ -132,7 +115,7 @@ pub(super) fn read_log(
     known: Prefix,
     end: &mut u64,
     kept: &mut Kept,
-) -> Result<Option<Lost>, FileError> {
+) -> Result<Option<String>, FileError> {
     let number = known.number;
     for size in [1_000, slots::longest_log(known.length().unwrap_or(0)) + LOG + RECORD] {
         let mut bytes = vec![0; size];
@@ -155,9 +138,9 @@ pub(super) fn read_log(
     Ok(None)
 }
 
-/// The loss if complete records follow `rest`, which begins with an incomplete one. A process that was killed while it
+/// The message if complete records follow `rest`, which begins with an incomplete one. A process that was killed while it
 /// wrote a record leaves part of it, but nothing behind it.
-fn behind_damage(number: u64, end: u64, mut rest: &[u8], kept: &mut Kept) -> Option<Lost> {
+fn behind_damage(number: u64, end: u64, mut rest: &[u8], kept: &mut Kept) -> Option<String> {
     use Operation::{Clear, Hold, Resume, Set};
     let (mut count, mut place) = (0, end);
     while let Some(after) = rest.get(1..) {
@@ -172,7 +155,9 @@ fn behind_damage(number: u64, end: u64, mut rest: &[u8], kept: &mut Kept) -> Opt
         }
         (rest, place) = (rest.get(length..).unwrap_or(after), place + length as u64);
     }
-    (count > 0).then_some(Lost::Records(count))
+    // The incomplete record is lost as well.
+    let what = || format!("{} operations of its log are lost, and the newer of its snapshots is used", count + 1);
+    (count > 0).then(|| lost_part(&what()))
 }
 
 /// Reads at an offset, up to the length of `into` or the end of the file.

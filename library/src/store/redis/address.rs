@@ -61,7 +61,6 @@ const TAIL: AddressError = AddressError(
 impl Address {
     /// Whether `word` is probably an address, right or wrong. This includes words like `redis//:PASSWORD@host/NAME`,
     /// unless they are spelled as a path.
-    #[must_use]
     pub fn is_meant(word: &[u8]) -> bool {
         let is_path = word.starts_with(b"/") || word.starts_with(b".");
         word.windows(3).any(|part| part == b"://")
@@ -71,7 +70,6 @@ impl Address {
 
     /// The part of `word`, the name of a bucket or a file, that a message may show. If the word may contain a password,
     /// this is only its scheme. A web address without a user has no password.
-    #[must_use]
     pub fn redacted(word: &OsStr) -> String {
         let bytes = word.as_bytes();
         let is_of_web = bytes.starts_with(b"http://") || bytes.starts_with(b"https://");
@@ -116,13 +114,11 @@ impl Address {
     }
 
     /// The key of the bucket's state.
-    #[must_use]
     pub fn key(&self) -> String {
         format!("{KEYS}{}", self.name)
     }
 
     /// The bucket's name on its server.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -43,7 +43,6 @@ pub enum RedisError {
 
 impl RedisError {
     /// Whether a retry may help.
-    #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, RedisError::Away(..) | RedisError::NotReady(..))
     }

@@ -1,7 +1,7 @@
 //! Answers of a server with any content: see [`crate::fuzzing`].
 
 use super::link::MICROSECOND;
-use super::{Patience, Redis, View, life};
+use super::{Patience, Redis, life};
 use crate::ledger::Replica;
 use ::redis::{Parser, Value};
 
@@ -37,7 +37,7 @@ fn answered(redis: &Redis, value: Result<Value, ::redis::RedisError>) {
     match folded {
         Ok(answer) => {
             let ledger = &*redis.ledger();
-            let _ = (life(ledger), View::of(ledger, answer.now.saturating_mul(MICROSECOND)));
+            let _ = (life(ledger), ledger.view(answer.now.saturating_mul(MICROSECOND)));
             let saved = ledger.save();
             let read = Replica::load(&saved).map(|ledger| ledger.save());
             assert!(read.as_ref() == Ok(&saved) || ledger.policy().is_empty(), "a ledger reads back the same");

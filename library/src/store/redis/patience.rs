@@ -28,7 +28,6 @@ pub enum Trouble<'a> {
 
 impl Patience {
     /// No patience: the first error is returned.
-    #[must_use]
     pub fn none() -> Self {
         Patience::new(Some(Instant::now()), |_| {})
     }

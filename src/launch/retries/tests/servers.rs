@@ -10,6 +10,7 @@ mod starts;
 
 use super::super::*;
 use crate::rounds::rounds;
+use crate::simulated::Simulated;
 use fates::{Events, Fate};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -20,7 +21,7 @@ use throttle_limits::clock::{FakeClock, MILLISECOND};
 use throttle_limits::ledger::operation::{Ask, Operation};
 use throttle_limits::limits::Policy;
 use throttle_limits::line::{KeyId, Line, Next, Rules, Unit};
-use throttle_limits::store::{Client, Next as Event, Simulated};
+use throttle_limits::store::{Client, Next as Event};
 
 /// The limit of a server. Periods are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -288,7 +289,6 @@ impl Run {
             retry_on: None,
             later_on: Vec::new(),
             max_pause: Duration::MAX,
-            ahead: usize::MAX,
             interval: Duration::from_nanos(requested_interval),
             learns: row.learns,
             is_once: false,
@@ -522,11 +522,10 @@ impl Run {
             Some((_, pace)) => pace.clone(),
             None => key.iter().find_map(of_line).unwrap_or_else(|| Pace::new(0)),
         };
-        let verdict = retries.judge(&None, (judged, &mut history), (outcome, reply, &pace), no_others_wait, chance);
+        let Judgement { verdict, report, until } =
+            retries.judge(&None, (judged, &mut history), (outcome, reply, &pace), no_others_wait, chance);
         self.histories[unit] = history;
-        let until = self.now + retries.pause_left(&None, self.now);
-        let ServerReport { refused, served, .. } = retries.take_reports().remove(&None).unwrap_or_default();
-        let hold = retries.take_hold(&None, self.now);
+        let (until, ServerReport { hold, refused, served }) = (until.max(self.now), report);
         if let Some((client, pace)) = client {
             pace.succeeded(served, self.now);
             for start in &refused {

@@ -8,11 +8,13 @@ struct Judge {
     now: Nanos,
     /// Whether no other unit waits.
     is_at_end: bool,
+    /// How long the latest end holds all units.
+    hold: Option<Nanos>,
 }
 
 impl Judge {
     fn new(policy: RetryPolicy) -> Self {
-        Judge { retries: Paced::new(policy), now: SECOND, is_at_end: false }
+        Judge { retries: Paced::new(policy), now: SECOND, is_at_end: false, hold: None }
     }
 
     fn start(&mut self, unit: &mut History) {
@@ -22,7 +24,9 @@ impl Judge {
     /// Ends an attempt that began at `started`.
     fn end(&mut self, unit: &mut History, started: Nanos, (_, outcome, reply): Life) -> Verdict {
         let (judged, is_at_end) = (Judged { started, at: self.now }, self.is_at_end);
-        self.retries.judge((judged, unit), (&outcome, &reply), is_at_end)
+        let (verdict, hold) = self.retries.judge((judged, unit), (&outcome, &reply), is_at_end);
+        self.hold = hold;
+        verdict
     }
 
     fn run(&mut self, unit: &mut History, life: Life) -> Verdict {
@@ -34,7 +38,7 @@ impl Judge {
 
     /// Waits until the pause is over. Returns its rest in milliseconds.
     fn pause(&mut self) -> u64 {
-        let rest = self.retries.pause_left(&None, self.now);
+        let rest = rest(&self.retries, &None, self.now);
         self.now += rest;
         rest / MILLISECOND
     }
@@ -180,12 +184,12 @@ fn a_pause_is_passed_on_once_and_only_while_it_lasts() {
     let started = judge.now;
     judge.start(&mut second);
     judge.run(&mut first, later(2));
-    assert_eq!(judge.retries.take_hold(&None, judge.now), Some(2 * SECOND));
+    assert_eq!(judge.hold, Some(2 * SECOND));
     judge.end(&mut second, started, later(2));
-    assert_eq!(judge.retries.take_hold(&None, judge.now), None, "the same pause");
+    assert_eq!(judge.hold, None, "the same pause");
     judge.pause();
     judge.run(&mut History::default(), later(0));
-    assert_eq!(judge.retries.take_hold(&None, judge.now), None, "no pause");
+    assert_eq!(judge.hold, None, "no pause");
 }
 
 /// An exit of 1 after an answer of 200 is the command's failure. An exit of 127 shows nothing about the server.

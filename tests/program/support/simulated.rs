@@ -1,17 +1,16 @@
 //! A store in this process, for tests: clones share one log.
 
-use super::{Store, StoreError};
-use crate::clock::sync::unpoisoned;
-use crate::clock::{NanoClock, Nanos};
-use crate::ledger::Replica;
-use crate::ledger::operation::{Operation, Owner, Record};
-use crate::limits::Policy;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
+use throttle_limits::clock::{NanoClock, Nanos};
+use throttle_limits::ledger::Replica;
+use throttle_limits::ledger::operation::{Operation, Owner, Record};
+use throttle_limits::limits::Policy;
+use throttle_limits::store::{Store, StoreError};
 
 /// A bucket in memory. It is as near as a file. As in a file, each process folds the log by itself.
 #[derive(Debug)]
-pub struct Simulated<C> {
+pub(crate) struct Simulated<C> {
     log: Arc<Mutex<Log>>,
     folded: Mutex<Folded>,
     clock: C,
@@ -34,21 +33,20 @@ struct Folded {
 
 impl<C: NanoClock> Simulated<C> {
     /// A bucket with this policy, whose grants are committed when they are due by now and `horizon`.
-    pub fn new(policy: &Policy, clock: C, horizon: Nanos) -> Self {
+    pub(crate) fn new(policy: &Policy, clock: C, horizon: Nanos) -> Self {
         let replica = Replica::new(policy, clock.now(), 0, horizon);
         Simulated { log: Arc::default(), folded: Mutex::new(Folded { replica, next: 0 }), clock, owner: [0; 2] }
     }
 
     /// The same bucket, for another process.
-    #[must_use]
-    pub fn owned_by(self, owner: Owner) -> Self {
+    pub(crate) fn owned_by(self, owner: Owner) -> Self {
         Simulated { owner, ..self }
     }
 }
 
 impl<C: Clone> Clone for Simulated<C> {
     fn clone(&self) -> Self {
-        let folded = Mutex::new(unpoisoned(self.folded.lock()).clone());
+        let folded = Mutex::new(self.folded.lock().unwrap().clone());
         Simulated { log: Arc::clone(&self.log), folded, clock: self.clock.clone(), owner: self.owner }
     }
 }
@@ -67,7 +65,7 @@ impl<C: NanoClock + Debug> Store for Simulated<C> {
     }
 
     fn send(&self, operations: Vec<Operation>) -> Result<Nanos, StoreError> {
-        let (mut log, mut folded) = (unpoisoned(self.log.lock()), unpoisoned(self.folded.lock()));
+        let (mut log, mut folded) = (self.log.lock().unwrap(), self.folded.lock().unwrap());
         let time = self.clock.now().max(log.latest);
         log.latest = time;
         if !operations.is_empty() {
@@ -81,7 +79,7 @@ impl<C: NanoClock + Debug> Store for Simulated<C> {
     }
 
     fn see(&self, look: &mut dyn FnMut(&mut Replica)) {
-        look(&mut unpoisoned(self.folded.lock()).replica);
+        look(&mut self.folded.lock().unwrap().replica);
     }
 
     fn round_trip(&self) -> Nanos {

@@ -5,9 +5,11 @@ use super::heap::Item;
 use super::requests::{NONE, Terms, Ticket};
 use super::state::{Ledger, Request, Taken};
 use crate::clock::Nanos;
-use crate::limits::{KeyId, Limits, NO_KEY};
+use crate::limits::{AsKey, KeyId, Limits, NO_KEY};
 use std::collections::TryReserveError;
+use std::hash::Hash;
 
+/// A ledger whose keys have names.
 impl Ledger {
     /// Adds a request behind the older requests of its key.
     ///
@@ -18,34 +20,12 @@ impl Ledger {
         self.add(now, key.unwrap_or(NO_KEY), &Request { arrived, ..*request }, self.terms(arrived, request.settles))
     }
 
-    /// The terms of a request that begins to wait at `arrived`.
-    pub(super) fn terms(&self, arrived: Nanos, settles: bool) -> Terms {
-        let latest = self.settings.max_wait.map_or(Nanos::MAX, |longest| arrived.saturating_add(longest));
-        Terms { latest, settles, learns: self.paces.asked.is_some() }
-    }
-
-    /// Adds a request. One that has arrived joins its flow at once.
+    /// Adds a request. If its key is given up, the request is refused.
     pub(super) fn add(&mut self, now: Nanos, name: &[u8], request: &Request<'_>, terms: Terms) -> Option<Ticket> {
-        let never = |each: &Limits| each.has_windows() && each.never_grants(request.costs);
-        if never(self.keys.limits_of(name)) || never(&self.all) {
-            return None;
-        }
-        self.forget();
-        let key = self.find_or_add(name, now);
-        let flow = self.flow(key);
-        let ticket = self.requests.add(request.age, request.arrived, request.costs, flow, request.weight);
-        self.requests.get_mut(ticket.slot).terms = terms;
-        if request.arrived > now {
-            self.flows[flow].later += 1;
-            self.later += 1;
-            self.timers.push(Item { at: request.arrived.min(terms.latest), age: request.age, id: ticket.slot });
-        } else {
-            self.join(ticket.slot);
-        }
+        let ticket = self.add_for(now, name, request, terms)?;
         if let Some(why) = self.failures.refusal_of(name, now) {
             self.refuse(ticket, why);
         }
-        self.is_short = self.try_reserve().is_err();
         Some(ticket)
     }
 
@@ -59,16 +39,6 @@ impl Ledger {
         }
     }
 
-    /// Adds plain units to those of a request.
-    pub(super) fn want_more(&mut self, slot: u32, units: u64) {
-        let wanted = &mut self.requests.get_mut(slot).units;
-        let was_short = *wanted < self.settings.quantum;
-        *wanted = wanted.saturating_add(units);
-        if was_short {
-            self.turns.changed();
-        }
-    }
-
     /// Adds a request for plain units.
     pub(super) fn want_first(&mut self, now: Nanos, name: &[u8], age: u64, units: u64) -> Ticket {
         self.forget();
@@ -79,6 +49,80 @@ impl Ledger {
         (added.units, added.is_plain, added.terms.learns) = (units, true, true);
         self.join(ticket.slot);
         ticket
+    }
+}
+
+impl<N: Hash> Ledger<N> {
+    /// Adds a request. One that has arrived joins its flow at once.
+    pub(super) fn add_for(
+        &mut self,
+        now: Nanos,
+        name: &(impl AsKey<N> + ?Sized),
+        request: &Request<'_>,
+        terms: Terms,
+    ) -> Option<Ticket> {
+        let never = |each: &Limits| each.has_windows() && each.never_grants(request.costs);
+        if never(self.keys.limits_of(name)) || never(&self.all) {
+            return None;
+        }
+        self.forget();
+        let key = self.find_or_add(name, now);
+        Some(self.add_to(now, key, request, terms))
+    }
+
+    fn add_to(&mut self, now: Nanos, key: KeyId, request: &Request<'_>, terms: Terms) -> Ticket {
+        let flow = self.flow(key);
+        let ticket = self.requests.add(request.age, request.arrived, request.costs, flow, request.weight);
+        self.requests.get_mut(ticket.slot).terms = terms;
+        if request.arrived > now {
+            self.flows[flow].later += 1;
+            self.later += 1;
+            self.timers.push(Item { at: request.arrived.min(terms.latest), age: request.age, id: ticket.slot });
+        } else {
+            self.join(ticket.slot);
+        }
+        self.is_short = self.try_reserve().is_err();
+        ticket
+    }
+
+    /// The terms of a request that begins to wait at `arrived`.
+    pub(super) fn terms(&self, arrived: Nanos, settles: bool) -> Terms {
+        let latest = self.settings.max_wait.map_or(Nanos::MAX, |longest| arrived.saturating_add(longest));
+        Terms { latest, settles, learns: self.paces.asked.is_some() }
+    }
+
+    /// Adds a request of this cost, which will be settled. It is refused at `latest`. `None` if it can never be granted.
+    pub(crate) fn ask_by(
+        &mut self,
+        now: Nanos,
+        key: &(impl AsKey<N> + ?Sized),
+        (age, cost): (u64, u64),
+        latest: Nanos,
+    ) -> Option<Ticket> {
+        let arrived = self.tick(now);
+        let request = Request { age, costs: &[cost], arrived, weight: 0, settles: true };
+        self.add_for(arrived, key, &request, Terms { latest, settles: true, learns: false })
+    }
+
+    /// Gives an open grant back, and requests its units again at the age that it had.
+    pub(crate) fn ask_again(&mut self, now: Nanos, number: u64, age: u64, latest: Nanos) -> Option<Ticket> {
+        let arrived = self.tick(now);
+        let open = self.grants.get(&number)?;
+        let (key, costs) = (open.key, open.costs.clone());
+        let request = Request { age, costs: &costs, arrived, weight: 0, settles: true };
+        let ticket = self.add_to(arrived, key, &request, Terms { latest, settles: true, learns: false });
+        self.give_back(arrived, number);
+        Some(ticket)
+    }
+
+    /// Adds plain units to those of a request.
+    pub(super) fn want_more(&mut self, slot: u32, units: u64) {
+        let wanted = &mut self.requests.get_mut(slot).units;
+        let was_short = *wanted < self.settings.quantum;
+        *wanted = wanted.saturating_add(units);
+        if was_short {
+            self.turns.changed();
+        }
     }
 
     /// Cancels the plain units that wait.
@@ -195,7 +239,7 @@ impl Ledger {
     }
 
     /// The key with this name. If the key is new and the table has no room for it, its flow is outside.
-    pub(super) fn find_or_add(&mut self, name: &[u8], now: Nanos) -> KeyId {
+    pub(super) fn find_or_add(&mut self, name: &(impl AsKey<N> + ?Sized), now: Nanos) -> KeyId {
         if let Some(key) = self.keys.find(name) {
             return key;
         }
@@ -273,6 +317,51 @@ impl Ledger {
         if self.flows.rest(id, self.least_tag(), now) {
             self.keys.set_idle(key);
         }
+    }
+
+    /// Forgets a key with everything that it used, unless its requests wait or its grants may still change. Returns whether
+    /// it was stored.
+    pub(crate) fn remove_key(&mut self, key: &(impl AsKey<N> + ?Sized)) -> bool {
+        let Some(key) = self.keys.find(key) else { return false };
+        if let Some(id) = self.keys.flow(key) {
+            if !self.flows[id].is_idle() {
+                return false;
+            }
+            self.flows.wake(id);
+            self.flows.holds.remove(id);
+            self.flows.free(id);
+            self.keys.set_idle(key);
+        }
+        self.keys.forget(key);
+        true
+    }
+
+    /// Forgets all keys whose state equals the state of a new key.
+    pub(crate) fn forget_idle(&mut self, now: Nanos) {
+        let now = self.tick(now);
+        self.forget();
+        self.keys.sweep(now);
+    }
+
+    /// Holds a key: see [`hold_until`](Self::hold_until). Returns whether there is room for the key.
+    pub(crate) fn hold_key_until(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized), until: Nanos) -> bool {
+        let now = self.tick(now);
+        let has_room = self.has_room_of(now, key);
+        if has_room {
+            let key = self.find_or_add(key, now);
+            self.hold_until(now, key, until);
+        }
+        has_room
+    }
+
+    /// Whether this key is stored, or there is room for it.
+    pub(crate) fn has_room_of(&mut self, now: Nanos, key: &(impl AsKey<N> + ?Sized)) -> bool {
+        self.forget();
+        if self.settings.is_shared && self.keys.has_too_many() {
+            // Forgets the keys that are as new, as a snapshot does.
+            self.has_room(now);
+        }
+        self.keys.find(key).is_some() || self.has_room(now)
     }
 
     /// Frees idle flows that are no longer needed.

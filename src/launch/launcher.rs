@@ -1,6 +1,6 @@
 //! The state that the pump's thread and the commands' tasks share, and the work at the end of an attempt.
 
-use super::attempt::{Attempt, Ended, Ledger, Paused, Running};
+use super::attempt::{Attempt, Ended, Ledger, Running};
 use super::event::{Event, Events, Success};
 use super::job::Outcome;
 use super::options::{Options, Output};
@@ -9,7 +9,7 @@ use super::printer::{Collected, Printer};
 use super::queue::Queue;
 use super::reply::{self, Reply};
 use super::reply_file::unopened;
-use super::retries::Verdict;
+use super::retries::{Overlong, Paused, Verdict};
 use super::settling::Real;
 use super::slots::Slots;
 use crate::flow::{Granted, poll, unpoisoned};
@@ -23,6 +23,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant, SystemTime};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
@@ -35,10 +36,13 @@ pub trait Screen: Send + Sync {
     fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>);
 }
 
-/// The state that the pump's thread and the commands' tasks share.
-pub(super) struct Shared {
-    pub(super) options: Options,
-    pub(super) slots: Slots,
+/// Starts commands, and attends to them. The pump's thread and the commands' tasks share it.
+pub struct Launcher {
+    /// The runtime of the commands' tasks.
+    pub(super) tasks: Handle,
+    pub(super) options: Arc<Options>,
+    /// The slots of running commands.
+    pub slots: Slots,
     pub(super) queue: Queue,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
     /// Held while the ledger may block.
@@ -54,7 +58,7 @@ pub(super) struct Shared {
     pub(super) wanted_terminal: Mutex<BTreeSet<u64>>,
 }
 
-impl Shared {
+impl Launcher {
     /// Decides what follows from the end of an attempt, prints the command's output, and records the end. The last step
     /// of a command's task.
     pub(super) async fn finish(self: &Arc<Self>, mut running: Running, outcome: Outcome, collected: Collected) {
@@ -163,7 +167,8 @@ impl Shared {
     /// Advises, once, that some servers refuse too many calls with 403. With calls remaining and without
     /// `retry-after`, such an answer cannot be distinguished from one to a call that is forbidden.
     fn advise_after_403(&self, reply: &Reply) {
-        if reply.last.status == Some(403) && reply.last.has_rest && !self.queue.names_status(403) {
+        let is_later = self.options.again.as_ref().is_some_and(|again| again.names_status(403));
+        if reply.last.status == Some(403) && reply.last.has_rest && !is_later {
             self.events.send_once(Event::Forbidden);
         }
     }
@@ -183,14 +188,7 @@ impl Shared {
     fn real(&self, running: &Running, reply: &Reply) -> Real {
         // An attempt that never runs costs nothing.
         let charged = running.granted.as_ref().map_or(&[][..], |granted| &granted.costs);
-        let mut real = self.options.settling.real(charged, reply);
-        if let Some(remark) = real.remark.take() {
-            self.events.send_once(Event::BadReply(remark));
-        }
-        if let Some(why) = real.uncounted.take() {
-            self.events.send_once(Event::UncountedCost(why));
-        }
-        real
+        self.options.settling.real(charged, reply, |event| self.events.send_once(event))
     }
 
     async fn ended(
@@ -207,14 +205,14 @@ impl Shared {
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
         let due_in = verdict.due().map(|due| self.queue.due_in(due, at));
         let waited = started.saturating_duration_since(attempt.ready);
-        let ((pace, paused), cost) = (self.queue.pace_and_pause(&job.key, at), real.reported);
-        let is_overlong = due_in.is_some() && self.queue.overlong_pause(&job.key).is_some();
-        let pause = Paused { rest: paused, is_named: self.queue.has_named_pause(&job.key), is_overlong };
+        let ((pace, pause, overlong), cost) = (self.queue.standing(&job.key, at), real.reported);
+        let overlong = overlong.filter(|_| due_in.is_some());
+        let pause = Paused { is_overlong: overlong.is_some(), ..pause };
         let ended =
             Ended { job, number, outcome, verdict, due_in, pause, pace, reply, cost, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
-        let is_sent_away = due_in.is_some() && self.is_sent_away(&attempt, granted.as_ref()).await;
+        let is_sent_away = self.is_sent_away(overlong, &attempt, granted.as_ref()).await;
         let next = due_in.filter(|_| !is_sent_away).map(|due_in| attempt.next(at + due_in));
         let ended = Event::Ended(ended);
         if ended.is_urgent() {
@@ -228,12 +226,16 @@ impl Shared {
         self.queue.wake_pump();
     }
 
-    /// Whether the server requested a longer pause than allowed. Then the key is abandoned if limits are kept per key;
-    /// otherwise the run ends.
-    async fn is_sent_away(self: &Arc<Self>, attempt: &Attempt, granted: Option<&Granted>) -> bool {
-        let key = &attempt.job.key;
-        let Some(pause) = self.queue.overlong_pause(key) else { return false };
-        let Some(granted) = granted.filter(|_| self.queue.has_keys()) else {
+    /// If the server requested a longer pause than allowed, the key is abandoned if limits are kept per key; otherwise the
+    /// run ends. Returns whether the key was abandoned.
+    async fn is_sent_away(
+        self: &Arc<Self>,
+        overlong: Option<Overlong>,
+        attempt: &Attempt,
+        granted: Option<&Granted>,
+    ) -> bool {
+        let Some(pause) = overlong else { return false };
+        let Some(granted) = granted.filter(|_| self.queue.grants.has_keys()) else {
             self.events.send_once(Event::SentAway(pause));
             return false;
         };

@@ -1,9 +1,10 @@
-//! What a bucket keeps, at one moment.
+//! The content of a bucket at one moment.
 
+use super::state::Replica;
 use crate::clock::Nanos;
-use crate::ledger::Replica;
-use crate::ledger::operation::Counts;
-use crate::limits::{KeyId, Levels, Policy};
+use crate::ledger::operation::{Ask, Counts};
+use crate::ledger::state::Refusal;
+use crate::limits::{KeyId, Levels, Pace, Policy};
 
 /// The limits and their state at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,43 +70,52 @@ pub struct KeyView {
     pub running: usize,
 }
 
-impl View {
-    pub(super) fn of(replica: &Replica, now: Nanos) -> Self {
-        let now = now.max(replica.now());
+impl Replica {
+    /// The content of the bucket at `now`.
+    pub(crate) fn view(&self, now: Nanos) -> View {
+        let now = now.max(self.now());
         let waiting = |(cost, at): (u64, Nanos)| Waiting { cost, wait: at.saturating_sub(now) };
+        let (all, held) = self.held_limits();
+        // A unit of a new key, if keys have limits.
+        let new = Ask { key: Some([0xff, 0].into()), costs: [1].into(), latest: Nanos::MAX, ..Ask::default() };
         View {
-            policy: replica.policy().clone(),
-            state: replica.state().clone(),
-            left: replica.left(now),
-            available: replica.available(now),
-            wait: replica.next_new().map(|at| at.saturating_sub(now)),
-            line: replica.waiting().into_iter().map(waiting).collect(),
-            paused_until: replica.paused_until().filter(|until| *until > now),
-            learned: replica.learned(),
-            running: replica.running(),
-            keys: replica.keys().into_iter().map(|(name, key)| KeyView::of(replica, now, name, key)).collect(),
-            made: replica.made(),
-            counts: replica.counts(),
+            policy: self.policy.clone(),
+            state: self.ledger.levels.clone(),
+            left: all.left(&held, now),
+            available: self.available(now),
+            wait: self.estimate_new(self.ledger.now, &new).map(|at| at.saturating_sub(now)),
+            line: self.waiting().into_iter().map(waiting).collect(),
+            paused_until: self.paused_until().filter(|until| *until > now),
+            learned: self.learned(),
+            running: self.running(),
+            keys: self.keys().into_iter().map(|(name, key)| self.view_of(now, name, key)).collect(),
+            made: self.made,
+            counts: self.counts,
             now,
         }
     }
-}
 
-impl KeyView {
-    fn of(replica: &Replica, now: Nanos, name: &[u8], key: KeyId) -> Self {
-        let (paused_until, learned) = replica.pause_and_pace_of(key);
-        let [waiting, running] = replica.counts_of(key);
-        let (each, state) = replica.limits_of(key);
+    fn view_of(&self, now: Nanos, name: &[u8], key: KeyId) -> KeyView {
+        let (each, state) = self.ledger.limits(Some(key));
+        let flow = self.ledger.keys.flow(key).map(|id| &self.ledger.flows[id]);
         KeyView {
             name: name.into(),
             left: each.left(state, now),
             wait: each.conforms_at(state, now, &[1]).map(|(at, _)| at.saturating_sub(now)),
             state: state.clone(),
-            paused_until,
-            learned,
-            given_up_until: replica.given_up(name).map(|(_, until)| until),
-            waiting,
-            running,
+            paused_until: flow.map(|flow| flow.hold.until).filter(|until| *until > self.ledger.now),
+            learned: self.ledger.pace_of(key).and_then(Pace::learned),
+            given_up_until: self.given_up_until(name),
+            waiting: flow.map_or(0, |flow| flow.waiting + flow.later),
+            running: flow.map_or(0, |flow| flow.running as usize),
+        }
+    }
+
+    /// If too many units of a key have failed in a row: until when its requests are refused.
+    fn given_up_until(&self, name: &[u8]) -> Option<Nanos> {
+        match self.ledger.failures.given_up.get(name) {
+            Some((Refusal::GivenUp(Some(_)), until)) if *until > self.ledger.now => Some(*until),
+            _ => None,
         }
     }
 }
