@@ -332,27 +332,6 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Never more than `count` in any `period`.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use throttle_limits::rate::Limit;
-    /// assert_eq!(Limit::window(5000, Duration::from_secs(3600))?, "5000/h,window".parse()?);
-    /// # Ok::<(), throttle_limits::rate::ParseError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`ParseError`] for a count of 0, a period of 0, and a period longer than 584 years.
-    pub fn window(count: u64, period: Duration) -> Result<Self, ParseError> {
-        let written = || format!("{count} in {period:?}");
-        match Rate::per(count, period) {
-            Some(rate) => Ok(Limit::Window { rate, initial: None, slack: None }),
-            None if count == 0 => Err(ParseError::Zero(written())),
-            None if period.is_zero() => Err(error::zero_period(&written(), "5000/h,window")),
-            None => Err(ParseError::TooSlow(written())),
-        }
-    }
-
     /// The rate, unless unlimited.
     #[doc(hidden)]
     #[must_use]

@@ -104,15 +104,6 @@ impl Units {
         self.0
     }
 
-    /// The amount as a float, exact to 53 bits.
-    ///
-    /// # Errors
-    /// As for [`millionths`](Self::millionths).
-    #[allow(clippy::cast_precision_loss, reason = "shown, not calculated with")]
-    pub fn to_f64(self) -> Result<f64, UnitsError> {
-        self.0.map(|parts| parts as f64 / PARTS.get() as f64)
-    }
-
     /// Rust prints the shortest decimal that reads back as the same float, without an exponent.
     fn of_float(units: impl Into<f64> + ToString, is_rounded: bool) -> Self {
         let text = units.to_string();
@@ -255,10 +246,9 @@ mod tests {
         const COST: Units = Units::whole(3);
         assert_eq!(COST, Units::from(3));
         let units = Units::from_millionths(2_750_000);
-        assert_eq!((units, units.millionths(), units.to_f64()), (2.75.into(), Ok(2_750_000), Ok(2.75)));
+        assert_eq!((units, units.millionths()), (2.75.into(), Ok(2_750_000)));
         assert_eq!([Units::from(12), Units::from(1.000_001)].map(|units| units.to_string()), ["12", "1.000001"]);
         assert_eq!(Units::whole(u64::MAX).millionths(), Err(UnitsError::TooLarge));
-        assert_eq!(Units::from(-1).to_f64(), Err(UnitsError::Negative));
         assert_eq!(
             format!("{units:?} {:?}", Units::from(-1)),
             "Units(2.75) Units((an amount is negative; the least is 0))"

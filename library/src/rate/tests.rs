@@ -288,14 +288,11 @@ fn a_count_and_a_duration_make_a_rate_or_a_window() {
     assert_eq!(Rate::per(1, Duration::ZERO), None);
     assert_eq!(Rate::per(1, Duration::MAX), None);
 
-    let window = Limit::window(10, Duration::from_micros(1500)).unwrap();
+    let rate = Rate::per(10, Duration::from_micros(1500)).unwrap();
+    let window = Limit::Window { rate, initial: None, slack: None };
     assert_eq!(window.to_string(), "10/1500000ns,window");
     let read: Limit = window.to_string().parse().unwrap();
     assert_eq!(read.rate().map(|rate| rate.window()), window.rate().map(|rate| rate.window()), "not 20 in 3 ms");
-    let error = |count, period| Limit::window(count, period).unwrap_err().to_string();
-    assert!(error(0, Duration::from_secs(1)).contains("'0 in 1s' lets nothing through"));
-    assert!(error(1, Duration::ZERO).contains("'1 in 0ns' has a period of 0"));
-    assert!(error(1, Duration::MAX).contains("longer than 584"));
 }
 
 #[test]
