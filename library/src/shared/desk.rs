@@ -5,7 +5,7 @@ use crate::clock::{Nanos, in_nanos};
 use crate::ledger::operation::{Ask, Grant, Operation, Refusal};
 use crate::limits;
 use crate::store::{AnyStore, BucketError, Client, Next, StoreError, with_replica};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -18,6 +18,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 /// The requests of a process.
 pub(super) struct Desk {
     client: Client,
+    /// What has arrived and is not carried out yet.
+    orders: VecDeque<Order>,
     /// Who waits, by ticket.
     waiting: HashMap<u64, oneshot::Sender<Result<Grant, BucketError>>>,
     /// Whether a request was dropped.
@@ -34,8 +36,13 @@ impl Desk {
     /// The system refuses a thread.
     pub(super) fn open(store: Arc<AnyStore>) -> io::Result<Sender<Order>> {
         let (orders, received) = mpsc::channel();
-        let (waiting, deadlines) = (HashMap::new(), BTreeSet::new());
-        let desk = Desk { client: Client::new(store), waiting, has_dropped: false, deadlines };
+        let desk = Desk {
+            client: Client::new(store),
+            orders: VecDeque::new(),
+            waiting: HashMap::new(),
+            has_dropped: false,
+            deadlines: BTreeSet::new(),
+        };
         let serve = move || desk.serve(&received);
         std::thread::Builder::new().name("throttle-shared".to_owned()).spawn(serve)?;
         Ok(orders)
@@ -46,12 +53,9 @@ impl Desk {
         loop {
             match received.recv_timeout(self.patience()) {
                 Ok(order) => {
-                    self.take(order);
+                    self.orders.push_back(order);
                     // The orders that have arrived share an operation.
-                    while let Ok(order) = received.try_recv() {
-                        self.take(order);
-                    }
-                    self.cancel_dropped();
+                    self.orders.extend(received.try_iter());
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let is_alone = self.client.is_empty();
@@ -65,7 +69,11 @@ impl Desk {
                     return;
                 }
             }
-            self.pass_on();
+            if let Err(error) = self.carry_out().and_then(|()| self.pass_on()) {
+                // What arrived while the bucket was asked is not a reason to ask it again.
+                self.orders.extend(received.try_iter());
+                self.fail(&error);
+            }
         }
     }
 
@@ -82,25 +90,33 @@ impl Desk {
         [due, latest, alive].into_iter().flatten().min().unwrap_or(Duration::from_secs(3600))
     }
 
-    fn take(&mut self, order: Order) {
-        match order {
-            Order::Ask(ask, latest, answer) => self.ask(ask, latest, answer),
-            Order::Cancel => self.has_dropped = true,
-            Order::Report(operation, answer) => {
-                self.cancel_dropped();
-                self.client.report(operation);
-                let done = self.client.exchange();
-                if let Some(answer) = answer {
-                    let _ = answer.send(done.map_err(BucketError::from));
+    /// Carries out the orders that have arrived.
+    fn carry_out(&mut self) -> Result<(), BucketError> {
+        while let Some(order) = self.orders.pop_front() {
+            match order {
+                Order::Ask(ask, latest, answer) => self.ask(ask, latest, answer)?,
+                Order::Cancel => self.has_dropped = true,
+                Order::Report(operation, answer) => {
+                    self.cancel_dropped();
+                    self.client.report(operation);
+                    let done = self.client.exchange().map_err(BucketError::from);
+                    if let Some(answer) = answer {
+                        let _ = answer.send(done.clone());
+                    }
+                    done?;
+                }
+                Order::Look(answer) => {
+                    self.cancel_dropped();
+                    let read = self.client.exchange().and_then(|()| self.client.store().sync());
+                    let read = read.map_err(BucketError::from);
+                    let available = |now| with_replica(&**self.client.store(), |replica| replica.available(now));
+                    let _ = answer.send(read.clone().map(available));
+                    read?;
                 }
             }
-            Order::Look(answer) => {
-                self.cancel_dropped();
-                let read = self.client.exchange().and_then(|()| self.client.store().sync());
-                let available = |now| with_replica(&**self.client.store(), |replica| replica.available(now));
-                let _ = answer.send(read.map(available).map_err(BucketError::from));
-            }
         }
+        self.cancel_dropped();
+        Ok(())
     }
 
     /// Cancels the requests that were dropped.
@@ -117,20 +133,24 @@ impl Desk {
         }
     }
 
-    fn ask(&mut self, ask: Ask, latest: Option<Instant>, answer: oneshot::Sender<Result<Grant, BucketError>>) {
+    fn ask(
+        &mut self,
+        ask: Ask,
+        latest: Option<Instant>,
+        answer: oneshot::Sender<Result<Grant, BucketError>>,
+    ) -> Result<(), StoreError> {
         let ticket = self.client.ask(ask);
         self.waiting.insert(ticket, answer);
-        let Some(latest) = latest else { return };
+        let Some(latest) = latest else { return Ok(()) };
         self.deadlines.insert((latest, ticket));
-        if let Err(error) = self.client.exchange() {
-            return self.fail(error);
-        }
+        self.client.exchange()?;
         let remaining = in_nanos(latest.saturating_duration_since(Instant::now()));
         let is_late =
             self.client.estimate(ticket).map_or(remaining == 0, |at| at > self.now().saturating_add(remaining));
         if is_late && self.client.waits(ticket) {
             self.refuse_late(latest, ticket);
         }
+        Ok(())
     }
 
     /// Refuses a request that is not granted by this time.
@@ -150,27 +170,26 @@ impl Desk {
     }
 
     /// Passes on what is due.
-    fn pass_on(&mut self) {
+    fn pass_on(&mut self) -> Result<(), BucketError> {
         let now = Instant::now();
         while let Some((latest, ticket)) = self.deadlines.first().copied().filter(|(latest, _)| *latest <= now) {
             self.refuse_late(latest, ticket);
         }
         loop {
-            match self.client.poll(u64::MAX) {
-                Ok(Next::Go(grant)) => {
+            match self.client.poll(u64::MAX)? {
+                Next::Go(grant) => {
                     if !self.answer(grant.ticket, Ok(grant)) {
                         self.client.report(Operation::Unused(vec![grant.number]));
                     }
                 }
-                Ok(Next::Refused(ticket, why)) => {
+                Next::Refused(ticket, why) => {
                     let why = match why {
                         Refusal::GivenUp(failed) => limits::Refusal::GivenUp(failed),
                         _ => limits::Refusal::Never,
                     };
                     self.answer(ticket, Err(StoreError::from(why).into()));
                 }
-                Ok(Next::At(_) | Next::Nothing) => return,
-                Err(error) => return self.fail(error),
+                Next::At(_) | Next::Nothing => return Ok(()),
             }
         }
     }
@@ -180,11 +199,21 @@ impl Desk {
         self.waiting.remove(&ticket).is_some_and(|waiter| waiter.send(answer).is_ok())
     }
 
-    /// All requests that were made until now fail.
-    fn fail(&mut self, error: StoreError) {
-        let error = BucketError::from(error);
-        let waiting: Vec<u64> = self.waiting.keys().copied().collect();
-        for ticket in waiting {
+    /// All requests that were made until now fail. What was reported is sent with the next request.
+    fn fail(&mut self, error: &BucketError) {
+        for order in std::mem::take(&mut self.orders) {
+            match order {
+                Order::Ask(_, _, answer) => drop(answer.send(Err(error.clone()))),
+                Order::Cancel => self.has_dropped = true,
+                Order::Report(operation, answer) => {
+                    self.client.report(operation);
+                    drop(answer.map(|answer| answer.send(Err(error.clone()))));
+                }
+                Order::Look(answer) => drop(answer.send(Err(error.clone()))),
+            }
+        }
+        self.cancel_dropped();
+        for ticket in self.waiting.keys().copied().collect::<Vec<_>>() {
             self.client.cancel(ticket);
             self.answer(ticket, Err(error.clone()));
         }

@@ -26,7 +26,7 @@ fn once(bucket: &str) -> Option<i32> {
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
 }
 
 #[test]
@@ -229,9 +229,14 @@ fn each_request_to_a_silent_server_fails_at_its_deadline() {
     let begun = Instant::now();
     let requests: Vec<_> = (0..5).map(|_| shared.acquire(1)).collect();
     let failed = block_on(async {
-        let requests: Vec<_> = requests.into_iter().map(tokio::spawn).collect();
-        let mut failed = Vec::new();
+        let mut sent = Vec::new();
         for request in requests {
+            sent.push(tokio::spawn(request));
+            // The server is being asked for the first one when the others come. They were asked for again, for 3 s.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let mut failed = Vec::new();
+        for request in sent {
             failed.push(request.await.unwrap().unwrap_err());
         }
         failed
