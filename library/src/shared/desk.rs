@@ -18,7 +18,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 /// The requests of a process.
 pub(super) struct Desk {
     client: Client,
-    /// What has arrived and is not carried out yet.
+    /// Orders that have arrived and are not carried out yet.
     orders: VecDeque<Order>,
     /// Who waits, by ticket.
     waiting: HashMap<u64, oneshot::Sender<Result<Grant, BucketError>>>,
@@ -70,7 +70,7 @@ impl Desk {
                 }
             }
             if let Err(error) = self.carry_out().and_then(|()| self.pass_on()) {
-                // What arrived while the bucket was asked is not a reason to ask it again.
+                // An order that arrived while the bucket was asked is no reason to ask it again.
                 self.orders.extend(received.try_iter());
                 self.fail(&error);
             }
@@ -199,7 +199,7 @@ impl Desk {
         self.waiting.remove(&ticket).is_some_and(|waiter| waiter.send(answer).is_ok())
     }
 
-    /// All requests that were made until now fail. What was reported is sent with the next request.
+    /// All requests that were made until now fail. Reports are sent with the next request.
     fn fail(&mut self, error: &BucketError) {
         for order in std::mem::take(&mut self.orders) {
             match order {
